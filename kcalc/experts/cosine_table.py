@@ -1,8 +1,8 @@
-"""W and R of a router as functions of the angle between two tokens, from a few values each.
+"""Interpolate the router statistics W and R in the angle between two tokens.
 
-With theta = arccos(rho), both are smooth at theta = 0: the chance that a selection changes is
-proportional to theta there. So 12 values of ``(S_2 - W - a theta) / theta^2``, with the known slope
-a, give W with an error of some 1e-9 up to pi/2, also below the smallest angle with a value.
+With theta = arccos(rho), both are smooth at theta = 0, because the probability that the selection
+changes is proportional to theta there. Therefore 12 values of ``(S_2 - W - a theta) / theta^2``,
+with the known slope a, give W to about 1e-9 up to pi/2, even below the smallest angle used.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .two_tokens import shared, slopes
 
 Array = np.ndarray
 NODES = (12, 16, 22)
-ACUTE = (0.2, 1.62)  # angles with values; their cost grows like the inverse of the angle
+ACUTE = (0.2, 1.62)  # angles to interpolate; the cost of a value grows like 1/angle
 OBTUSE = (1.52, 2.95)
-CHECKED = (0.06, 0.52, 0.97)  # where values are compared, as a share of the interval of angles
-TOLERANCE = 5e-9  # of the values there
-FEW = 4  # values that are computed one by one, before a table
-DIGITS = 12  # of the variance, so that rounding makes no second table
+CHECKED = (0.06, 0.52, 0.97)  # test points, as fractions of the interval of angles
+TOLERANCE = 5e-9  # allowed error at the test points
+FEW = 4  # values that are computed directly before a table is built
+DIGITS = 12  # of the variance; rounding it avoids a second table
 
 
 def router_moments(
     experts: int, selected: int, variance: float, score: str, normalise: bool
 ) -> RouterMoments:
-    """The moments of a router's weights for any two tokens, computed once."""
+    """Return the cached moments of a router's weights for any two tokens."""
     return _router(experts, selected, float(f"{variance:.{DIGITS}g}"), (score, normalise))
 
 
@@ -45,7 +45,7 @@ def _router(experts: int, selected: int, variance: float, score: tuple[str, bool
 
 
 class RouterMoments:
-    """The moments of the weights of one token and of two.
+    """Moments of the router weights of one token and of two tokens.
 
     ``second``: S_2; ``slopes``: R_2.
     """
@@ -55,7 +55,7 @@ class RouterMoments:
         self.second, self.slopes = squares_and_slopes(*given, law)
         self.selects = selected < experts
         self.even = (not self.selects, not self.selects or 2 * selected < experts)  # at 0, at pi
-        # tokens of opposite logits share no expert if at most half of them are selected
+        # tokens with opposite logits share no expert if at most half of the experts are selected
         opposite = 0.0 if 2 * selected <= experts else None
 
         def table(value: Callable[..., float], end: float, slope: float | None) -> AngleTable:
@@ -66,9 +66,9 @@ class RouterMoments:
         self._slopes = table(slopes, self.slopes, None)
 
     def lost(self, gap: Jet) -> Jet:
-        """``1 - W / S_2`` for tokens of cosine ``1 - gap``, a jet of the order of ``gap``.
+        """``1 - W / S_2`` for tokens of cosine ``1 - gap``, as a jet of the same order as ``gap``.
 
-        Its slope is infinite at gap 0 if experts are selected.
+        Its slope is infinite at gap 0 if top_k < num_experts.
         """
         order = gap.order
         angle = NUMPY.angle(gap.value)
@@ -83,22 +83,22 @@ class RouterMoments:
                 continue
             with np.errstate(all="ignore"):
                 first = np.where(rate == 0, 0.0, np.inf * rate)
-            if even:  # in the angle from there, and gap = angle^2 / 2 or 2 - angle^2 / 2
+            if even:  # in the angle from 0 or pi; gap = angle^2 / 2 or 2 - angle^2 / 2
                 first = 2 * self._cross.lost(angle, 2) / self.second * rate * (1 - value)
             ends = (found[0], first, *[np.nan] * (order - 1))
             found = tuple(np.where(place, e, f)[()] for e, f in zip(ends, found, strict=True))
         return Jet(found)
 
     def slopes_at(self, gap: Any) -> Any:
-        """R for tokens of cosine ``1 - gap``."""
+        """Return R for tokens of cosine ``1 - gap``."""
         return self.slopes - self._slopes.lost(NUMPY.angle(gap))
 
 
 class AngleTable:
-    """``f(0) - f(theta)`` of a function f that takes long, as polynomials through a few values.
+    """Interpolate ``f(0) - f(theta)`` for an expensive function f by polynomials.
 
-    ``end``: f(0); ``slope``: -f'(0), if known; ``opposite``: f(pi), if known; ``bounded``: whether
-    angles near pi are refused.
+    ``end`` is f(0); ``slope`` is -f'(0) and ``opposite`` is f(pi), or None if unknown. If
+    ``bounded`` is true, angles near pi raise an error.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class AngleTable:
         self._known: set[float] = set()
 
     def lost(self, angles: Any, derivative: int = 0) -> Any:
-        """``f(0) - f`` at angles in [0, pi], or its Taylor coefficient of this order.
+        """Return ``f(0) - f`` at angles in [0, pi], or a Taylor coefficient of it.
 
-        Raises: KcalcError if a polynomial misses a value.
+        Raises: KcalcError if a polynomial is not accurate enough.
         """
         angles = np.asarray(angles, dtype=float)
         if self.bounded and np.any(angles > OBTUSE[1]):
             raise KcalcError(
                 f"the weights of two tokens of cosine below {math.cos(OBTUSE[1]):.3f} are not "
-                "computed if more than half of the experts are selected; use larger cosines"
+                "available if more than half of the experts are selected; use larger cosines"
             )
         if derivative == 0 and self._few(angles):
             return self._one_by_one(angles)
@@ -136,7 +136,7 @@ class AngleTable:
         return out.reshape(angles.shape)[()]
 
     def _few(self, angles: Array) -> bool:
-        """Whether single values are to be computed, and none near the ends."""
+        """Whether to compute these values directly: there are few, and none near the ends."""
         ends = (0.0, np.pi if self.opposite is not None else 0.0)
         new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)
@@ -159,7 +159,7 @@ class AngleTable:
         return self._parts[obtuse]
 
     def _built(self, obtuse: bool) -> _Polynomial:
-        """A polynomial that agrees with the function at a few other angles."""
+        """Fit polynomials of increasing degree until one is accurate at the test points."""
         low, high = OBTUSE if obtuse else ACUTE
         checked = [low + share * (high - low) for share in CHECKED]
         worst = math.inf
@@ -170,13 +170,13 @@ class AngleTable:
             if worst <= TOLERANCE:
                 return made
         raise KcalcError(
-            f"the table of a router's weights in the cosine of two tokens has an error of "
+            "interpolating the router statistics in the cosine of two tokens has an error of "
             f"{worst:.1g}; lower the variance of the logits"
         )
 
 
 class _Polynomial:
-    """``f(0) - f(theta)`` on one side of pi/2."""
+    """Polynomial for ``f(0) - f(theta)`` on one side of pi/2."""
 
     def __init__(self, table: AngleTable, obtuse: bool, count: int) -> None:
         low, high = OBTUSE if obtuse else ACUTE
@@ -195,14 +195,14 @@ class _Polynomial:
         self.curve = BarycentricInterpolator(at, lost)
 
     def __call__(self, angles: Array, derivative: int = 0) -> Array:
-        """The Taylor coefficient of order ``derivative``, the value by default."""
+        """Return the Taylor coefficient of order ``derivative``; by default the value."""
         orders = range(derivative + 1)
         inner = [
             self.curve(angles) if m == 0 else self.curve.derivative(angles, m) / math.factorial(m)
             for m in orders
         ]
         total = np.zeros_like(angles)
-        for m in orders:  # of theta^power
+        for m in orders:  # Leibniz rule with theta^power
             if derivative - m <= self.power:
                 power = self.power - derivative + m
                 weight = math.comb(self.power, derivative - m)

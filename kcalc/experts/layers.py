@@ -23,30 +23,31 @@ SCORES = ("softmax", "sigmoid")
 
 @dataclass(frozen=True)
 class Route(Layer):
-    """A mixture of the k experts with the largest logits, ``scale sum_i w_i e_i(x)``.
+    """Weighted sum of the k experts with the largest logits, ``scale sum_i w_i e_i(x)``.
 
-    The inputs are the logits, an Affine with one output per expert, and one expert, which ends in
-    an Affine. It represents all E experts: they have weights of their own and one law. The
-    selection has no derivative, so gradients reach the logits through the weights w_i only.
+    The inputs are the logits, an Affine with one output per expert, and a single expert that ends
+    in an Affine. This expert represents all E experts, which have the same distribution and
+    independent weights. The selection has no derivative, so gradients reach the logits only through
+    the weights w_i.
 
     Parameters
     ----------
     k
         The number of selected experts.
     score
-        "softmax" or "sigmoid": how logits become weights.
+        How the logits become weights: "softmax" or "sigmoid".
     normalise
-        Whether the weights of the selected experts sum to 1. If not, a softmax runs over all
-        experts, and sigmoids are used as they are.
+        Whether the weights of the selected experts sum to 1. Otherwise the softmax runs over all
+        experts, and sigmoids are not normalised.
     scale
         A factor of the mixture, such as DeepSeek's ``routed_scaling_factor``.
 
     Notes
     -----
-    With S_2 = E sum w_i^2, W = E sum w_i w_i' and R_2 of :func:`kcalc.moe_statistics` the mixture
+    With S_2 = E sum w_i^2, W = E sum w_i w_i' and R_2 of :func:`kcalc.moe_statistics`, the mixture
     has ``q = scale^2 S_2 q_e`` and the kernel ``scale^2 W kappa_e``. It is not Gaussian, and its q
-    value differs between draws of the router at any width: an Affine after it is exact, a norm or
-    an activation after it is an approximation, which ``.assumptions`` notes.
+    value varies between draws of the router at any width. Results are exact if an Affine follows. A
+    norm or an activation after it is an approximation, which ``.assumptions`` notes.
 
     Examples
     --------
@@ -99,24 +100,24 @@ class Route(Layer):
 
 @dataclass(frozen=True)
 class MoE(Layer):
-    """A mixture of experts: router, experts, and shared experts that read every token.
+    """Mixture of experts with a router, routed experts and optional shared experts.
 
-    ``scale sum_i w_i e_i(x) + shared(x)`` over the ``top_k`` experts with the largest logits
-    ``r_i . x`` of E.
+    It computes ``scale sum_i w_i e_i(x) + shared(x)``. The sum runs over the ``top_k`` of E experts
+    with the largest logits ``r_i . x``.
 
     Parameters
     ----------
     expert
-        One expert, a chain that ends in an Affine, or a list of E of them that are equal. All
-        experts have weights of their own.
+        One expert, as a chain that ends in an Affine, or a list of E equal experts. Each expert has
+        its own weights.
     num_experts
-        Their number E.
+        Number E of experts.
     top_k
-        The number of selected experts.
+        Number of selected experts.
     score, normalise, scale
         As for :class:`Route`.
     shared
-        A chain that ends in an Affine, whose output is added; None: none.
+        A chain that ends in an Affine and reads every token; its output is added. None omits it.
     sigma_w
         The router's weights have variance ``sigma_w^2 / fan_in``.
 
@@ -124,13 +125,13 @@ class MoE(Layer):
     ------
     KcalcError
         If ``top_k`` exceeds ``num_experts``, the experts differ, an expert does not end in an
-        Affine, or ``sigma_w`` is 0 (all logits are equal then, and the selection is a tie).
+        Affine, or ``sigma_w`` is 0. With ``sigma_w = 0``, all logits are equal and the selection is
+        a tie.
 
     Notes
     -----
     The layer consists of Affine layers, activations and a :class:`Route`; ``net.written_out()``
-    shows them. Capacity limits, choice by experts and biases that balance the load are not
-    included.
+    shows them. It does not model capacity limits, expert-choice routing or load-balancing biases.
 
     Examples
     --------
@@ -235,7 +236,7 @@ class MoE(Layer):
 
 
 def _appended(program: Any, part: Network, width: Count | None, reads: Reads) -> int:
-    """The place of a part's output, after its operations were appended to a program."""
+    """Append the operations of a part to a program and return the position of its output."""
     sized = part.map_layers(lambda _, layer: replace(layer, features=width), Input)
     places = {sized.inputs[0]: 0}
     for node, op, read in sized.operations:
@@ -251,7 +252,7 @@ def _appended(program: Any, part: Network, width: Count | None, reads: Reads) ->
 
 
 def _check_weights(layer: Route | MoE) -> None:
-    """Check and store the fields that both layers have."""
+    """Check and store the fields that Route and MoE share."""
     name = type(layer).__name__
     choice(layer.score, f"score of a {name}", SCORES)
     truth(layer.normalise, f"{name}: normalise")
@@ -262,17 +263,17 @@ def _check_weights(layer: Route | MoE) -> None:
 
 
 def _one_expert(given: Any, count: int) -> Network:
-    """The law of all experts."""
+    """Return the expert that represents all experts."""
     if not isinstance(given, list | tuple):
         return _ending_in_weights(given, "expert")
     made = [_ending_in_weights(one, f"expert {i}") for i, one in enumerate(given)]
     if len(made) != count:
-        raise KcalcError(f"MoE: {len(made)} experts are given, but num_experts = {count}")
+        raise KcalcError(f"MoE: got {len(made)} experts, but num_experts = {count}")
     for i, one in enumerate(made):
         if one != made[0]:
             raise KcalcError(
-                f"MoE: expert {i} differs from expert 0; experts of different widths or layers "
-                "have no rule, because the router selects among equal ones"
+                f"MoE: expert {i} differs from expert 0; all experts must have the same widths and "
+                "layers, because they are treated as identically distributed"
             )
     return made[0]
 

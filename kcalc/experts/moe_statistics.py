@@ -17,26 +17,26 @@ from .scores import SCORES, check_variance
 from .two_tokens import shared
 
 TEXT = (
-    "router weights of mean 0, independent and Gaussian; independent experts of one law and mean "
-    "0; no capacity limits and no biases of the router"
+    "router weights are independent Gaussians of mean 0; experts are independent, identically "
+    "distributed and of mean 0; no capacity limits and no router biases"
 )
-CLOSEST = 0.995  # cosines between it and 1 are not computed
+CLOSEST = 0.995  # cosines between CLOSEST and 1 are not supported
 
 
 @dataclass(frozen=True, repr=False)
 class MoEStatistics(Shown):
-    """What a mixture of experts does to its inputs at initialisation; see :func:`moe_statistics`.
+    """Statistics of a mixture of experts at initialisation; see :func:`moe_statistics`.
 
     Attributes
     ----------
     num_experts, top_k
-        Number E of experts, and k of selected ones.
+        Number E of experts and number k of selected experts.
     variance
         Variance v of every logit.
     cosine
         Cosine rho of the logits of two tokens.
     score, normalise
-        How logits become weights.
+        How the logits become weights.
 
     """
 
@@ -78,20 +78,20 @@ class MoEStatistics(Shown):
 
     @property
     def second(self) -> float:
-        """S_2 = E sum_i w_i^2: the mixture's q value over that of one expert."""
+        """S_2 = E sum_i w_i^2: q value of the mixture over that of one expert."""
         return self._one_token[0]
 
     @property
     def router(self) -> float:
-        """R_2 = E sum_ij (d w_i / d l_j)^2: the router's part of the gradient.
+        """R_2 = E sum_ij (d w_i / d l_j)^2, the router's contribution to the squared gradient.
 
-        It is 0 for one selected expert of weight 1, so such a router does not learn.
+        It is 0 if the only selected expert has weight 1; such a router does not learn.
         """
         return self._one_token[1]
 
     @cached_property
     def cross(self) -> float:
-        """W = E sum_i w_i w_i' of two tokens: the mixture's kernel over that of one expert."""
+        """W = E sum_i w_i w_i' for two tokens: kernel of the mixture over that of an expert."""
         if self.cosine == 1:
             return self.second
         score = SCORES[self.score, self.normalise]
@@ -100,7 +100,7 @@ class MoEStatistics(Shown):
 
     @cached_property
     def overlap(self) -> float:
-        """The expected share of a token's experts that a second token selects as well.
+        """Expected fraction of a token's experts that a second token selects as well.
 
         It does not depend on the variance of the logits.
         """
@@ -111,32 +111,33 @@ class MoEStatistics(Shown):
     def load_cv(self, tokens: int | None = None) -> float:
         """Coefficient of variation of the number of tokens per expert.
 
-        This is the root mean square over draws of the router, for tokens whose logits have the
-        cosine pairwise: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)`` with the overlap o.
+        This is the root mean square over draws of the router, for tokens whose logits all have the
+        given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)`` with the overlap
+        o.
 
         Parameters
         ----------
         tokens
-            Number T of tokens; None for the limit of many.
+            Number T of tokens; None for the limit of infinitely many.
 
         Returns
         -------
         float
-            0 if every expert gets the same load.
+            The coefficient of variation; 0 if every expert gets the same load.
 
         Raises
         ------
         KcalcError
-            If ``tokens`` is not a positive integer, or so many tokens cannot have this cosine
-            pairwise.
+            If ``tokens`` is not a positive integer, or if that many tokens cannot all have this
+            pairwise cosine.
 
         """
         count = math.inf if tokens is None else whole(tokens, "tokens", 1)
         if count > 1 and self.cosine < -1 / (count - 1):
             most = math.floor(1 - 1 / self.cosine)
             raise KcalcError(
-                f"at most {most} tokens can have the cosine {self.cosine:g} pairwise; give "
-                f"tokens={most}, or a cosine >= 0"
+                f"at most {most} tokens can have pairwise cosine {self.cosine:g}; use "
+                f"tokens={most}, or choose a cosine >= 0"
             )
         ratio = self.num_experts / self.top_k
         among_pairs = self.overlap * ratio - 1
@@ -145,7 +146,7 @@ class MoEStatistics(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the numbers rest on."""
+        """Assumptions behind the numbers."""
         return (Assumption("router", TEXT, "convention"),)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -153,7 +154,7 @@ class MoEStatistics(Shown):
         return [head, tuple(f"{value:.6g}" for value in self._frame()[0].values())]
 
     def _frame(self) -> list[dict[str, Any]]:
-        # W is not among them: it takes seconds
+        # W is omitted, because it takes seconds
         return [
             {
                 "num_experts": self.num_experts,
@@ -179,44 +180,44 @@ def moe_statistics(
     score: str = "softmax",
     normalise: bool = True,
 ) -> MoEStatistics:
-    """Statistics of a mixture of experts at initialisation.
+    """Compute statistics of a mixture of experts at initialisation.
 
-    A router of independent Gaussian weights gives each of E experts a Gaussian logit. The k largest
-    logits select the experts, whose outputs are added with weights w_i. The experts are alike,
-    independent, and have mean 0.
+    A router with independent Gaussian weights gives each of E experts a Gaussian logit. The experts
+    with the k largest logits are selected, and their outputs are added with weights w_i. The
+    experts are independent, identically distributed and have mean 0.
 
     Parameters
     ----------
     num_experts, top_k
-        Numbers E and k, with 1 <= k <= E.
+        Numbers E of experts and k of selected experts, with 1 <= k <= E.
     variance
-        Variance v > 0 of the logits: sigma_r^2 q for router weights of variance sigma_r^2 / n.
+        Variance v > 0 of the logits; v = sigma_r^2 q for router weights of variance sigma_r^2 / n.
     cosine
-        Cosine of the logits of two tokens, that is, of their uncentred features: 1 for one token,
-        or in (-0.995, 0.995).
+        Cosine of the logits of two tokens, which equals the cosine of their uncentred features: 1
+        for a single token, or a value in (-0.995, 0.995).
     score
-        "softmax" or "sigmoid".
+        How the logits become weights: "softmax" or "sigmoid".
     normalise
-        Whether the weights of the selected experts sum to 1. If not, a softmax runs over all
-        experts, and sigmoids are used as they are.
+        Whether the weights of the selected experts sum to 1. Otherwise the softmax runs over all
+        experts, and sigmoids are not normalised.
 
     Returns
     -------
     MoEStatistics
-        ``.second`` S_2, ``.cross`` W, ``.overlap``, ``.router`` R_2 and ``.load_cv(tokens)``, each
-        computed by quadrature when it is first read.
+        Its attributes ``.second`` S_2, ``.cross`` W, ``.overlap`` and ``.router`` R_2, and the
+        method ``.load_cv(tokens)``. Each value is computed by quadrature on first access.
 
     Raises
     ------
     KcalcError
-        If ``top_k`` exceeds ``num_experts``, the variance is not positive (all logits are equal
-        then, and the selection is a tie), or the cosine is out of range.
+        If ``top_k`` exceeds ``num_experts``, the variance is not positive, or the cosine is out of
+        range. With variance 0, all logits are equal and the selection is a tie.
 
     Notes
     -----
-    With q_e of one expert's output and its kernel kappa_e, the mixture has q = S_2 q_e and the
-    kernel W kappa_e. The selection itself has no derivative: gradients reach the router through the
-    weights only. Capacity limits and biases that balance the load are not included.
+    If one expert's output has q value q_e and kernel kappa_e, the mixture has q = S_2 q_e and the
+    kernel W kappa_e. The selection itself has no derivative, so gradients reach the router only
+    through the weights. Capacity limits and load-balancing biases are not included.
 
     Examples
     --------

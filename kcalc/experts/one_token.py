@@ -1,8 +1,8 @@
-"""Moments of the weights that a router gives one token.
+"""Moments of the router weights of one token.
 
 Given the (k + 1)-th largest logit t, the k selected logits are independent Gaussians above t, and
-the E - k - 1 others are independent Gaussians below t. Powers of the sum Z of scores in a
-denominator are integrals of exp(-x Z), which is a product over experts:
+the E - k - 1 others are independent Gaussians below t. The sum Z of scores appears in denominators;
+its powers become integrals of exp(-x Z), which is a product over experts:
 1 / Z^m = integral of x^(m - 1) exp(-x Z) / (m - 1)! over x > 0.
 """
 
@@ -17,10 +17,10 @@ from .nodes import REACH, laplace, log_density, panels, thresholds
 from .scores import Score
 
 Array = np.ndarray
-THRESHOLDS = 6  # panels
-WIDTH = 0.6  # of panels of logits, in standard deviations
-STEP = 0.25  # of the logarithm of the Laplace variable
-FLOOR = -12.0  # threshold where every expert is selected
+THRESHOLDS = 6  # number of panels for the threshold
+WIDTH = 0.6  # width of the logit panels, in standard deviations
+STEP = 0.25  # step in the logarithm of the Laplace variable
+FLOOR = -12.0  # threshold if every expert is selected
 
 
 def squares_and_slopes(
@@ -34,21 +34,21 @@ def squares_and_slopes(
         weights = weights * np.exp(log_density(experts, selected, at))
     found = np.array([_OneThreshold(experts, selected, sigma, score, t).both() for t in at])
     second, router = weights @ found
-    alone = selected == 1 and score.total == "selected"  # its weight is 1
+    alone = selected == 1 and score.total == "selected"  # then the weight is 1
     return float(second), 0.0 if alone else float(router)
 
 
 def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
-    """-d W / d theta at theta = 0, for two tokens whose logits have the cosine cos(theta).
+    """Return -d W / d theta at theta = 0, for two tokens whose logits have cosine cos(theta).
 
-    The k-th and the (k + 1)-th largest logits change places with probability ``f theta / sqrt(pi)``
-    for the density f of ties. Then a weight w moves to another expert: ``(S_2 - W)`` is half of
-    ``E sum_i (w_i - w_i')^2``, that is, ``w^2``. All other changes are of second order.
+    The k-th and (k + 1)-th largest logits change places with probability ``f theta / sqrt(pi)``,
+    where f is the density of ties. A weight w then moves to another expert, and ``S_2 - W``, which
+    is half of ``E sum_i (w_i - w_i')^2``, grows by ``w^2``. All other changes are of second order.
     """
     if selected == experts:
         return 0.0
     at, weights = thresholds(experts, selected, 1 / THRESHOLDS)
-    # the density of ties over that of thresholds: one of k selected logits is at t, too
+    # ratio of the densities of ties and of thresholds: one of the k selected logits is also at t
     above = selected * np.exp(-(at**2) / 2 - log_ndtr(-at)) / np.sqrt(2 * np.pi)
     weights = weights * np.exp(log_density(experts, selected, at)) * above
     squares = [_OneThreshold(experts, selected, sigma, score, t).square_at_tie() for t in at]
@@ -56,7 +56,7 @@ def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
 
 
 class _OneThreshold:
-    """Expectations given the largest logit that is not selected, ``sigma * t``."""
+    """Expectations given the largest unselected logit, ``sigma * t``."""
 
     def __init__(self, experts: int, selected: int, sigma: float, score: Score, t: float) -> None:
         self.k, self.below, self.score = selected, max(experts - selected - 1, 0), score
@@ -72,7 +72,7 @@ class _OneThreshold:
             self.x, self.weights = laplace(selected * smallest, count * largest, STEP)
 
     def _law(self, low: float, high: float) -> tuple[Array, Array, Array]:
-        """Scores, slopes and probabilities of a Gaussian between two bounds."""
+        """Return scores, their slopes and probabilities for a logit between two bounds."""
         z, dz = panels(low, high, WIDTH)
         log_mass = log_ndtr(-low) if high > REACH - 1e-9 else log_ndtr(high)
         p = dz * np.exp(-(z**2) / 2 - log_mass) / np.sqrt(2 * np.pi)
@@ -80,7 +80,7 @@ class _OneThreshold:
         return self.score.value(logits), self.score.slope(logits), p
 
     def both(self) -> tuple[float, float]:
-        """S_2 and R_2."""
+        """Return S_2 and R_2."""
         s, slope, p = self.above
         if self.score.total is None:
             return self.k * float(p @ s**2), self.k * float(p @ slope**2)
@@ -101,7 +101,7 @@ class _OneThreshold:
         return second, router
 
     def square_at_tie(self) -> float:
-        """E w^2 of a selected expert whose logit is at the threshold, too."""
+        """E w^2 of a selected expert whose logit is also at the threshold."""
         edge = self._edge()
         if self.score.total is None:
             return edge**2
@@ -131,7 +131,7 @@ class _OneThreshold:
         return self._law(-REACH + min(self.t, 0), self.t)
 
     def _rest(self) -> Array:
-        """E exp(-x s) of all experts that are not selected, where they are part of the sum."""
+        """E exp(-x s) over the unselected experts, if the sum of scores includes them."""
         if self.score.total != "all" or not self.last:
             return np.ones_like(self.x)
         s, _, p = self._low()
@@ -139,5 +139,5 @@ class _OneThreshold:
         return np.exp(-self.x * self._edge()) * faded**self.below
 
     def _integral(self, power: int, values: Array) -> float:
-        """E of values / Z^power."""
+        """Return E of values / Z^power."""
         return float(self.weights @ (values * self.x ** (power - 1))) / factorial(power - 1)

@@ -1,4 +1,4 @@
-"""The operation of a router, for calculi."""
+"""Router primitive for the calculi."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..network.primitives import Primitive
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Primitive):
-    """``scale sum_i w_i e_i`` over the k of ``experts`` experts with the largest logits.
+    """``scale sum_i w_i e_i`` over the k experts (out of ``experts``) with the largest logits.
 
-    Its inputs are the logits and one of the experts, which are equal in law. Other fields are as in
-    :class:`kcalc.experts.layers.Route`.
+    Its inputs are the logits and one expert, which represents all the identically distributed
+    experts. The other fields are those of :class:`kcalc.experts.layers.Route`.
     """
 
     k: int

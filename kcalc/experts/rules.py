@@ -1,4 +1,4 @@
-"""The rules of the spine's calculi for mixtures of experts."""
+"""Rules of the calculi for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 Node = Hashable
 TEXT = (
-    "random router and experts: independent weights of mean 0, no capacity limits, no biases that "
-    "balance the load; the {} experts are equal in law"
+    "random router and experts: independent weights of mean 0, no capacity limits, no "
+    "load-balancing biases; the {} experts are identically distributed"
 )
 
 
 def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
-    """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new atom, not Gaussian."""
+    """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new non-Gaussian atom."""
     logits, expert = (state.pairs[0].moments for state in inputs)
     square = _square(kernel, op)
     if kernel.statistics.follow_c:
         moments = _checked(kernel, op, node, inputs)
         factor = square * moments.second
-    else:  # q values of one input, or of several in an array
+    else:  # q value of one input, or an array of several
         variances = _variances(kernel, op, node, inputs)
         factor = square * np.vectorize(lambda v: _moments(op, node, float(v)).second)(variances)
     q1 = factor * expert.q1
@@ -48,20 +48,20 @@ def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> 
     if kernel.statistics.follow_c:
         gap = _joined_gap(logits.gap, expert.gap, moments)
     kernel.note(node, TEXT.format(op.experts), "convention")
-    # another mixture of the same expert is correlated with it; its logits are independent of both
+    # correlated with other mixtures of this expert, but independent of the logits
     support = kernel.ledger.bit() | inputs[1].pairs[0].support
     return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap), support, gaussian=False)))
 
 
 @recordable
 def _joined_gap(logits: Any, expert: Any, moments: RouterMoments) -> Any:
-    """1 - c of the mixture, ``c = W / S_2 c_e``."""
+    """1 - c of the mixture, with ``c = W / S_2 c_e``."""
     lost = moments.lost(logits)
     return expert + lost * (1 - expert)
 
 
 def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
-    """``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, and the values of kernel maps."""
+    """``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, together with the kernel maps."""
     kernel = tangent.kernel
     moments = _checked(kernel, op, node, inputs)
     still = [
@@ -86,7 +86,7 @@ def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Chann
 def sent_back(
     backward: Backward, op: Route, node: Node, message: Groups, reads: Sequence[Node]
 ) -> list[Groups]:
-    """W to the expert, ``kappa_e R`` to the logits, times ``scale^2``."""
+    """Send ``scale^2 W`` back to the expert and ``scale^2 kappa_e R`` to the logits."""
     states = [backward.states[read] for read in reads]
     kernel = backward.kernel
     moments = _checked(kernel, op, node, states)
@@ -101,7 +101,7 @@ def sent_back(
 
 
 def _with_gap(pair: Pair, gap: Jet) -> Pair:
-    """A feature map that is one atom, with another gap."""
+    """Replace the gap of a feature map that consists of one atom."""
     moments = replace(pair.moments, gap=gap)
     terms = tuple(replace(term, atom=replace(term.atom, moments=moments)) for term in pair.terms)
     return replace(pair, moments=moments, terms=terms)
@@ -113,13 +113,13 @@ def _square(kernel: Kernel, op: Route) -> Any:
 
 
 def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> RouterMoments:
-    """The moments of the router's weights, after a check of the hypotheses."""
+    """Check the hypotheses and return the moments of the router's weights."""
     variances = _variances(kernel, op, node, inputs)
     low, high = float(variances.min()), float(variances.max())
     if high - low > 1e-10 * high:
         raise NoRule(
             f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "
-            f"{high:.6g}), which has no rule; put an RMSNorm before the router"
+            f"{high:.6g}), which is not supported; put an RMSNorm before the router"
         )
     return _moments(op, node, high)
 
@@ -130,27 +130,27 @@ def _moments(op: Route, node: Node, variance: float) -> RouterMoments:
 
 
 def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> np.ndarray:
-    """The variances of the logits of both inputs, after a check of the hypotheses."""
+    """Check the hypotheses and return the variances of the logits of both inputs."""
     if kernel.field is not NUMPY:
         raise NoRule(
-            f"node {node!r}: mixtures of experts have only numbers in double precision, no "
-            "formulas, enclosures or functions of JAX"
+            f"node {node!r}: mixtures of experts support only double precision, not formulas, "
+            "enclosures or JAX functions"
         )
     for what, state in zip(("logits", "expert"), inputs, strict=True):
         if len(state.groups) > 1 or not state.pairs[0].gaussian:
             raise FreshnessError(
-                f"node {node!r}: its {what} must be a fresh Gaussian feature map; end them in an "
+                f"node {node!r}: its {what} must be a fresh Gaussian feature map; end it in an "
                 "Affine"
             )
     if not disjoint(state.pairs[0].support for state in inputs):
         raise FreshnessError(
-            f"node {node!r}: logits and expert share weights; give each a separate Affine"
+            f"node {node!r}: the logits and the expert share weights; give each its own Affine"
         )
     given = (inputs[0].pairs[0].moments.q1, inputs[0].pairs[0].moments.q2)
     if any(isinstance(q, Jet) and not all(map(is_zero, q.coefficients[1:])) for q in given):
         raise NoRule(
-            f"node {node!r}: the weights of a router have no derivative in the q value of its "
-            "logits here; put an RMSNorm before the router"
+            f"node {node!r}: the router weights have no derivative with respect to the q value of "
+            "the logits; put an RMSNorm before the router"
         )
     known = [np.asarray(q.value if isinstance(q, Jet) else q, dtype=float) for q in given]
     return np.stack(np.broadcast_arrays(*known)) if kernel.statistics.follow_c else known[0]

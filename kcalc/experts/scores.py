@@ -1,4 +1,4 @@
-"""Scores of a router: how logits become the weights of the selected experts."""
+"""Router scores: how logits become the weights of the selected experts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scipy.special import expit
 from ..foundation.errors import KcalcError
 
 Array = np.ndarray
-LARGEST = 128.0  # variance of logits
+LARGEST = 128.0  # largest supported variance of the logits
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score s(l) of one logit and its slope.
+    """Score s(l) of one logit, and its slope.
 
-    The weight of an expert is s divided by a sum of scores: over the selected experts, over all
-    experts (``total``), or by 1 (``total`` None).
+    The weight of an expert is s divided by a sum of scores. ``total`` selects the sum: over the
+    selected experts, over all experts, or None for no division.
     """
 
     name: str
@@ -37,10 +37,10 @@ SCORES = {
 
 
 def check_variance(variance: float, where: str = "") -> None:
-    """Raises: KcalcError for logits whose exp leaves double precision in the integrals."""
+    """Raise a KcalcError for logits whose exp leaves double precision in the integrals."""
     if not variance <= LARGEST:
         raise KcalcError(
-            f"{where}logits of variance {variance:.6g} are too large, the limit is {LARGEST:g}: "
-            "nearly all weight is on one expert. Put a norm before the router, or give its weights "
-            "a smaller variance"
+            f"{where}logits of variance {variance:.6g} are too large (the limit is {LARGEST:g}): "
+            "one expert gets nearly all the weight. Put a norm before the router, or give its "
+            "weights a smaller variance"
         )

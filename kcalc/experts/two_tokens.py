@@ -1,13 +1,14 @@
-"""Moments of the weights that a router gives two tokens whose logits have correlation rho.
+"""Moments of the router weights of two tokens whose logits have correlation rho.
 
 Given both thresholds t and t', every other expert lies in one of four quadrants: selected for both
-tokens, for one of them, or for none. The counts are multinomial, and powers of both sums of scores
-are Laplace integrals, as for one token. The expert at t is also the one at t', or there are two.
+tokens, for one of them, or for neither. The counts are multinomial, and powers of both sums of
+scores are Laplace integrals, as for one token. The same expert can be at both thresholds, or two
+different experts can.
 
 With g = sqrt(rho) c + sqrt(1 - rho) e and g' = sqrt(rho) c + sqrt(1 - rho) e', the two logits of an
-expert are independent given c, so an expectation over a quadrant is a product of two matrices. For
-rho < 0, g' has -c. Integrals over c and the thresholds are trapezoidal sums: everything there is as
-smooth as a Gaussian.
+expert are independent given c. An expectation over a quadrant is therefore a product of two
+matrices. If rho < 0, g' uses -c. Integrals over c and the thresholds are trapezoidal sums, because
+the integrands are as smooth as a Gaussian.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from .scores import Score
 
 Array = np.ndarray
 THRESHOLD = 0.88  # step, in standard deviations of the threshold
-COMMON = 0.9  # step of c, in standard deviations of what depends on it
-FINE = 0.8  # factor of both without a Laplace variable, where more digits cost little
-STEP = 0.44  # of the logarithm of the Laplace variable
-SHARP = 1.2  # panels of logits, in standard deviations of a logit given c
+COMMON = 0.9  # step in c, in standard deviations of the integrand
+FINE = 0.8  # factor of both steps without a Laplace variable; more digits are cheap then
+STEP = 0.44  # step in the logarithm of the Laplace variable
+SHARP = 1.2  # width of the logit panels, in standard deviations of a logit given c
 TINY = 1e-300
-ENTRIES = 1 << 19  # of a block
-LARGEST = 6.0  # logits beyond it do not count
-FARTHEST = 7.5  # a standard Gaussian lies beyond it with probability 3e-14
-BAND = 7.0  # standard deviations of the difference of two thresholds that count
-RARE = 1e-13  # probability of thresholds that are left out, on each side
+ENTRIES = 1 << 19  # largest size of a block
+LARGEST = 6.0  # larger logits are ignored
+FARTHEST = 7.5  # a standard Gaussian exceeds it with probability 3e-14
+BAND = 7.0  # largest difference of two thresholds, in standard deviations
+RARE = 1e-13  # probability of the omitted thresholds, on each side
 Sides = tuple[bool, bool]
 SIDES: tuple[Sides, ...] = ((True, True), (True, False), (False, True), (False, False))
 
 
 def shared(experts: int, selected: int, sigma: float, rho: float, score: Score | None) -> float:
-    """W = E sum_(selected for both) w_i w_i'; without a score, the expected number of them."""
+    """W = E sum_(selected for both) w_i w_i'; without a score, the expected number of experts."""
     return _Pair(experts, selected, sigma, rho, score).total([Term("s", "s")])
 
 
@@ -54,10 +55,10 @@ def slopes(experts: int, selected: int, sigma: float, rho: float, score: Score) 
 class Term(NamedTuple):
     """``sign`` E sum_i f(g_i) f'(g_i') / (Z^m Z'^m') over the experts i selected for both.
 
-    ``first``, ``second``: the names of f and f', products of the score s and its slope d;
-    ``power``, ``power2``: m and m'. ``others``: the name of a function h; each term i is then
-    multiplied by the sum of h(g_j) h(g_j') over the other experts j selected for both, or over all
-    others if the sum of scores has all.
+    ``first`` and ``second`` name f and f', which are products of the score s and its slope d;
+    ``power`` and ``power2`` are m and m'. If ``others`` names a function h, each term i is
+    multiplied by the sum of h(g_j) h(g_j') over the other experts j selected for both. If the sum
+    of scores includes all experts, j runs over all other experts.
     """
 
     first: str
@@ -69,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Rows and columns of its matrices: a threshold and a Laplace node of either token."""
+    """Matrices with rows for one token and columns for the other: (threshold, Laplace node)."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
@@ -101,18 +102,18 @@ class _Pair:
             self.weights = self.weights * np.exp(-self.x * self.scores(self.t)[self.owner])
 
     def scores(self, z: Array) -> Array:
-        """Scores of standard logits z."""
+        """Return the scores of standard logits z."""
         return np.ones_like(z) if self.score is None else self.score.value(self.sigma * z)
 
     def _laplace(self, t: float) -> tuple[Array, Array]:
-        """Laplace nodes and weights of a token with threshold t."""
+        """Return Laplace nodes and weights of a token with threshold t."""
         if self.score is None or self.score.total is None:
             return np.zeros(1), np.ones(1)
         edge, top = self.scores(np.array([t, max(t, LARGEST)]))
         return laplace_sum(self.k * edge, (self.experts if self.all else self.k) * top, STEP)
 
     def total(self, terms: Sequence[Term]) -> float:
-        """The sum of terms, over all rows and columns, in blocks that fit into memory."""
+        """Sum the terms over all rows and columns, in blocks that fit into memory."""
         names = {name for term in terms for name in (term.first, term.second, term.others)}
         tables = _Tables(self, {"one", *names} - {None})
         found = 0.0
@@ -122,7 +123,7 @@ class _Pair:
         return found * (1.0 if self.k == self.experts else self.experts / (2 * np.pi))
 
     def _blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Thresholds of rows, and of columns: the same and larger ones that are near enough."""
+        """Yield blocks of row thresholds with the equal and larger column thresholds near them."""
         count, first = len(self.t), 0
         band = BAND * np.sqrt(2) * self.spread if self.flip > 0 else np.inf
         ends = np.searchsorted(self.t, self.t + band)
@@ -138,16 +139,17 @@ class _Pair:
         return int((starts[last] - starts[first]) * (starts[end] - starts[first]))
 
     def rows(self, thresholds: slice) -> slice:
-        """The rows of thresholds."""
+        """Return the rows that belong to the thresholds."""
         return slice(int(self.starts[thresholds.start]), int(self.starts[thresholds.stop]))
 
 
 class _Tables:
     """Expectations of functions of one logit, given c or the logit at the other threshold.
 
-    ``given``: {(name, above): (rows, c)}, of a logit on one side of the row's threshold, times the
-    function of that name and exp(-x score) if its score is part of the sum. ``sides``: {(name,
-    above): (rows, thresholds)}, the same given that the other logit is at the other threshold.
+    ``given`` is {(name, above): (rows, c)}. It holds the mean of the named function for a logit on
+    one side of the row's threshold, times exp(-x score) if the sum of scores includes this score.
+    ``sides`` is {(name, above): (rows, thresholds)}, the same given that the other logit is at the
+    other threshold.
     """
 
     def __init__(self, pair: _Pair, names: Collection[str]) -> None:
@@ -163,12 +165,12 @@ class _Tables:
             getattr(self, table)[name, above] = np.concatenate(parts)
 
     def _at(self, place: int, above: bool, names: Collection[str]) -> dict[Any, Array]:
-        """The rows of one threshold."""
+        """Compute the rows of one threshold."""
         pair, t = self.pair, self.pair.t[place]
         x = pair.x[pair.rows(slice(place, place + 1))]
         means = {"given": np.sqrt(pair.rho) * pair.c, "sides": pair.correlation * pair.t}
         variances = {"given": 1 - pair.rho, "sides": (1 - pair.rho) * (1 + pair.rho)}
-        if not above and not pair.all:  # neither the sum nor the terms have its score
+        if not above and not pair.all:  # neither the sum nor the terms include its score
             return {
                 ("one", above, table): np.tile(
                     ndtr((t - mean) / np.sqrt(variances[table])), (len(x), 1)
@@ -194,10 +196,9 @@ class _Tables:
 
 
 class _Block:
-    """A block of the matrices, with all columns after it.
+    """Block of rows with its own columns and all later columns.
 
-    Sums over rows and columns are symmetric under an exchange of the tokens, so columns after the
-    block count twice.
+    The sums are symmetric under an exchange of the tokens, so the later columns count twice.
     """
 
     def __init__(self, pair: _Pair, tables: _Tables, mine: slice, theirs: slice) -> None:
@@ -218,7 +219,7 @@ class _Block:
         return left @ right.T
 
     def total(self, term: Term) -> float:
-        """The term, times the densities of both thresholds, summed over rows and columns."""
+        """Sum the term, times the densities of both thresholds, over rows and columns."""
         pair = self.pair
         both = self._product(term.first, term.second, True, True)
         others = {}
@@ -247,8 +248,9 @@ class _Block:
             edge, edge2 = pair.scores(t), pair.scores(u)
             whole = whole + edge * edge2 * counted(both, {}, pair.experts - 1, k, k)
         found = near * whole
-        # Two experts: the one at the second threshold has a logit of the first token, and the one
-        # at the first threshold a logit of the second token, on either side.
+        # Two experts: for the first token, the logit of the expert at the second threshold is on
+        # either
+        # side of the first one; the same holds with the tokens exchanged.
         apart = (pair.experts - 1) * np.exp(-(t**2 + u**2) / 2)
         for above in (False, True):
             row = tables.sides["one", above][self.rows][:, self.second]
@@ -267,10 +269,10 @@ class _Block:
     def _counted(
         self, both: Array, others: Mapping[Sides, Array], count: int, k: int, k2: int
     ) -> Array | float:
-        """The sum over n of ``count`` experts selected for both tokens, of k and k2 selected ones.
+        """Sum over the number n of experts selected for both tokens, out of ``count`` experts.
 
-        Each of the n is counted with ``both`` instead of its probability. ``others``: the mean of
-        the function of the others, in their quadrants.
+        The tokens select k and k2 experts. One of the n experts contributes ``both`` instead of its
+        probability. ``others`` holds the mean of the others' function in each quadrant.
         """
         n = max(1, k + k2 - count)
         if n > min(k, k2):

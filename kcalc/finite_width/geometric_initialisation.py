@@ -42,14 +42,14 @@ SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 class GeometricShaping(Shaping):
     """A network with geometric initialisation.
 
-    Draw weights independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
+    To draw independent weights for all taps, use ``kc.to_jax(shaping, weights="gaussian")``.
 
     Attributes
     ----------
     scaling
-        The scaling calculus of the network.
+        The scaling calculus of the shaped network.
     before
-        That of the original network.
+        The scaling calculus of the original network.
 
     """
 
@@ -57,24 +57,24 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def scaling(self) -> Scaling:
-        """The scaling calculus of the shaped network."""
+        """Scaling calculus of the shaped network."""
         return scaling(self.network, **self.given)
 
     @cached_property
     def before(self) -> Scaling:
-        """The scaling calculus of the original network, with the same widths."""
+        """Scaling calculus of the original network, with the same widths."""
         return scaling(self.original, **self.given, features=_missing(self.original, self.network))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the scaling calculus, with the violations."""
+        """Assumptions of the scaling calculus, including the violated ones."""
         return (*self.scaling.assumptions, *self.warnings)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
         """Spreads of gamma in its extrinsic form.
 
-        They follow from second moments, not from the variances of weights.
+        They follow from second moments of the signals, not from the variances of the weights.
         """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
@@ -91,12 +91,12 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after, on one panel.
+        """Plot gamma of all weights before and after shaping, on one panel.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -108,12 +108,12 @@ class GeometricShaping(Shaping):
         return drawn({"before": self.before, "geometric": self.scaling}, ax=ax).figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return all results as plain data.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return super().to_dict() | {
@@ -144,16 +144,16 @@ class GeometricShaping(Shaping):
 @shaping_method(
     "geometric",
     Record(
-        "Weight variances from the geometric mean of fan-in and fan-out, so all weights learn at "
-        "the same relative rate; multipliers preserve the sizes of feature maps. Needs widths "
+        "Weight variances follow the geometric mean of fan-in and fan-out, so all weights learn at "
+        "the same relative rate; multipliers preserve the size of feature maps. Needs widths "
         "(features).",
         {
-            "features": "width of layers and inputs without one",
-            "image_shape": "locations of inputs without any",
-            "typical": "side of the kernels that need no multiplier; default the most frequent",
+            "features": "width of layers and inputs that do not specify one",
+            "image_shape": "image size of inputs that do not specify one",
+            "typical": "kernel side that needs no multiplier; default: the most frequent one",
             "input_moment": "mean square of the inputs; default 1",
-            "input_scaling": "whether inputs are multiplied; default yes",
-            "output_std": "root mean square that a multiplier gives the output",
+            "input_scaling": "whether to multiply the inputs; default yes",
+            "output_std": "root mean square of the output, reached by a multiplier",
             "balance": "quantity made equal for all weights: gamma (default), or nu (mean pooling)",
         },
     ),
@@ -169,37 +169,37 @@ def geometric(
     output_std: Any = None,
     balance: Literal["gamma", "nu"] = "gamma",
 ) -> GeometricShaping:
-    """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu.
+    """Initialise with E[W^2] = c / (k sqrt(n m)), where c = 2/k_typ for relu.
 
-    gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
+    Then gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
-    k is the side of a layer's kernel, n and m its channels. If k is not k_typ, a multiplier
-    sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the next. If
-    zeta differs from that at the first Affine (in residual branches, after pooling), c is
-    multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
-    weights.
+    k is the kernel side of a layer; n and m are its numbers of channels. If k differs from k_typ, a
+    multiplier sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the
+    next. If zeta differs from its value at the first Affine (in residual branches, after pooling),
+    c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse square root. Sums keep
+    their weights.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+        The activation: a registered name, an :class:`kcalc.Activation` or a SymPy expression.
     features, image_shape
         As for ``kc.scaling``.
     typical
-        The kernel side k_typ, by default the most frequent one.
+        The kernel side k_typ; by default the most frequent one.
     input_moment
         The mean square of the inputs.
     input_scaling
-        Whether to multiply inputs of mean square ``input_moment`` to give E[x_0^2] = 1/(k_0 sqrt
-        n_0), where the first weights and their biases have the same scaling [sec. 8.1].
+        Whether to multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt
+        n_0). The first weights and their biases then have the same scaling [sec. 8.1].
     output_std
-        The root mean square of the output according to the calculus, reached by a multiplier [sec.
-        7]; None adds no multiplier.
+        The root mean square of the output, which a multiplier sets according to the scaling
+        calculus [sec. 7]. None adds no multiplier.
     balance
-        "gamma", or "nu", the ratio E[gW^2]/E[W^2]. It includes the correlations from mean pooling,
-        which make the two differ.
+        "gamma", or "nu", the ratio E[gW^2]/E[W^2]. Only nu includes the
+        correlations from mean pooling, so the two differ there.
 
     Returns
     -------
@@ -209,8 +209,8 @@ def geometric(
     Raises
     ------
     KcalcError
-        For networks that cannot be shaped, activations that are not positively homogeneous, missing
-        widths and images, and as :func:`kcalc.scaling` does.
+        If the network cannot be shaped, an activation is not positively homogeneous, or widths or
+        image sizes are missing. Also raises the errors of :func:`kcalc.scaling`.
 
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
@@ -263,7 +263,7 @@ def geometric(
 
 
 def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
-    """The widths missing in the original network, from the shaped network."""
+    """Return widths that the original network lacks, taken from the shaped network."""
     free = [
         n
         for n in (*original.nodes_of(Affine), *original.nodes_of(Input))
@@ -273,7 +273,7 @@ def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
 
 
 def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
-    """gamma, or nu. Raises: KcalcError if nu is unknown."""
+    """Return gamma or nu. Raises: KcalcError if nu is unknown."""
     if balance == "gamma":
         return weight.gamma_level
     if weight.ratio_level is None:
@@ -285,7 +285,7 @@ def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
 
 
 def _gain(network: Network) -> float:
-    """2/(1 + a^2), for the first activation.
+    """2/(1 + a^2) of the first activation.
 
     Raises: KcalcError for activations that are not positively homogeneous of degree 1.
     """
@@ -310,7 +310,7 @@ def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
 
 @dataclass
 class _Plan:
-    """Variances and multipliers of every Affine for the given factors of c."""
+    """Variances and multipliers of every Affine, given the factors of c."""
 
     base: Network
     extents: Any
@@ -325,7 +325,7 @@ class _Plan:
         return self.gain / self.typical
 
     def network(self, branch: dict[Node, float]) -> Network:
-        """The network with c times ``branch`` at every Affine.
+        """Build the network with c times ``branch`` at every Affine.
 
         Multipliers other than 1 become Scale layers before the Affine.
         """
@@ -357,9 +357,9 @@ class _Plan:
         return Network.from_steps(steps, self.base.outputs).with_notes(self.base.notes)
 
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
-        """The factor with which f -> sqrt(n/m) f from pre-activation to pre-activation.
+        """Return the multiplier that gives f -> sqrt(n/m) f between pre-activations.
 
-        The first layers get inputs with mean square 1/(k sqrt n).
+        The first layers receive inputs with mean square 1/(k sqrt n).
         """
         side = math.sqrt(weight.taps)
         kept = self._kept(parent)
@@ -370,9 +370,9 @@ class _Plan:
         return math.sqrt(math.sqrt(weight.groups) / (side * self.constant * branch * kept))
 
     def _kept(self, node: Node) -> float | None:
-        """The factor of second moments by the activation before a layer.
+        """Return the factor by which the activation before a layer changes second moments.
 
-        None if a layer reads an input.
+        Return None if the layer reads an input.
         """
         while self.base.layer(node).passes:
             (node,) = self.base.parents(node)

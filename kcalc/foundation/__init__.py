@@ -1,4 +1,4 @@
-"""The foundation of all other rooms.
+"""Modules that all other packages of kcalc build on.
 
-It contains errors, checks of plain arguments, files, printing, and the symbols of formulas.
+They contain errors, argument checks, files, printing, and the symbols of formulas.
 """

@@ -12,13 +12,13 @@ from .guests import MissingGuest, brought
 
 
 class _Waiting(MetaPathFinder):
-    """Finds one library like Python does and calls a function after its import."""
+    """Import hook that finds one library as Python does and calls a function after its import."""
 
     def __init__(self, library: str, place: str) -> None:
         self.library, self.place = library, place
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """The specification of the library, with a loader that also calls the function."""
+        """Return the spec of the library with a loader that also calls the function."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == self.library else None
         if spec is None or spec.loader is None:
             return None
@@ -38,9 +38,9 @@ def _call(place: str) -> None:
 
 
 def after_import(library: str, place: str) -> None:
-    """Call the function at ``"room.module:name"`` once a library is imported, or now if it is.
+    """Call the function at ``"room.module:name"`` after a library is imported.
 
-    If the room is missing, nothing is called.
+    If the library is already imported, call it now. If the room is not installed, do nothing.
     """
     if library in sys.modules:
         _call(place)

@@ -1,4 +1,4 @@
-"""The one exception family of kcalc: every error a user can cause is a :class:`KcalcError`."""
+"""Exceptions of kcalc: every error that a user can cause is a :class:`KcalcError`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-LISTED = 6  # names that an error lists if none is similar
-MANY = 1000  # names that are compared however different they are
+LISTED = 6  # names that an error lists if no name is similar
+MANY = 1000  # names that are compared regardless of their length
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A shaping that may succeed where another failed: a suggestion, not a promise.
+    """Another shaping to try after one has failed: a suggestion, not a guarantee.
 
     Attributes
     ----------
     words
         The text for messages.
     method
-        The method of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries it.
+        The method of :func:`kcalc.shape`; :func:`kcalc.shaping.works` checks whether it succeeds.
     options
-        Its targets and options.
+        The targets and options of the method.
 
     """
 
@@ -46,7 +46,7 @@ Advice = str | Remedy | tuple[str | Remedy, ...]
 
 
 def either(*remedies: Advice) -> str:
-    """Remedies as one list: "a", "a, or b", "a, b, or c"; empty ones are omitted."""
+    """Join remedies into one list, such as "a, b, or c"; empty remedies are omitted."""
     firsts = (advice[0] if isinstance(advice, tuple) else advice for advice in remedies if advice)
     texts = list(map(str, firsts))
     *others, last = texts or [""]
@@ -54,7 +54,7 @@ def either(*remedies: Advice) -> str:
 
 
 class KcalcError(ValueError):
-    """An invalid argument or network; the message names it and a remedy.
+    """An invalid argument or network; the message names the problem and a remedy.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class KcalcError(ValueError):
     _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
-        """The same error with a node; an error that already has a node keeps it.
+        """Attach a node and return the error; an error that already has a node keeps it.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class KcalcError(ValueError):
         return self
 
     def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
-        """The error with remedies after its text, and ``then`` after them.
+        """Append remedies, and then the text ``then``, to the message.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class KcalcError(ValueError):
         joint
             The text between remedies.
         then
-            The text after them.
+            The text after the remedies.
 
         Returns
         -------
@@ -107,12 +107,12 @@ class KcalcError(ValueError):
         return self._said(remedies)
 
     def keeping(self, serves: Callable[[Remedy], Remedy | None]) -> Self:
-        """The error without the remedies that ``serves`` rejects.
+        """Drop the remedies that ``serves`` rejects.
 
         Parameters
         ----------
         serves
-            A function of a remedy that returns it, perhaps completed, or None.
+            A function that receives a remedy and returns it, possibly completed, or None.
 
         Returns
         -------
@@ -142,21 +142,21 @@ class GraphError(KcalcError):
 class NoRule(KcalcError):
     """A calculus has no rule for a layer.
 
-    The message names the node, layer, calculus and closest rewrite.
+    The message names the node, the layer, the calculus and the closest rewrite that has a rule.
     """
 
 
 class FreshnessError(KcalcError):
     """A hypothesis of a kernel rule does not hold.
 
-    The hypotheses are a fresh Gaussian pre-activation and independent addends.
+    The hypotheses are that pre-activations are fresh Gaussians and that addends are independent.
 
     Attributes
     ----------
     option
-        The effect of ``assume_independent=True``, added by functions that accept it.
+        A sentence about ``assume_independent=True``, appended by functions that accept it.
     message
-        The text without that.
+        The text without that sentence.
 
     """
 
@@ -167,7 +167,7 @@ class FreshnessError(KcalcError):
 
 @contextmanager
 def without_option() -> Iterator[None]:
-    """For functions without ``assume_independent``: freshness errors do not mention it."""
+    """Context in which freshness errors omit ``assume_independent``, which the caller lacks."""
     try:
         yield
     except FreshnessError as error:
@@ -175,14 +175,14 @@ def without_option() -> Iterator[None]:
 
 
 class UnreachableTarget(KcalcError):
-    """No constants meet the conditions of a shaping method."""
+    """The conditions of a shaping method have no solution."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
-    """A :class:`KcalcError` for an unknown name that lists similar known names.
+    """Return a :class:`KcalcError` for an unknown name that lists similar known names.
 
-    Parameters: ``kind`` is the kind of name ("activation"), ``name`` the given one, ``known`` the
-    valid names.
+    Parameters: ``kind`` is the kind of name ("activation"), ``name`` is the unknown name, and
+    ``known`` lists the valid names.
     """
     names = sorted(set(known))
     text = name if isinstance(name, str) else glimpse(name)
@@ -197,9 +197,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
 
 
 def glimpse(value: object, length: int = 60) -> str:
-    """``repr(value)`` on one line for a message, cut short.
+    """Shorten ``repr(value)`` to one line for a message.
 
-    The class of an object whose ``repr`` fails.
+    If ``repr`` fails, name the class of the object instead.
     """
     try:
         text = " ".join(repr(value).split())

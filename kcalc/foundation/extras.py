@@ -1,4 +1,4 @@
-"""Libraries that not every installation has, imported when they are used."""
+"""Optional libraries, imported on first use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIP = {
     "sklearn": "'kcalc[train]'",
     "torch": "'kcalc[torch]'",
 }
-"""{library: what pip installs for it}."""
+"""{library: package that pip installs}."""
 
 NAMES = {"kfac_jax": "kfac-jax", "sklearn": "scikit-learn", "torch": "PyTorch"}
 
@@ -37,12 +37,12 @@ class MissingExtra(KcalcError):
 
 
 def imported(module: str) -> Any:
-    """An imported module of another library.
+    """Import a module of an optional library.
 
     Raises
     ------
     MissingExtra
-        If the library is missing or fails to import; the message has the pip command.
+        If the library is missing or fails to import; the message contains the pip command.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Names of parameters or nodes that differ only in the number of their block."""
+"""Names of parameters or nodes that differ only in their block number."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ BLOCK = re.compile(r"(^|[._])\d+(?=\.|$)")
 
 
 def family(name: str) -> str:
-    """The name with its first number, that of the block, replaced by *."""
+    """Replace the first number of a name, the block number, by *."""
     return BLOCK.sub(r"\1*", name, count=1)

@@ -15,52 +15,52 @@ from .errors import KcalcError, glimpse
 PICTURES = (".png", ".pdf", ".svg")
 """Suffixes of plot files."""
 
-_KEPT = 40  # characters of a file's name used in its temporary name
+_KEPT = 40  # characters of the file name kept in the name of the temporary file
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) -> Path:
     """Write a file atomically; text is written as UTF-8 with unchanged line endings.
 
-    Returns: the path. Raises: KcalcError if it cannot be written; the old file then stays, and no
-    temporary file is left.
+    Returns: the path. Raises: KcalcError if the file cannot be written; the old file then stays,
+    and no temporary file remains.
     """
     with replacing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
     return Path(path)
 
 
-MOST_BYTES = 64 * 2**20  # of a document
+MOST_BYTES = 64 * 2**20  # largest size of a document
 
 
 def read_at_most(path: str | os.PathLike[str], what: str, most: int | None = None) -> bytes:
-    """The bytes of a file.
+    """Read a file of limited size.
 
-    ``what``: a description for messages; ``most``: the maximal number of bytes, by default
-    MOST_BYTES. No more are ever read, because devices, pipes and files in ``/proc`` do not report
-    their size. Raises: OSError if it cannot be read, KcalcError if it is too large.
+    ``what`` describes the file in messages; ``most`` is the largest number of bytes, by default
+    MOST_BYTES. The function never reads more than that, because devices, pipes and files in
+    ``/proc`` do not report their size. Raises: OSError if the file cannot be read, KcalcError if it
+    is too large.
     """
     most = MOST_BYTES if most is None else most
     with Path(path).open("rb") as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise KcalcError(
-            f"{glimpse(str(path), 300)} is larger than {most >> 20} MiB; this is not {what}"
+            f"{glimpse(str(path), 300)} is larger than {most >> 20} MiB, so it is not {what}"
         )
     return data
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary stream whose contents replace a file when the block ends.
+    """Open a binary stream that replaces a file when the block ends.
 
-    The contents vanish when the block fails.
+    If the block fails, the new contents are discarded. They are written next to the file, flushed
+    to disk and moved into place. A symbolic link stays a link, and its target is replaced. An
+    existing file keeps its permissions, and a new one gets the default permissions. Pipes and
+    devices are written directly.
 
-    They are written next to the file, flushed to disk and moved there. A link stays, and its target
-    is replaced. An existing file keeps its permissions, and a new one gets the default ones. Pipes
-    and devices are written directly.
-
-    Raises: KcalcError for a folder, a missing one, no permission, a full disk; other errors of the
-    block pass through.
+    Raises: KcalcError if the path is a folder, its folder is missing, permission is denied or the
+    disk is full. Other errors of the block propagate.
     """
     target = destination(path)
     try:
@@ -83,14 +83,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """The target of a path, following links.
+    """Resolve a path to the file that will be written, following links.
 
     Raises: KcalcError if no file can be written; nothing is changed.
     """
     target = Path(path)
     try:
         beyond = target.resolve()
-        # but not where /dev/stdout leads: to a pipe that /proc names and does not hold
+        # do not follow /dev/stdout to the pipe that /proc names, which does not exist as a file
         if beyond.exists() or not target.exists():
             target = beyond
         refusal = _refusal(target)
@@ -110,9 +110,9 @@ def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
 
 
 def _refusal(target: Path) -> str:
-    """Why no file can be written there; empty if one can."""
+    """Return why no file can be written to ``target``, or "" if one can."""
     if target.is_dir():
-        return "it is a folder; give a file in it"
+        return "it is a folder; give a file name in it"
     if not target.parent.is_dir():
         return "its folder does not exist; create it first"
     if target.exists() and not os.access(target, os.W_OK):  # a move would replace it anyway
@@ -122,7 +122,7 @@ def _refusal(target: Path) -> str:
 
 @contextmanager
 def _vanishing(temporary: Path) -> Iterator[None]:
-    """A file that is deleted afterwards, unless it was moved."""
+    """Delete the temporary file afterwards, unless it was moved."""
     try:
         yield
     finally:

@@ -1,11 +1,11 @@
-r"""LaTeX of formulas as papers write them.
+r"""LaTeX of formulas in the notation of papers.
 
-Calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
+Maps are calligraphic with upright indices, numbers are exact, and expectations are integrals.
 
 Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the
-first argument are prefixed with ``D`` and their order: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
-Overlaps of softmax rows over 12 tokens are ``S_12``, their derivatives by variances ``DvS_12`` and
-``DwS_12``.
+first argument have a prefix ``D`` with their order: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
+Overlaps of softmax rows over 12 tokens are ``S_12``; their derivatives with respect to the
+variances are ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 
 DIGITS = 15
-SHORT = 6  # significant digits up to which a decimal number counts as typed
+SHORT = 6  # a decimal with at most this many significant digits counts as typed
 DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
 PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
 OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {
@@ -30,9 +30,9 @@ _OVERLAP = re.compile(r"(?P<rate>D?)(?P<by>[vw]?)S_(?P<tokens>\d+)")
 
 
 def exact(value: Any) -> Any:
-    """A float of at most SHORT significant digits as the fraction that was typed (1.5 is 3/2).
+    """Convert a float of at most SHORT significant digits to the fraction that was typed.
 
-    Other values unchanged.
+    For example, 1.5 becomes 3/2. Other values are returned unchanged.
     """
     if (
         not isinstance(value, float)
@@ -45,7 +45,7 @@ def exact(value: Any) -> Any:
 
 
 def exact_or_root(value: Any) -> Any:
-    """``value`` as converted by ``exact``, or as the square root of a short decimal.
+    """Convert ``value`` with ``exact``, or to the square root of a short decimal.
 
     A positive float within rounding error of such a root becomes that root (0.75**0.5 is
     sqrt(3)/2).
@@ -62,9 +62,9 @@ def exact_or_root(value: Any) -> Any:
 
 
 def rounded(expr: Any) -> Any:
-    """The expression with Floats that are integers to DIGITS digits converted to integers.
+    """Convert Floats that are integers to DIGITS digits into integers.
 
-    This removes factors 1.0.
+    This removes factors of 1.0.
     """
     table = {}
     for number in expr.atoms(sp.Float) if isinstance(expr, sp.Basic) else ():
@@ -75,7 +75,7 @@ def rounded(expr: Any) -> Any:
 
 
 class _Printer(LatexPrinter):
-    """SymPy's printer with the usual notation for local maps."""
+    """SymPy's LaTeX printer with the usual notation for local maps."""
 
     def _print_Function(self, expr: Any, exp: Any = None) -> str:  # noqa: N802  # SymPy's name
         head = map_name(expr.func.__name__)
@@ -86,12 +86,12 @@ class _Printer(LatexPrinter):
 
 
 def latex(expr: Any) -> str:
-    """LaTeX of a SymPy expression, to be set with amsmath."""
+    """Return LaTeX for a SymPy expression, for use with amsmath."""
     return _Printer({"inv_trig_style": "full"}).doprint(rounded(expr))
 
 
 def map_name(name: str) -> str | None:
-    r"""The LaTeX name of a C map or of its derivative; None for other functions.
+    r"""Return the LaTeX name of a C map or of its derivative; None for other functions.
 
     ``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``.
     """
@@ -116,24 +116,25 @@ def _primes(order: int) -> str:
 
 
 def formula_name(name: str) -> str:
-    """A word for an activation in the names of its local maps.
+    """Return a word for an activation in the names of its local maps.
 
-    Its name if that is one word, else phi.
+    This is the activation's name if it is a single word, otherwise "phi".
     """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
 
 def result_name(letter: str) -> str:
-    r"""``\mathcal{C}'`` for ``DC``, ``\Theta`` for ``Theta``."""
+    r"""Return the LaTeX name of a result: ``\mathcal{C}'`` for ``DC``, ``\Theta`` for ``Theta``."""
     order, base = re.fullmatch(r"(D\d*(?=[A-Z]))?(\w+)", letter).groups()  # pyright: ignore[reportOptionalMemberAccess]
     sign = rf"\mathcal{{{base}}}" if len(base) == 1 else rf"\{base}"  # a Greek letter by its name
     return sign + (_primes(int(order[1:] or 1)) if order else "")
 
 
 def activation_name(name: str) -> str:
-    r"""The LaTeX name of an activation, such as ``\mathrm{erf}``.
+    r"""Return the LaTeX name of an activation, such as ``\mathrm{erf}``.
 
-    ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions without a name.
+    Functions without a name are called phi, phi2 and so on, with ``\phi`` and ``\phi_{2}`` in
+    LaTeX.
     """
     unnamed = re.fullmatch(r"phi(\d*)", name)
     if unnamed:
@@ -144,7 +145,7 @@ def activation_name(name: str) -> str:
 def local_definition(
     name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any
 ) -> str:
-    """``name(arguments) = closed form``, or the Gaussian integral that defines the local map."""
+    """Define a local map by its closed form or by a Gaussian integral, in LaTeX."""
     found = _MAP.fullmatch(name)
     head = latex(sp.Function(name)(*arguments))
     if closed is not None or found is None:
@@ -173,9 +174,9 @@ def _differential(symbol: str, order: int) -> str:
 
 
 def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
-    """E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)), u and v of correlation c.
+    """n-th derivative in c of the C map, as a Gaussian integral.
 
-    The n-th derivative in c.
+    It is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with correlation c.
     """
     c, *levels = map(latex, arguments)
     q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")
@@ -206,13 +207,13 @@ def _root_text(text: str) -> str:
 
 
 def _applied(name: str, activation: Any, argument: str, order: int) -> str:
-    """The activation, or its derivative, at an argument."""
+    """Return LaTeX for the activation, or its derivative, at an argument."""
     head = _operator(activation) if order == 0 else None
     return rf"{head or _letter(name) + _primes(order)}\left({argument.strip()}\right)"
 
 
 def _operator(activation: Any) -> str | None:
-    r"""``\tanh`` or similar for an activation that is such a function of x."""
+    r"""Return ``\tanh`` or similar if the activation is a function that LaTeX knows."""
     expr = activation.expr
     return OPERATORS.get(expr.func.__name__) if expr.args and expr.args[0].is_Symbol else None
 
@@ -223,9 +224,9 @@ def _letter(name: str) -> str:
 
 
 def activation_definition(name: str, activation: Any, order: int = 0) -> str | None:
-    r"""``\phi(x) = ...`` for an activation written as a letter in integrals.
+    r"""Return ``\phi(x) = ...`` for an activation that integrals abbreviate by a letter.
 
-    None if it is written out there.
+    Return None if the integrals write the activation out.
     """
     if order == 0 and _operator(activation):
         return None

@@ -1,7 +1,7 @@
-"""Registries through which guests provide functions to the spine.
+"""Registries through which guest modules provide functions to the spine.
 
-The spine imports no guest. It asks a :class:`Registry` by a key, such as the type of a result, and
-the registry then imports the function of the guest. ``kcalc/wiring.py`` fills the registries.
+The spine does not import guests. It asks a :class:`Registry` for a key, such as the type of a
+result, and the registry imports the guest's function. ``kcalc/wiring.py`` fills the registries.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .printing import text_table
 
 
 class MissingGuest(KcalcError):
-    """A call needs a folder of kcalc that is not installed."""
+    """A call needs a part of kcalc that is not installed."""
 
 
 class Registry:
-    """{key: the place ``"room.module:name"`` of the guest's function}.
+    """{key: location ``"room.module:name"`` of the guest's function}.
 
-    ``what``: a plural noun for the contents ("drawings"), for messages and the printed table;
-    ``library``: another library that all its guests use.
+    ``what`` is a plural noun for the contents ("drawings"), used in messages and as the heading of
+    the printed table. ``library`` is an optional library that all guests of the registry need.
     """
 
     def __init__(self, what: str, library: str | None = None) -> None:
@@ -33,7 +33,7 @@ class Registry:
         self.places: dict[Hashable, str] = {}
 
     def register(self, key: Hashable, place: str) -> None:
-        """Register a place. Raises: KcalcError if another place has the key."""
+        """Register a location. Raises: KcalcError if another location has the key."""
         known = self.places.setdefault(key, place)
         if known != place:
             raise KcalcError(f"{self.what}: both {known} and {place} claim {key!r}")
@@ -42,7 +42,7 @@ class Registry:
         return key in self.places
 
     def __getitem__(self, key: Hashable) -> Any:
-        """The function of a guest for a key, imported now.
+        """Import and return the guest's function for a key.
 
         Raises: MissingGuest if no guest claims the key or the guest's folder is missing,
         MissingExtra if the library of the guests is missing.
@@ -56,9 +56,9 @@ class Registry:
         return found
 
     def of(self, value: Any) -> Any:
-        """The function of a guest for objects of the type of ``value``, None if there is none.
+        """Return the guest's function for the type of ``value``, or None if there is none.
 
-        The key of a class of kcalc is "room.Class".
+        The key of a kcalc class is "room.Class".
         """
         for cls in type(value).__mro__:
             parts = cls.__module__.split(".")
@@ -68,7 +68,7 @@ class Registry:
         return None
 
     def rows(self) -> list[tuple[str, str]]:
-        """The registry as rows of (key, place)."""
+        """Return the registry as rows of (key, location)."""
         return [(str(key), place) for key, place in self.places.items()]
 
     def __repr__(self) -> str:
@@ -77,9 +77,9 @@ class Registry:
 
 @lru_cache(maxsize=512)
 def brought(place: str) -> Any:
-    """The object at ``"room.module:name"``, a place below ``kcalc``; a module without a name.
+    """Import the object at ``"room.module:name"``, a location below ``kcalc``.
 
-    Raises: MissingGuest if a part of kcalc that it needs is missing.
+    Without a name, return the module. Raises: MissingGuest if a part of kcalc is missing.
     """
     module, _, name = place.partition(":")
     full = f"kcalc.{module}"
@@ -96,10 +96,10 @@ def brought(place: str) -> Any:
 
 
 def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a room, which imports a module when one of its names is first used.
+    """Make the ``__getattr__`` of a room, which imports modules on first use of their names.
 
-    ``room``: its ``__name__``; ``homes``: {module: the names that the room exports from it}. A
-    missing guest then only affects the modules that need it.
+    ``room`` is its ``__name__``; ``homes`` is {module: names that the room exports from it}. A
+    missing guest then affects only the modules that need it.
     """
     own = room.partition(".")[2]
     places = {
@@ -116,10 +116,10 @@ def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """An alternative way to read networks, selected by options of a call.
+    """An alternative calculus for networks, selected by options of a call.
 
-    ``options``: {option: its default}; another value selects this reading. ``answers``: {question:
-    the place of its function}.
+    ``options`` is {option: default}; any other value selects this reading. ``answers`` is
+    {question: location of the function that answers it}.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Reading:
     answers: Mapping[str, str]
 
     def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Its options that differ from their defaults."""
+        """Return the options of this reading that differ from their defaults."""
         return {
             name: value
             for name, usual in self.options.items()
@@ -137,7 +137,7 @@ class Reading:
 
 
 class Readings:
-    """Selects the calculus for a call: the first reading with a given option, or none.
+    """Select the calculus for a call: the first reading with a given option, if any.
 
     If no reading is selected, the spine uses its plain calculus.
     """
@@ -150,7 +150,7 @@ class Readings:
     def register(
         self, name: str, options: Mapping[str, Any], places: Iterable[tuple[str, str]]
     ) -> None:
-        """Register a reading after the known ones; ``places``: (module, its questions).
+        """Add a reading; ``places`` maps each module to the questions it answers.
 
         Raises: KcalcError if another reading has the name or claims one of the options.
         """
@@ -163,10 +163,11 @@ class Readings:
             raise KcalcError(f"readings: two of them are named {name}")
 
     def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
-        """The function for a question with the given options; call it with the other arguments.
+        """Return the function that answers a question under the given options.
 
-        None if the plain calculus answers. Raises: MissingGuest if the folder of the reading is
-        missing, KcalcError if the reading has no answer.
+        Call it with the remaining arguments. Return None if the plain calculus answers. Raises:
+        MissingGuest if the folder of the reading is missing, KcalcError if the reading has no
+        answer.
         """
         for reading in self.known.values():
             if asking := reading.given(options):
@@ -178,7 +179,7 @@ class Readings:
         return None
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The readings as rows of (what asks for it, question, place)."""
+        """Return the readings as rows of (options, question, location)."""
         return [
             (", ".join(f"{option}=" for option in one.options), question, place)
             for one in self.known.values()
@@ -190,7 +191,7 @@ class Readings:
 
 
 READINGS = Readings()
-"""The readings of networks: what options such as ``tokens=`` ask for, in order."""
+"""Readings of networks that options such as ``tokens=`` select, in order."""
 
 DRAWINGS = Registry("drawings", "matplotlib")
 """{"Class" or "Class.method" of a result: the function that draws it}."""
@@ -199,7 +200,7 @@ KERNELS = Registry("kernels by number system")
 """{(question, name of a number system): the function that answers it there}."""
 
 SHAPED = Registry("things that are shaped")
-"""{"room.Class": the function that shapes such an object, which is no network}."""
+"""{"room.Class": the function that shapes objects of a class that is not a network}."""
 
 MODELS = Registry("models of other frameworks")
 """{question about a shaping and a model: the function that answers it}."""
@@ -208,9 +209,9 @@ RULES = Registry("rules of primitives")
 """{(calculus, primitive): the rule of a calculus for a primitive}."""
 
 LAYERS = Registry("layers")
-"""{name of a class: the layer}, of ``kcalc.layers``."""
+"""{class name: location of the layer}, for ``kcalc.layers``."""
 ARCHITECTURES = Registry("architectures")
-"""{name of a builder: the function that builds the network}, of ``kcalc.architectures``."""
+"""{builder name: location of the function that builds the network}."""
 METHODS = Registry("shaping methods")
 """{name: the shaping method}."""
 
@@ -219,9 +220,9 @@ SHAPING = Registry("parts of shaping")
 
 
 class FormerNames(Registry):
-    """{(room, a name that it had): its new path}, for one minor release.
+    """{(room, former name): new location}, kept for one minor release.
 
-    A place without a module, ``":name"``, is a public name of kcalc itself.
+    A location without a module, ``":name"``, is a public name of kcalc itself.
     """
 
     def __getitem__(self, key: Hashable) -> Any:
@@ -229,12 +230,12 @@ class FormerNames(Registry):
         return getattr(import_module("kcalc"), place[1:]) if place[0] == ":" else brought(place)
 
     def public(self, room: str, name: str) -> str:
-        """The path that a name has now, below kcalc."""
+        """Return the current path of a former name, below kcalc."""
         return self.places[room, name].lstrip(":").replace(":", ".")
 
 
 FORMER = FormerNames("former names")
-"""{(room, former name): the place of what it is now}."""
+"""{(room, former name): current location}."""
 
 REGISTRIES: tuple[Registry | Readings, ...] = (
     READINGS,

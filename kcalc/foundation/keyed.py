@@ -13,11 +13,11 @@ D = TypeVar("D")
 
 
 class Keyed(Mapping[Any, V]):
-    """A read-only mapping, for results that contain others by name.
+    """Read-only mapping, for results that contain other results by name.
 
-    Subclasses define ``_entries``, {name: result}, and ``_named``, the kind of the names. An
-    unknown name is a :class:`KcalcError` that lists the nearest ones; ``get`` and ``in`` take any
-    name.
+    Subclasses define ``_entries``, {name: result}, and ``_named``, the kind of name. Looking up an
+    unknown name raises a :class:`KcalcError` that lists the nearest names; ``get`` and ``in``
+    accept any name.
     """
 
     _named: ClassVar[str] = "node"
@@ -46,7 +46,7 @@ class Keyed(Mapping[Any, V]):
     @overload
     def get(self, name: Any, default: D) -> V | D: ...
     def get(self, name: Any, default: object = None) -> object:
-        """The result of a name, or the default if there is none."""
+        """Return the result for a name, or the default if there is none."""
         if name not in self:
             return default
         return self[name]

@@ -1,6 +1,6 @@
-"""Formulas as MathML that wraps.
+"""Convert formulas to MathML that can wrap.
 
-No scripts and no embedded fonts; readable without a mathematical font.
+It needs no scripts and no embedded fonts, and is readable without a mathematical font.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from functools import lru_cache
 
 from .extras import imported
 
-# LaTeX sets f'^2, the converter does not
+# LaTeX sets f'^2, but the converter does not
 _PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
-_DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # C_f'' as C''_f
-_BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers set \mathbb{E}, and not \mathbb E
+_DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # to set C_f'' as C''_f
+_BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers set \mathbb{E} but not \mathbb E
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
 _ROWS = frozenset({"math", "mrow", "msqrt", "mtd", "mstyle"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]+")
 _THIN = "0.167em"
-_LONG = 60  # characters of LaTeX that fit a line of a phone, commands counted
+_LONG = 60  # characters of LaTeX, commands included, that fit a line on a phone
 
 
 def formulas(text: str) -> str:
-    """Text with $LaTeX$ in it as HTML with MathML."""
+    """Replace $LaTeX$ in a text by HTML with MathML."""
     pieces = re.split(r"\$(.+?)\$", text)
     return "".join(
         html.escape(piece) if i % 2 == 0 else mathml(piece) for i, piece in enumerate(pieces)
@@ -34,13 +34,13 @@ def formulas(text: str) -> str:
 
 
 def tree(latex: str) -> ET.Element | None:
-    """One formula as a ``math`` element; None for formulas that cannot be read."""
+    """Return one formula as a ``math`` element, or None if it cannot be parsed."""
     convert = imported("latex2mathml.converter").convert
     try:
         primed = _DOUBLY_PRIMED.sub(r"\2\1", _PRIMED.sub(r"{\1\2}^", latex))
         text = _BARE.sub(r"\\\1{\2}", primed)
         root = ET.fromstring(re.sub(r' xmlns="[^"]*"', "", convert(text)))
-    except Exception:  # the converter has no error of its own
+    except Exception:  # the converter defines no exception class
         return None
     _set_primes(root)
     _set_operators(root)
@@ -49,9 +49,9 @@ def tree(latex: str) -> ET.Element | None:
 
 @lru_cache(maxsize=4096)
 def mathml(latex: str) -> str:
-    """One formula, as written if it cannot be read.
+    """Convert one formula to MathML; a formula that cannot be parsed stays LaTeX code.
 
-    a long one in pieces between which a line may break, at operators outside brackets.
+    A long formula is split at operators outside brackets, so lines can break there.
     """
     root = tree(latex)
     if root is None:
@@ -82,21 +82,21 @@ def _pieces(items: list[ET.Element]) -> list[list[ET.Element]]:
             item.set("form", "infix")
         sign = _sign(item)
         depth += (sign in _OPEN) - (sign in _CLOSE)
-        bars += sign in _BARS  # they open and close by turns
+        bars += sign in _BARS  # bars open and close alternately
         pieces[-1].append(item)
     return pieces
 
 
 def _sign(item: ET.Element) -> str:
-    """The operator, a closing bracket with a power among them; empty for all else."""
+    """Return the text of an operator (also of a bracket with a power); "" for other elements."""
     base = item[0] if item.tag in ("msup", "msub", "msubsup") and len(item) else item
     return (base.text or "").strip() if base.tag == "mo" else ""
 
 
 def _set_primes(node: ET.Element) -> None:
-    """Primes at full size after their letter.
+    """Set primes at full size after their letter.
 
-    Fonts have them raised already, and twice raised nobody sees them.
+    Fonts already raise them, and raising them twice makes them invisible.
     """
     for child in node:
         _set_primes(child)
@@ -114,7 +114,7 @@ def _set_primes(node: ET.Element) -> None:
 
 
 def _set_operators(root: ET.Element) -> None:
-    """Set names of functions as letters, a thin space apart; no spaces around a slash."""
+    """Set function names as letters with thin spaces, and remove spaces around slashes."""
     for item in root.iter("mo"):
         text = (item.text or "").strip()
         if text == "/":
@@ -130,7 +130,7 @@ def _set_operators(root: ET.Element) -> None:
 
 
 def _set_names_apart(row: ET.Element) -> None:
-    """Thin spaces between the name of a function and the letters and numbers beside it."""
+    """Put thin spaces between a function name and the letters and numbers beside it."""
     items = list(row)
     spaced: list[ET.Element] = []
     for item, last in zip(items, [None, *items], strict=False):
@@ -148,7 +148,7 @@ def _is_name(item: ET.Element) -> bool:
 
 
 def _ends(item: ET.Element) -> tuple[bool, bool]:
-    """Whether an item begins, and whether it ends, with something that a name is set apart from."""
+    """Whether an item begins, and whether it ends, with something that needs a thin space."""
     first = last = item
     while first.tag in _ROWS and len(first):
         first = first[0]

@@ -1,4 +1,4 @@
-"""Old paths of modules and names, which warn for one minor release."""
+"""Old paths of modules and names; they warn and stay for one minor release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = __name__.partition(".")[0]
 
 
 def _warn(old: str, new: str) -> None:
-    """Warn the caller's caller."""
+    """Issue a warning at the caller's caller."""
     warnings.warn(
         f"{HERE}.{old} is now {HERE}.{new}; the next minor release removes the old path",
         DeprecationWarning,
@@ -27,29 +27,29 @@ def _warn(old: str, new: str) -> None:
 
 
 class _Moved(ModuleType):
-    """A room at its old path, which reads names from the new one."""
+    """Module at the old path of a room, which reads names from the new path."""
 
     def __init__(self, old: str, new: str) -> None:
         super().__init__(f"{HERE}.{old}", f"The old path of ``{HERE}.{new}``.")
         self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
-        self.__path__ = []  # _Below finds its modules
+        self.__path__ = []  # _Below finds the modules in it
         self.__old, self.__new = old, new
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__all__":  # asked of all modules there are
+        if name.startswith("__") and name != "__all__":  # Python asks any module for these
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         _warn(self.__old, self.__new)
         return getattr(brought(self.__new), name)
 
 
 class _Below(MetaPathFinder, Loader):
-    """Finds moved modules, and modules of moved rooms, at their old paths."""
+    """Import hook for moved modules, and modules of moved rooms, at their old paths."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.modules = modules
 
     def _places(self, fullname: str) -> tuple[str, str] | None:
-        """(old path, new path) below kcalc, None for other modules."""
+        """Return (old path, new path) below kcalc, or None for other modules."""
         root, _, old = fullname.partition(".")
         if root == HERE and "." in old:
             if old in self.modules:
@@ -60,15 +60,15 @@ class _Below(MetaPathFinder, Loader):
         return None
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """A specification with this loader, for a module that a moved room has."""
+        """Return a spec with this loader if the moved room has such a module."""
         places = self._places(fullname)
         return ModuleSpec(fullname, self) if places and find_spec(f"{HERE}.{places[1]}") else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """A plain one, for which exec_module puts the moved module."""
+        """Return a plain module, which exec_module replaces by the moved one."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module itself in the place of its old path, so classes stay the same."""
+        """Register the moved module itself under its old path, so its classes stay identical."""
         old, new = self._places(module.__name__) or ("", "")
         found = import_module(f"{HERE}.{new}")
         _warn(old, new)
@@ -76,9 +76,9 @@ class _Below(MetaPathFinder, Loader):
 
 
 def moved(modules: Mapping[str, str]) -> None:
-    """Let the old paths of modules, {old: new} below kcalc, lead to the new ones, with a warning.
+    """Make the old paths of modules, {old: new} below kcalc, lead to the new ones with a warning.
 
-    Nothing is imported. The attributes of kcalc stay what they are: ``kc.audit`` is a function.
+    Nothing is imported. Attributes of kcalc do not change; ``kc.audit`` remains a function.
     """
     for old, new in modules.items():
         if "." not in old:
@@ -87,9 +87,10 @@ def moved(modules: Mapping[str, str]) -> None:
 
 
 def former(room: str, ask: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a room: its former names, ``FORMER``, lead to the new ones and warn.
+    """Make the ``__getattr__`` of a room that redirects former names, with a warning.
 
-    ``room``: its ``__name__``; ``ask``: the ``__getattr__`` that it has for its own names.
+    ``room`` is its ``__name__``; ``ask`` is the room's existing ``__getattr__``, if any. The former
+    names are in ``FORMER``.
     """
     own = room.partition(".")[2]
 
@@ -105,7 +106,7 @@ def former(room: str, ask: Callable[[str], Any] | None = None) -> Callable[[str]
 
 
 class _Function(ModuleType):
-    """A module at the place where a function of its name was."""
+    """Module that replaces a function of the same name and can still be called."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         room, _, name = self.__name__.removeprefix(f"{HERE}.").rpartition(".")
@@ -114,5 +115,5 @@ class _Function(ModuleType):
 
 
 def formerly_a_function(module: str) -> None:
-    """Let a module be called, with a warning, as the former function of its name."""
+    """Make a module callable, with a warning, like the former function of the same name."""
     sys.modules[module].__class__ = _Function

@@ -1,6 +1,6 @@
-"""Checks of arguments: integers, booleans, text, choices, paths and lists.
+"""Check arguments: integers, booleans, text, choices, paths and lists.
 
-Each check raises an error with one sentence that names the argument.
+The error of each check is one sentence that names the argument.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .errors import KcalcError, glimpse, unknown
 
 Chosen = TypeVar("Chosen", bound=str)
 READ = (Sequence, Set, Iterator, ValuesView)
-LARGEST = 2**63 - 1  # the largest count of arrays and files
+LARGEST = 2**63 - 1  # largest count that arrays and files support
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """An integer in [least, most], from Python, NumPy, JAX, PyTorch or SymPy.
+    """Convert to an integer in [least, most]; accept NumPy, JAX, PyTorch and SymPy integers.
 
-    Raises: KcalcError otherwise, also for booleans.
+    Raises: KcalcError for anything else, including booleans.
     """
     try:
         number = _index(value)
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         number = least - 1
     if not least <= number <= most:
         ceiling = f" and <= {most}" if most < LARGEST or number > most else ""
@@ -36,9 +36,10 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def _index(value: Any) -> int:
-    """The index of an integer.
+    """Return the index of an integer.
 
-    Raises: TypeError, or any error of a user object's ``__index__``. PyTorch accepts more types.
+    Raises: TypeError, or any error of a user object's ``__index__``. PyTorch's own ``__index__``
+    accepts more types.
     """
     if (
         isinstance(value, bool | np.bool_)
@@ -50,9 +51,9 @@ def _index(value: Any) -> int:
 
 
 def extents(value: Any, what: str) -> tuple[int, ...]:
-    """The sizes of an image, (height, width) or one per axis: integers >= 1.
+    """Return the sizes of an image, (height, width) or one per axis, as integers >= 1.
 
-    Raises: KcalcError otherwise.
+    Raises: KcalcError for anything else.
     """
     sizes = tuple(
         whole(size, f"{what}[{axis}]", 1)
@@ -66,14 +67,14 @@ def extents(value: Any, what: str) -> tuple[int, ...]:
 
 
 def truth(value: Any, what: str) -> bool:
-    """True or False, of Python or NumPy. Raises: KcalcError otherwise."""
+    """Return a Python or NumPy boolean as a bool. Raises: KcalcError for anything else."""
     if not isinstance(value, bool | np.bool_):
         raise KcalcError(f"{what} must be True or False, got {glimpse(value)}")
     return bool(value)
 
 
 def text(value: Any, what: str, empty: bool = False) -> str:
-    """Text, possibly empty.
+    """Check that the value is text, which may be empty only if ``empty`` is true.
 
     Raises: KcalcError otherwise, and for characters that UTF-8 cannot encode.
     """
@@ -85,7 +86,7 @@ def text(value: Any, what: str, empty: bool = False) -> str:
 
 
 def utf8(value: str, what: str) -> str:
-    """Text that can be printed and written to a file.
+    """Check that text can be printed and written to a file.
 
     Raises: KcalcError for half of a surrogate pair, which UTF-8 cannot encode.
     """
@@ -102,9 +103,9 @@ def utf8(value: str, what: str) -> str:
 
 
 def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
-    """One of the known names.
+    """Return the value if it is one of the known names.
 
-    Raises: KcalcError that lists them, or the most similar ones.
+    Raises: KcalcError that lists the known names, or the most similar ones.
     """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
@@ -113,7 +114,7 @@ def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
 
 
 def file_path(value: Any, what: str = "path") -> Path:
-    """The path of a file, given as text or as a path. Raises: KcalcError for anything else."""
+    """Return the path of a file, given as str or Path. Raises: KcalcError for anything else."""
     given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(given, str) or not given:
         raise KcalcError(f"{what} must name a file, as in 'network.json', got {glimpse(value)}")
@@ -121,7 +122,7 @@ def file_path(value: Any, what: str = "path") -> Path:
 
 
 def is_key(value: Any, among: Any) -> bool:
-    """``value in among``, False for objects without a hash or a reliable comparison."""
+    """``value in among``, or False for objects without a hash or a reliable comparison."""
     try:
         return bool(value in among)
     except Exception:  # the hash or comparison of a user object may raise anything
@@ -129,7 +130,7 @@ def is_key(value: Any, among: Any) -> bool:
 
 
 def items(value: Any, what: str) -> tuple[Any, ...]:
-    """The members of a sequence, set or iterator, but not of text or a mapping.
+    """Return the members of a sequence, set or iterator; text and mappings are not accepted.
 
     Raises: KcalcError for anything else.
     """
@@ -139,12 +140,12 @@ def items(value: Any, what: str) -> tuple[Any, ...]:
         ):
             raise TypeError
         return tuple(value)
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         raise KcalcError(f"{what} must be a sequence, got {glimpse(value)}") from None
 
 
 def mapping(value: Any, what: str) -> Mapping[Any, Any]:
-    """A mapping. Raises: KcalcError otherwise."""
+    """Check that the value is a mapping. Raises: KcalcError otherwise."""
     if not isinstance(value, Mapping):
         raise KcalcError(f"{what} must be a mapping, {{name: value}}, got {glimpse(value)}")
     return value

@@ -1,6 +1,6 @@
-"""Results as text and HTML tables and as plain data.
+"""Show results as text tables, HTML tables and plain data.
 
-They are used in terminals, notebooks and JSON files.
+Terminals, notebooks and JSON files use them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr shown below its table
-MOST = 60  # maximal rows of a table; longer ones show the first and the last rows
+MOST = 60  # largest number of rows; longer tables show the first and last rows
 
 
 HEURISTIC = ", heuristic"
 
 
 def marked(text: str, result: Any) -> str:
-    """A text of ``repr``, a legend or an axis, and that the result is heuristic if it is."""
+    """Append ", heuristic" to a repr, legend or axis label if the result is heuristic."""
     return f"{text}{HEURISTIC}" if text and getattr(result, "heuristic", False) else text
 
 
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
-    """A header and its rows, without the middle ones if there are more than ``most``.
+    """Drop the middle rows of a table with more than ``most`` rows below its header.
 
-    A row between the first and last ones then says how many are omitted.
+    A row in between then shows how many are omitted.
     """
     head, *body = rows
     if len(body) <= most:
@@ -45,13 +45,13 @@ def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
 
 
 def filled_columns(rows: Rows) -> Rows:
-    """The rows without columns that are empty below the header."""
+    """Drop the columns that are empty below the header."""
     kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     return [[row[i] for i in kept] for row in rows]
 
 
 def text_table(rows: Rows, most: int = MOST) -> str:
-    """Aligned columns, the first left-aligned and the others right-aligned.
+    """Format rows as aligned columns: the first column to the left, the others to the right.
 
     The first row is the header.
     """
@@ -68,7 +68,7 @@ def text_table(rows: Rows, most: int = MOST) -> str:
 
 
 def html_table(rows: Rows, caption: str = "", most: int = MOST) -> str:
-    """The same as an HTML table; cells are escaped."""
+    """Format rows as an HTML table with escaped cells."""
     head, *body = cut(rows, most)
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row, range(len(row))))}</tr>" for row in body)
@@ -86,7 +86,7 @@ def _cell(text: str, column: int) -> str:
 
 
 def shown(value: Any, digits: int = 6) -> str:
-    """A value in a table: a number with ``digits``, yes or no, a name; "-" for None."""
+    """Format a value for a table: numbers with ``digits``, booleans as yes or no, None as "-"."""
     if value is None:
         return "-"
     if isinstance(value, bool | np.bool_):
@@ -110,9 +110,9 @@ def shown(value: Any, digits: int = 6) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value in JSON form: dictionaries with text keys, lists, text, finite numbers.
+    """Convert a value to JSON types: dictionaries with text keys, lists, text, finite numbers.
 
-    Numbers that are not finite become None.
+    NaN and infinite numbers become None.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -138,16 +138,16 @@ def plain(value: Any) -> Any:
 
 
 class Tabled:
-    """Base of results that are tables of values.
+    """Base class of results that are tables of values.
 
-    Classes define ``_frame``: a dictionary per row, or {name: column}.
+    Subclasses define ``_frame``: one dictionary per row, or {name: column}.
     """
 
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
     def to_dataframe(self) -> DataFrame:
-        """The values with all digits, as a pandas DataFrame.
+        """Return the values with all digits, as a pandas DataFrame.
 
         Raises: KcalcError if pandas is not installed.
         """
@@ -157,7 +157,7 @@ class Tabled:
 
 
 def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Columns of arrays that broadcast together, a row per entry."""
+    """Broadcast columns against each other and flatten them, one row per entry."""
     return dict(
         zip(
             columns,
@@ -168,12 +168,12 @@ def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 class Shown(Tabled):
-    """Base of small results.
+    """Base class of small results.
 
-    a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
-
-    Fields named in ``hidden`` are not in the table. Classes with another table override ``_rows``,
-    the header and all rows (``most`` are shown), and ``_below``, the lines below them.
+    The fields of a dataclass, and the properties named in ``listed``, make up its table and its
+    plain data. Fields named in ``hidden`` are not in the table. A subclass with another table
+    overrides ``_rows``, which returns the header and all rows, and ``_below``, the lines below
+    them. At most ``most`` rows are shown.
     """
 
     most: ClassVar[int] = MOST
@@ -197,7 +197,7 @@ class Shown(Tabled):
         return [{name: getattr(self, name) for name in self._names() if name not in self.hidden}]
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as plain data; infinite values become None."""
+        """Return all values as plain data; infinite values become None."""
         return {name: plain(getattr(self, name)) for name in self._names()}
 
     def _below(self) -> Sequence[str]:
@@ -217,9 +217,9 @@ class Shown(Tabled):
 
 
 class Printed(Tabled):
-    """Base of results whose text is already a table.
+    """Base class of results whose text is already a table.
 
-    a notebook shows the same, in fixed width.
+    A notebook shows the same text in a fixed-width font.
     """
 
     def _repr_html_(self) -> str:
@@ -227,7 +227,7 @@ class Printed(Tabled):
 
 
 def latex_text(text: Any) -> str:
-    """A name inside LaTeX text, with special characters escaped."""
+    """Escape the special characters of a name for LaTeX text."""
     signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {
         sign: rf"\{sign}" for sign in "_%&#{}$"
     }

@@ -1,9 +1,9 @@
 """Locks for process-wide precision and warning filters.
 
-The working precisions of mpmath (which SymPy sets while it evaluates) and of python-flint are
-global to the process, and so are SymPy's tables of compiled names, Python's warning filters and the
-standard streams. If two threads set and restore one of these concurrently, it can stay wrong, and
-each computes with the other's precision in between.
+The working precisions of mpmath (which SymPy sets during evaluation) and of python-flint are global
+to the process. So are SymPy's tables of compiled names, Python's warning filters and the standard
+streams. If two threads set and restore one of these concurrently, it can keep a wrong value, and
+either thread may compute with the other's precision in the meantime.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def alone(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, run by one thread at a time.
+    """Decorate ``function`` so that only one thread at a time runs it.
 
-    All such functions exclude each other across threads, but may call each other.
+    All decorated functions exclude each other across threads, but may call each other.
     """
 
     @functools.wraps(function)
@@ -54,7 +54,7 @@ def alone(function: Callable[P, T]) -> Callable[P, T]:
 
 
 _SHARED_BITS = 2000
-# mpmath extends a constant in two steps, and other threads may misread it in between
+# mpmath extends a constant in two steps, and another thread may read it in between
 for _constant in (
     pi_fixed,
     ln2_fixed,
@@ -64,28 +64,27 @@ for _constant in (
 
 @contextmanager
 def decimal_digits(count: int) -> Iterator[None]:
-    """Context in which mpmath computes with ``count`` decimal digits.
+    """Set the precision of mpmath to ``count`` decimal digits within the context.
 
-    The precision changes only in this thread and is restored afterwards.
+    The previous precision is restored afterwards.
     """
     with ALONE, mpmath.workdps(count):
         yield
 
 
 lambdify = alone(sp.lambdify)
-"""``sympy.lambdify``, which fills global tables on first use of a library."""
+"""``sympy.lambdify`` under the lock, because it fills global tables on first use of a library."""
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
 else:
 
-    class cached_property(functools.cached_property):  # noqa: N801 - as the original
+    class cached_property(functools.cached_property):  # noqa: N801 - the name of the original
         """``functools.cached_property`` without the lock of Python 3.11.
 
-        Python 3.11 holds that lock for all objects of a class.
-
-        With that lock, two threads that need each other's properties wait forever. Two threads may
-        compute a value twice; both get the one that finished first.
+        Python 3.11 holds one lock for all objects of a class. With that lock, two threads that need
+        each other's properties wait forever. Without it, two threads may compute a value twice;
+        both get the value that was stored first.
         """
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:

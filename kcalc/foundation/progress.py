@@ -15,9 +15,9 @@ _bars: list[Any] = []
 def progress(
     total: int, what: str, unit: str, shown: bool | None = None
 ) -> Iterator[Callable[[int], Any]]:
-    """A function that advances a bar by a number of finished steps out of ``total``.
+    """Yield a function that advances a bar by a number of finished steps out of ``total``.
 
-    ``shown`` = None: a bar that appears after ``PATIENCE`` seconds, on a terminal or in a notebook.
+    With ``shown=None``, the bar appears after ``PATIENCE`` seconds, on a terminal or in a notebook.
     """
     delay = PATIENCE if shown is None else 0.0
     seen = sys.stderr.isatty() or "ipykernel" in sys.modules if shown is None else shown
@@ -36,5 +36,5 @@ def progress(
 
 
 def has_bar() -> bool:
-    """Whether a bar shows how far a computation has come."""
+    """Whether a progress bar is currently shown."""
     return bool(_bars)

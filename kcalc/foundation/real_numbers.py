@@ -1,4 +1,4 @@
-"""Checks of real arguments: one number, an array, a q value.
+"""Check real arguments: a single number, an array or a q value.
 
 Numbers may come from Python, NumPy, mpmath or SymPy.
 """
@@ -26,15 +26,15 @@ TINY = float(np.finfo(float).tiny)  # numbers below this lose digits
 
 
 def refused(value: object, reason: str) -> KcalcError:
-    """The error for a value that is not a finite real number."""
+    """Return the error for a value that is not a finite real number."""
     return KcalcError(f"{glimpse(value, 80)} is not a finite real number: {reason}")
 
 
 @alone
 def closed_value(value: sp.Basic) -> sp.Expr:
-    """``value`` as a SymPy number without free symbols, real and finite.
+    """Check that ``value`` is a real, finite SymPy number without free symbols.
 
-    Else a :class:`KcalcError`.
+    Raises: KcalcError otherwise.
     """
     if not isinstance(value, sp.Expr):
         raise refused(value, "give a number")
@@ -44,12 +44,12 @@ def closed_value(value: sp.Basic) -> sp.Expr:
         remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
         raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
-        raise refused(value, "nan, infinite and complex values have no meaning here")
+        raise refused(value, "nan, infinite and complex values are not allowed")
     return value
 
 
 def plain_number(value: object) -> int | float | Fraction | sp.Expr:
-    """The single entry point for numbers from callers.
+    """Convert a number from the caller; every number argument passes through this function.
 
     It accepts finite real scalars of Python, NumPy, mpmath and SymPy.
     """
@@ -68,7 +68,7 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
     ):
         number = float(np.float64(value))  # pyright: ignore[reportArgumentType]
         if not math.isfinite(number):
-            raise refused(value, "nan and infinite values have no meaning here")
+            raise refused(value, "nan and infinite values are not allowed")
         return number
     raise refused(value, f"it is a {type(value).__name__}")
 
@@ -76,7 +76,7 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
 @lru_cache(maxsize=4096)
 @alone
 def _sympy_float(value: sp.Basic) -> float:
-    """A SymPy number as a float, cached because layers and activations reuse a few numbers."""
+    """Convert a SymPy number to float; cached, because layers and activations reuse few numbers."""
     return _as_float(closed_value(value))
 
 
@@ -91,7 +91,7 @@ def _as_float(value: int | float | Fraction | sp.Expr) -> float:
 
 
 def floats(value: object) -> Any:
-    """A float, or a float64 array of the same shape.
+    """Convert to a float, or to a float64 array of the same shape.
 
     Raises: KcalcError for nan, infinities, complex values and text.
     """
@@ -124,7 +124,7 @@ def _float_array(values: Array) -> Array:
 
 
 def real_array(value: Any, what: str) -> Array:
-    """``value`` as a float64 array.
+    """Convert ``value`` to a float64 array.
 
     Raises: KcalcError for text, complex numbers, nan, infinities or symbols.
     """
@@ -145,18 +145,18 @@ def real_array(value: Any, what: str) -> Array:
 
 
 def raw_array(value: Any, what: str) -> Array:
-    """``value`` as an array of real numbers of the same kind (or booleans).
+    """Convert ``value`` to a real (or boolean) array and keep the dtype.
 
-    Raises: KcalcError for ragged lists, text, objects and so on.
+    Raises: KcalcError for ragged lists, text, objects and other values.
     """
     try:
         if hasattr(value, "__len__") and not (
             isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")
         ):
-            raise TypeError  # NumPy would iterate over a graph
+            raise TypeError  # NumPy would iterate over a network
         exact = isinstance(value, EXACT) and not isinstance(value, bool)
         array = np.asarray(floats(value) if exact else value)
-        # of exact numbers, or of no numbers
+        # a list of exact numbers, or of something that is not a number
         if array.dtype.kind == "O" and isinstance(value, list | tuple):
             array = floats(array)
         if array.dtype.kind in "OSUmMc" or (
@@ -178,7 +178,7 @@ def raw_array(value: Any, what: str) -> Array:
 
 
 def one_number(value: Any, what: str) -> float:
-    """One finite real number as a float. Raises: KcalcError for anything else."""
+    """Return one finite real number as a float. Raises: KcalcError for anything else."""
     array = real_array(value, what)
     if array.ndim:
         raise KcalcError(f"{what} must be one number here, got {glimpse(value)}")
@@ -186,7 +186,7 @@ def one_number(value: Any, what: str) -> float:
 
 
 def positive_number(value: Any, what: str) -> float:
-    """One finite number > 0 as a float. Raises: KcalcError for anything else."""
+    """Return one finite number > 0 as a float. Raises: KcalcError for anything else."""
     number = one_number(value, what)
     if not number > 0:
         raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
@@ -194,7 +194,7 @@ def positive_number(value: Any, what: str) -> float:
 
 
 def q_array(q: Any, what: str = "q") -> Array:
-    """q values. Raises: KcalcError if one is not positive."""
+    """Return q values as an array. Raises: KcalcError if one is not positive."""
     array = real_array(q, what)
     if np.any(array <= 0):
         raise KcalcError(
@@ -202,16 +202,17 @@ def q_array(q: Any, what: str = "q") -> Array:
         )
     if np.any(array < TINY):
         raise KcalcError(
-            f"{what} = {array[array < TINY].ravel()[0]} has too few digits in double precision; "
-            f"give at least {TINY:.3g}"
+            f"{what} = {array[array < TINY].ravel()[0]} is too small for double precision; use at "
+            f"least {TINY:.3g}"
         )
     return array
 
 
 def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
-    """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1).
+    """Return (q1, q2) for two inputs.
 
-    Raises: KcalcError for ``q`` together with the others.
+    ``q`` applies to both inputs. Otherwise ``q1`` defaults to 1 and ``q2`` to q1. Raises:
+    KcalcError if ``q`` is given together with ``q1`` or ``q2``.
     """
     if q is not None and not (q1 is None and q2 is None):
         raise KcalcError(
@@ -222,7 +223,7 @@ def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
 
 
 def one_q(q: Any, what: str = "q") -> float:
-    """One q value as a float.
+    """Return one q value as a float.
 
     Raises: KcalcError for arrays and for values that are not positive.
     """

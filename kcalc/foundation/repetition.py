@@ -8,11 +8,10 @@ MAX_PERIOD = 64
 
 
 def repetition(numbers: Sequence[int], start: int) -> tuple[int, int]:
-    """The (period, count) of the longest repetition that begins at ``start``.
+    """Return the (period, count) of the longest repetition that begins at ``start``.
 
-    The shorter period wins on ties.
-
-    Returns: (1, 1) if nothing repeats. The search covers periods up to 64.
+    On ties, the shorter period wins. Returns (1, 1) if nothing repeats. The search covers periods
+    up to 64.
     """
     best, covered = (1, 1), 1
     for period in range(1, min(MAX_PERIOD, (len(numbers) - start) // 2) + 1):

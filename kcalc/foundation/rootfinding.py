@@ -13,9 +13,9 @@ from .errors import KcalcError
 def zero_between(
     function: Callable[[float], float], low: float, high: float, xtol: float, **options: Any
 ) -> float:
-    """The zero between two points of different signs, by Brent's method.
+    """Return the zero between two points of opposite signs, by Brent's method.
 
-    ``options``: those of :func:`scipy.optimize.brentq`. Raises: ValueError for equal signs.
+    ``options`` are passed to :func:`scipy.optimize.brentq`. Raises: ValueError for equal signs.
     """
     from scipy.optimize import brentq
 
@@ -25,7 +25,7 @@ def zero_between(
 def least_between(
     function: Callable[[float], float], low: float, high: float, xatol: float = 1e-8
 ) -> tuple[float, float]:
-    """(point, value) of a minimum between two points."""
+    """Return (point, value) of a minimum between two points."""
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(
@@ -37,13 +37,12 @@ def least_between(
 def sign_changes(
     function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, tolerance: float
 ) -> list[float]:
-    """The roots that sign changes on a grid reveal, and grid points where the function is zero.
+    """Return the roots between sign changes on a grid, and grid points that are zeros.
 
-    ``function``: a vectorised function.
-
-    ``tolerance``: values below it in size count as zero. If the function is zero at three or more
-    consecutive grid points, it is assumed to vanish on an interval; these points are not isolated
-    roots and are omitted. Returns: roots in grid order, refined by Brent's method.
+    ``function`` is vectorised. Values of size below ``tolerance`` count as zero. If the function is
+    zero at three or more consecutive grid points, it is assumed to vanish on an interval; these
+    points are not isolated roots and are omitted. The roots are in grid order, refined by Brent's
+    method.
     """
     values = np.asarray(function(grid), dtype=float)
     values = np.where(np.abs(values) <= tolerance, 0.0, values)
@@ -62,9 +61,9 @@ def sign_changes(
 
 
 def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """The part of the grid, around its middle if possible, where the function is finite.
+    """Return the part of the grid, around its middle if possible, in which the function is finite.
 
-    Outside it, Q may diverge or underflow.
+    Q may diverge or underflow outside this part.
     """
     try:
         if np.all(np.isfinite(function(grid))):
@@ -83,7 +82,7 @@ def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) 
 
     start = next((i for i in (len(grid) // 2, *range(0, len(grid), 8)) if finite(i)), None)
     if start is None:
-        function(grid[:1])  # finite nowhere: its error says why
+        function(grid[:1])  # nowhere finite: let the function raise its error
         return grid[:0]
     low, high = start, start
     while low > 0 and finite(low - 1):

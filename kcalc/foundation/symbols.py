@@ -1,8 +1,8 @@
 """The SymPy symbols used in results.
 
-``psi`` is the slope ``C'(1)`` that all nonlinear layers share [DKS sec. 17.1], ``kappa`` the
-curvature ``C''(1)`` that they share [TAT App. B.2]. Both are positive, so
-``expr.subs(kc.symbols.psi, 2)`` and ``expr.as_poly(kc.symbols.psi)`` work on any result.
+``psi`` is the common slope ``C'(1)`` of all nonlinear layers [DKS sec. 17.1], and ``kappa`` is
+their common curvature ``C''(1)`` [TAT App. B.2]. Both are positive, so ``expr.subs(kc.symbols.psi,
+2)`` and ``expr.as_poly(kc.symbols.psi)`` work on any result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ kappa = sp.Symbol("kappa", positive=True)
 
 
 def slope_of(name: str) -> sp.Symbol:
-    """The slope symbol ``psi_<name>`` of one activation, if symbols differ by activation."""
+    """Return ``psi_<name>``, the slope symbol of one activation."""
     return sp.Symbol(f"psi_{text(name, 'the name of an activation')}", positive=True)
 
 

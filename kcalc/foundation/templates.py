@@ -1,4 +1,4 @@
-"""Pages and drawings from Jinja templates; all values are escaped."""
+"""Render pages and drawings from Jinja templates that escape all values."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ FORBIDDEN = re.compile(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def asset(package: str, name: str) -> str:
-    """A file in the folder ``assets`` of a package."""
+    """Read a file from the folder ``assets`` of a package."""
     return files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def clean(text: Any) -> str:
-    """A text with characters that XML and HTML forbid replaced."""
+    """Replace the characters that XML and HTML forbid."""
     return FORBIDDEN.sub("\ufffd", str(text))
 
 
 def one_line(text: Any) -> str:
-    """Text in one line."""
+    """Put text on one line."""
     return " ".join(clean(text).split())
 
 
 def sentence(text: Any) -> str:
-    """Text in one line, with a full stop."""
+    """Put text on one line that ends with a full stop."""
     words = one_line(text)
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 @lru_cache(maxsize=8)
 def template(text: str) -> Template:
-    """A template that escapes values, with filters for lines and formulas."""
+    """Compile a template that escapes values, with filters for lines and formulas."""
     jinja2, markup = imported("jinja2"), imported("markupsafe").Markup
 
     def shown(value: Any) -> Any:

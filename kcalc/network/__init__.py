@@ -1,8 +1,8 @@
-"""Networks: layers and their primitives, graphs, builders, architectures and folds.
+"""Networks: layers, primitives, graphs, builders, architectures and folds.
 
-Layers consist of primitives, and folds read networks. This module exports the names that a calculus
-needs: the primitives, the folds over them, and checks of networks. Attend and Positions here are
-the primitives; the layers of that name are in :mod:`kcalc.layers`.
+Layers consist of primitives, and folds traverse networks. This module exports the names that a
+calculus needs: the primitives, the folds over them, and checks of networks. ``Attend`` and
+``Positions`` here are primitives; the layers of the same name are in :mod:`kcalc.layers`.
 """
 
 from .blocks import Block

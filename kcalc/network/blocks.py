@@ -18,9 +18,9 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 
 @dataclass(frozen=True)
 class Block:
-    """Isomorphic pieces in a row.
+    """Isomorphic pieces in sequence.
 
-    Each piece reads one feature map and returns that of its last node.
+    Each piece reads one feature map and returns the feature map of its last node.
 
     Attributes
     ----------
@@ -30,8 +30,7 @@ class Block:
         ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the
         same index.
     entry
-        The node whose feature map the first piece reads; None for a piece that starts at the
-        network's inputs.
+        The node that the first piece reads; None if the first piece starts at the network's inputs.
 
     """
 
@@ -40,7 +39,7 @@ class Block:
 
     @property
     def count(self) -> int:
-        """How many times the piece is repeated."""
+        """Number of times the piece is repeated."""
         return len(self.pieces)
 
     @property
@@ -53,7 +52,7 @@ class Block:
 
 
 def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
-    """The nodes that lie on every path from an input to an output, in order.
+    """Return the nodes that lie on every path from an input to an output, in order.
 
     In a topological order, a node is a cut iff no edge (and no open input or output) passes over
     its position.
@@ -67,7 +66,7 @@ def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
         last_use[node] = len(steps)
     last_input = max((position[node] for node, _, parents in steps if not parents), default=0)
     cuts: list[Node] = []
-    reach = 0  # the furthest reader of any earlier node
+    reach = 0  # the last reader of any earlier node
     for i, (node, _, _) in enumerate(steps):
         if i >= last_input and reach <= i:
             cuts.append(node)
@@ -97,7 +96,7 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
 def trunk_pieces(
     steps: Sequence[Step], outputs: Sequence[Node]
 ) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
-    """(entry, nodes, code) between consecutive cuts; equal codes mean isomorphic pieces."""
+    """Yield (entry, nodes, code) between consecutive cuts; equal codes mean isomorphic pieces."""
     cuts = set(cut_nodes(steps, outputs))
     pieces: list[tuple[Node | None, tuple[Node, ...], Any]] = []
     entry: Node | None = None
@@ -117,7 +116,7 @@ def trunk_pieces(
 
 
 def _canonical(piece: Sequence[Step], entry: Node | None) -> tuple[tuple[Node, ...], Any]:
-    """The nodes of a piece in canonical order, and the code of its structure.
+    """Return the nodes of a piece in canonical order, and a code of its structure.
 
     The order is depth-first from the last node through the slots.
     """
@@ -145,7 +144,7 @@ def same_structure(
     second: Sequence[Step],
     second_out: Sequence[Node],
 ) -> bool:
-    """True if two networks differ only in node labels and in the order of addends of a Sum."""
+    """Whether two networks differ only in node labels and in the order of addends of a Sum."""
     if len(first) != len(second) or len(first_out) != len(second_out):
         return False
     graphs = [_coloured(first, set(first_out)), _coloured(second, set(second_out))]
@@ -162,9 +161,9 @@ def same_structure(
 
 
 def _coloured(steps: Sequence[Step], outputs: set[Node]) -> nx.DiGraph:
-    """The graph with nodes coloured by their structure above and below.
+    """Return the graph with nodes coloured by the structure above and below them.
 
-    Only nodes of equal colour can correspond.
+    Only nodes of the same colour can correspond.
     """
     up: dict[Node, int] = {}
     labels: dict[Node, dict[Node, tuple[Any, ...]]] = {}

@@ -1,7 +1,7 @@
-"""Building networks from pieces: ``chain``, ``residual``, ``repeat``.
+"""Build networks from pieces: ``chain``, ``residual``, ``repeat``.
 
-A piece is a layer or a network with one input and one output. Its Input represents the layers
-before it.
+A piece is a layer, or a network with one input and one output. The Input of such a network stands
+for the layers before it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .notes import Note
 
 Node = Hashable
 Piece = Layer | Network
-DEEPEST = 10**6  # layers or blocks that any builder repeats
+DEEPEST = 10**6  # largest number of layers or blocks that a builder repeats
 
 
 def unused_name(network: Network, name: str) -> str:
-    """An unused node name: ``name``, with as many primes as needed."""
+    """Return an unused node name: ``name`` with as many primes as necessary."""
     while name in network:
         name += "'"
     return name
 
 
 def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
-    """The network with a Scale after every output."""
+    """Append a Scale to every output."""
     scales = {
         node: (unused_name(network, f"{node}: output scale"), Scale(factors[node]), (node,))
         for node in network.outputs
@@ -45,23 +45,23 @@ def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
 
 
 def chain(*pieces: Piece) -> Network:
-    """The composition of pieces, first to last.
+    """Compose pieces from first to last.
 
     Parameters
     ----------
     *pieces
-        Layers, and networks with one input and one output. If the first piece is not an ``Input``,
-        an ``Input()`` is added before it, so a chain is itself a piece.
+        Layers, or networks with one input and one output. If the first piece is not an ``Input``,
+        an ``Input()`` is added before it, so the result is itself a piece.
 
     Returns
     -------
     Network
-        One network, itself a piece.
+        The composed network.
 
     Raises
     ------
     KcalcError
-        For anything but a piece, or for an Input in the middle.
+        If an argument is not a piece, or an Input occurs after the first piece.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def chain(*pieces: Piece) -> Network:
 
 
 def repeat(block: Piece, n: int) -> Network:
-    """Copies of a piece in a row, each with independent weights.
+    """Repeat a piece in sequence, with independent weights in each copy.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def repeat(block: Piece, n: int) -> Network:
     Returns
     -------
     Network
-        The network of all copies.
+        The network that contains all copies.
 
     Examples
     --------
@@ -120,20 +120,20 @@ def residual(
     residual_weight: Any = None,
     shortcut: Piece | None = None,
 ) -> Network:
-    """``shortcut_weight * shortcut(x) + residual_weight * branch(x)``.
+    """Build the block ``shortcut_weight * shortcut(x) + residual_weight * branch(x)``.
 
-    The shortcut is the identity by default.
+    By default, the shortcut is the identity.
 
     Parameters
     ----------
     branch
         A layer, or a network with one input and one output.
     shortcut_weight, residual_weight
-        Amplitudes. If one is given, the other follows from squares summing to one; if none is
-        given, both are one (a plain sum); if both are given, they are used unchanged. A shortcut
-        weight of 0 gives only the branch, without a Sum.
+        The amplitudes. If only one is given, the other follows because the squares sum to one. If
+        neither is given, both are one (a plain sum). If both are given, they are used unchanged. A
+        shortcut weight of 0 gives only the branch, without a Sum.
     shortcut
-        A piece on the shortcut, such as an Affine where widths change; None for the identity.
+        A piece on the shortcut, such as an Affine if the width changes; None for the identity.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def residual(
     Raises
     ------
     KcalcError
-        For a residual weight of 0, or for a weight outside [0, 1] if the other follows from it.
+        If the residual weight is 0, or if only one weight is given and it is outside [0, 1].
 
     Examples
     --------
@@ -169,7 +169,7 @@ def residual(
 def residual_weights(
     shortcut_weight: Any = None, residual_weight: Any = None
 ) -> tuple[Any, Any] | None:
-    """The (shortcut, residual) amplitudes of a sum; None for a plain sum. See :func:`residual`."""
+    """Return the (shortcut, residual) amplitudes, or None for a plain sum. See :func:`residual`."""
     if shortcut_weight is None and residual_weight is None:
         return None
     if shortcut_weight is not None and residual_weight is not None:
@@ -190,11 +190,11 @@ def residual_weights(
 
 
 def _complement(given: Any, name: str) -> Any:
-    """``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
+    """Return ``sqrt(1 - weight^2)``, exactly for SymPy numbers and symbols and for 0 and 1."""
     weight: Any = as_number(given, name)
     if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
         raise KcalcError(
-            f"{name} must lie in [0, 1], got {weight}; for an unnormalised sum give both weights"
+            f"{name} must lie in [0, 1], got {weight}; give both weights for an unnormalised sum"
         )
     if isinstance(weight, float):
         return float((1 - weight) * (1 + weight)) ** 0.5
@@ -210,7 +210,7 @@ def _check_piece(piece: object) -> None:
 
 
 class Builder:
-    """Steps under construction, with short names: ``affine_1``, ``nonlinear_1``, ``sum_1``."""
+    """Collect the steps of a network; default names are short, such as ``affine_1``."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -218,7 +218,7 @@ class Builder:
         self.counters: dict[str, Any] = {}
 
     def add(self, layer: Layer, parents: tuple[Node, ...], name: str | None = None) -> Node:
-        """Add a layer under the given name, or under the next short one."""
+        """Add a layer under the given name, or under the next free short name."""
         if name is not None:
             self.steps.append((name, layer, parents))
             return name
@@ -229,7 +229,7 @@ class Builder:
         return name
 
     def append(self, piece: Piece, tail: Node) -> Node:
-        """Add a piece after ``tail``; its output."""
+        """Add a piece after ``tail`` and return its output."""
         _check_piece(piece)
         if isinstance(piece, Network):
             return self.graft(piece, tail)
@@ -238,14 +238,14 @@ class Builder:
         return self.add(piece, (tail,))
 
     def graft(self, piece: Network, tail: Node | None) -> Node:
-        """Copy a network into the steps, with ``tail`` in place of its Input (None keeps it).
+        """Copy a network into the steps and return the name of its output.
 
-        Returns the name of its output.
+        ``tail`` replaces the Input of the network; None keeps the Input.
         """
         if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
             raise GraphError(
-                f"a piece needs one input and one output, but this one has {len(piece.inputs)} and "
-                f"{len(piece.outputs)}; join such networks with networkx and kc.Network"
+                f"a piece needs one input and one output, but this piece has {len(piece.inputs)} "
+                f"and {len(piece.outputs)}; join such networks with networkx and kc.Network"
             )
         names: dict[Node, Node] = {}
         for node, layer, parents in piece.steps():
@@ -257,14 +257,14 @@ class Builder:
         return names[piece.outputs[0]]
 
     def network(self, outputs: Iterable[Node] | None = None) -> Network:
-        """The network; its outputs are by default the nodes that nothing reads."""
+        """Return the network; by default its outputs are the nodes that no other node reads."""
         if len(self.steps) == 1:
-            raise GraphError("a network that is only an Input does nothing; add a layer")
+            raise GraphError("a network needs more than an Input; add a layer")
         return Network.from_steps(self.steps, outputs).with_notes(self.notes)
 
 
 def repeated_block(network: Network) -> Network:
-    """The block that a network repeats most, or the network itself if it repeats none.
+    """Return the block that a network repeats most often, or the network if it repeats none.
 
     Raises: KcalcError unless it has one input and one output.
     """
@@ -278,6 +278,6 @@ def repeated_block(network: Network) -> Network:
         entry, steps = network.inputs[0], [step for step in network.steps() if step[2]]
     else:
         raise KcalcError(
-            "expected a block with one input and one output, or a network that repeats one"
+            "expected a block with one input and one output, or a network that repeats such a block"
         )
     return Network.from_steps([(entry, Input(), ()), *steps])

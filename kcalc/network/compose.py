@@ -1,4 +1,4 @@
-"""The forward and backward folds, the only loops over a network in the library."""
+"""The forward and backward folds; all traversals of a network use them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ State = TypeVar("State")
 
 
 class Calculus(Protocol):
-    """One way of reading a network.
+    """An interpretation of a network.
 
-    A calculus defines a state per feature map and a rule per layer or per primitive.
+    A calculus defines a state for each feature map and a rule for each layer or primitive.
     """
 
     @property
@@ -33,10 +33,10 @@ class Calculus(Protocol):
 def fold(
     network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]
 ) -> dict[Hashable, State]:
-    """Read a network layer by layer from its inputs to its outputs.
+    """Interpret a network layer by layer, from its inputs to its outputs.
 
-    Parameters: ``inputs``, the state of every Input node. Returns: the state of every node. Raises:
-    NoRule if the calculus has no rule for a layer, and the errors of its rules.
+    ``inputs`` holds the state of every Input node. Returns the state of every node. Raises: NoRule
+    if the calculus has no rule for a layer, and any error of its rules.
     """
     require_network(network)
     return _fold(network, network.steps(), calculus, inputs)
@@ -48,9 +48,9 @@ def interpret_through(
     inputs: Mapping[Hashable, State],
     record: Callable[[Hashable, State], Any],
 ) -> dict[Hashable, Any]:
-    """{node of the network: ``record(node, its state)``} of :func:`interpret`.
+    """Run :func:`interpret` and return ``record(node, state)`` for each node of the network.
 
-    A state is dropped after its last reader.
+    A state is dropped after its last use.
     """
     require_network(network)
     last = {read: node for node, _, reads in network.operations for read in (node, *reads)}
@@ -69,12 +69,10 @@ def interpret_through(
 def interpret(
     network: Network, calculus: Calculus, inputs: Mapping[Hashable, State]
 ) -> dict[Hashable, State]:
-    """Read a network primitive by primitive (:mod:`kcalc.network.primitives`).
+    """Interpret a network primitive by primitive (:mod:`kcalc.network.primitives`).
 
-    This is :func:`fold` for calculi with a rule per primitive.
-
-    Returns: the state of every node, including the inner nodes of layers made of several
-    primitives.
+    This is :func:`fold` for calculi with one rule per primitive. Returns the state of every node,
+    including the inner nodes of layers that consist of several primitives.
     """
     require_network(network)
     return _fold(network, network.operations, calculus, inputs)
@@ -90,9 +88,9 @@ def _fold(
     missing = next((node for node in network.inputs if node not in inputs), None)
     if missing is not None:
         raise KcalcError(
-            f"the input {missing!r} has no value; give one for every input, {{input: value}}"
+            f"the input {missing!r} has no value; give a value for every input, {{input: value}}"
         )
-    rule = calculus.rule  # looked up once, because every look-up creates a new dispatching method
+    rule = calculus.rule  # look it up once; every look-up creates a new dispatching method
     states: dict[Hashable, State] = {}
     for node, operation, reads in steps:
         if node in inputs:
@@ -118,7 +116,7 @@ def _fold(
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
     """Whether ``network.preactivated()`` changes the nodes above an activation.
 
-    Those are the nodes between the activation and the weights before it.
+    These are the nodes between the activation and the weights before it.
     """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}
@@ -139,11 +137,11 @@ def interpret_back(
     messages: Mapping[Hashable, State],
     add: Callable[[State, State], State],
 ) -> dict[Hashable, State]:
-    """Read a network primitive by primitive from its outputs to its inputs.
+    """Propagate messages backwards through a network, primitive by primitive.
 
-    Parameters: ``messages``, the initial message of every node; ``rule(primitive, node, message,
-    reads)``, which returns one message per input node; ``add``, which combines the messages from
-    all readers of a node. Returns: the message of every node. Raises: the errors of the rule.
+    ``messages`` holds the initial message of every node. ``rule(primitive, node, message, reads)``
+    returns one message per input node, and ``add`` combines the messages from all readers of a
+    node. Returns the message of every node. Raises: any error of the rule.
     """
     require_network(network)
     found = dict(messages)
@@ -161,7 +159,7 @@ def interpret_back(
 
 
 def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
-    """The rule of a calculus for a primitive that a guest brings, None if there is none."""
+    """Return the guest's rule of a calculus for a primitive, or None if there is none."""
     key = (calculus, type(operation).__name__)
     return RULES[key] if key in RULES else None  # noqa: SIM401 - a registry has no get
 
@@ -172,16 +170,15 @@ def no_rule(
     node: Hashable,
     hints: Mapping[type[Primitive], str] = MappingProxyType({}),
 ) -> NoRule:
-    """The error for a layer or primitive without a rule in a calculus.
+    """Return the error for a layer or primitive that a calculus has no rule for.
 
-    Its message suggests the closest rewrite.
-
-    ``hints``: {kind of primitive: advice of the calculus}, for layers not listed in ``REWRITES``.
+    The message suggests the closest rewrite. ``hints`` is {kind of primitive: advice}, for layers
+    not listed in ``REWRITES``.
     """
     layer: Any = operation.origin if isinstance(operation, Primitive) else operation
     kind = type(layer).__name__
     own = (hint for primitive, hint in hints.items() if isinstance(operation, primitive))
-    over = getattr(operation, "over", "")  # the axes that a norm takes statistics over
+    over = getattr(operation, "over", "")  # the axes over which a norm computes its statistics
     known = REWRITES.get(kind) or OF_NORMS.get(over)
     rewrite = known or next(own, "replace the layer with one that the calculus supports")
     if over == "batch" and calculus in KERNELS:
@@ -191,16 +188,16 @@ def no_rule(
 
 
 def refuse_dropping(calculus: str, operation: Any, node: Hashable) -> None:
-    """Reject active dropout in a calculus that describes evaluation. Raises: NoRule."""
+    """Raise NoRule for active dropout if the calculus describes evaluation."""
     if isinstance(operation, Mask) and operation.drops:
         raise NoRule(
-            f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; for "
-            "evaluation use Dropout(rate), active=False"
+            f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; to "
+            "describe evaluation, use Dropout(rate) with active=False"
         )
 
 
 def unknown_gradient(what: str, node: Hashable) -> KcalcError:
-    """The error for gradients through an operation whose gradient is unknown."""
+    """Return the error for gradients through an operation with an unknown gradient."""
     return KcalcError(
         f"node {owner(node)!r}: {what} has a custom gradient that kcalc cannot read; kernel maps "
         "do not need it. Rewrite it with operations that backpropagation differentiates, or put "
@@ -208,13 +205,13 @@ def unknown_gradient(what: str, node: Hashable) -> KcalcError:
     )
 
 
-# the calculi that support LayerNorm, and BatchNorm of a large batch
+# calculi that support LayerNorm, and BatchNorm of a large batch
 KERNELS = (
     "kernel maps",
     "gradients",
 )
 OVER_TOKENS = (
-    "for networks over tokens use kernel maps, gradients or tangent kernels, as in kc.c_map(net, "
+    "for networks over tokens, use kernel maps, gradients or tangent kernels, as in kc.c_map(net, "
     "tokens=128)"
 )
 OF_NORMS = {
@@ -230,8 +227,8 @@ REWRITES = {
     "ClassToken": OVER_TOKENS,
     "TokenMix": "its effect on c values depends on the c values between tokens; follow pairs of "
     "tokens with kc.c_map(net, spatial='exact', image_shape=(tokens,))",
-    "Product": "if the gate is one activation of a single pre-activation, rewrite it so; "
-    "otherwise cut the network there",
+    "Product": "if the gate is one activation of a single pre-activation, write it as that "
+    "activation; otherwise cut the network there",
     "Opaque": "replace the node with layers that kcalc supports, or analyse the parts before and "
     "after it",
 }

@@ -1,4 +1,4 @@
-"""The graph of a network as a frozen networkx graph."""
+"""Represent a network as a frozen networkx graph."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .notes import Note
 from .validation import Step
 
 Node = Hashable
-NOTES = "notes"  # the attribute that carries notes through copies and changes
+NOTES = "notes"  # attribute that keeps notes when the graph is copied or changed
 
 
 class FrozenAttributes(dict[str, Any]):
-    """Attributes of a node or edge of a frozen graph; ``copy()`` gives an ordinary dictionary."""
+    """Attributes of a node or edge of a frozen graph; ``copy()`` returns an ordinary dict."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
-            "the graph of a network is frozen; change a copy, net.graph.copy(), and make a new "
+            "the graph of a network is frozen; change a copy, net.graph.copy(), and build a new "
             "Network from it"
         )
 
@@ -35,10 +35,11 @@ class FrozenAttributes(dict[str, Any]):
 
 
 def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
-    """The frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples.
+    """Build the frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples.
 
-    Attributes are frozen too. Notes are attributes of their nodes, so they survive copying,
-    relabelling and joining. Notes on nodes that were bypassed since are an attribute of the graph.
+    The attributes are frozen too. Notes are attributes of their nodes, so they survive copying,
+    relabelling and joining. Notes on nodes that have since been bypassed are stored as an attribute
+    of the graph.
     """
     graph: Any = _graph_of(steps)
     for note in notes:
@@ -53,7 +54,7 @@ def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
 
 
 def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
-    """The notes that a graph inherits from the networks it was built from.
+    """Return the notes that a graph inherits from the networks it was built from.
 
     Each note carries the current label of its node.
     """
@@ -63,7 +64,7 @@ def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
 
 
 def _notes(found: Any) -> tuple[Note, ...]:
-    """The notes in the attribute of a user's graph. Any other value there is ignored."""
+    """Return the notes in the attribute of a user's graph; other values are ignored."""
     if not isinstance(found, tuple):
         return ()
     return tuple(note for note in found if isinstance(note, Note))

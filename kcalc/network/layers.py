@@ -1,8 +1,8 @@
-"""The layers of a network: frozen dataclasses, one per kind.
+"""The layers of a network: one frozen dataclass per kind of layer.
 
-A layer states the function of a node, never how a calculus reads it. Numbers may be Python or SymPy
-numbers, or SymPy expressions with free symbols. Symbolic methods carry such symbols; numeric ones
-ask for values (``net.subs``).
+A layer defines the function of a node, and calculi define how to interpret it. Numbers may be
+Python or SymPy numbers, or SymPy expressions with free symbols. Symbolic methods keep these
+symbols; numerical methods require values (``net.subs``).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __all__ = [
 
 Number = Any
 MANY = math.inf
-LARGEST_BIAS = 1e100  # standard deviation of the biases of scores
-SMALL = 1e-150  # numbers whose squares are safely distinct from 0
-SHOWN = 16  # how many numbers of a matrix are printed
+LARGEST_BIAS = 1e100  # largest standard deviation of score biases
+SMALL = 1e-150  # squares of larger numbers do not underflow
+SHOWN = 16  # largest number of matrix entries to print
 
 
 def _fail(layer: object, message: str) -> KcalcError:
@@ -84,7 +84,7 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
         raise _fail(layer, f"{name} must be a positive integer, got {str(value)[:60]}")
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)  # pyright: ignore[reportArgumentType]
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         number = 0
     if not 0 < number <= LARGEST:
         raise _fail(layer, f"{name} must be a positive integer, got {glimpse(value)}")
@@ -92,7 +92,7 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
 
 
 def _extent(layer: object, name: str, optional: bool = False) -> None:
-    """A positive integer, or a tuple of them (one per spatial axis)."""
+    """Check for a positive integer, or a tuple of them (one per spatial axis)."""
     value = getattr(layer, name)
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
@@ -102,14 +102,14 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Layer:
-    """Base of all layers.
+    """Base class of all layers.
 
     Parameters
     ----------
     arity
         The minimum and maximum number of inputs.
     per_input
-        {field with one number per input: a description}.
+        {field that holds one number per input: description}.
     passes
         Whether kernel maps treat the layer as the identity, as they do for pooling.
     family
@@ -124,7 +124,7 @@ class Layer:
     family: ClassVar[str] = "other"
 
     def __repr__(self) -> str:
-        """The fields. Those with ``repr=False`` appear only if they differ from their defaults."""
+        """Show the fields; those with ``repr=False`` only if they differ from the default."""
         shown = [
             f"{item.name}={getattr(self, item.name)!r}"
             for item in fields(self)
@@ -134,7 +134,7 @@ class Layer:
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
-        """The SymPy symbols in the layer's numbers, and in the constants of its activation."""
+        """SymPy symbols in the numbers of the layer and in the constants of its activation."""
         found: set[Any] = set()
         for value in vars(self).values():
             for part in value if isinstance(value, tuple) else (value,):
@@ -143,15 +143,15 @@ class Layer:
         return found
 
     def subs(self, values: dict[Any, Any]) -> Layer:
-        """The layer with SymPy symbols replaced; ``values`` maps symbols to numbers."""
+        """Replace SymPy symbols by numbers; ``values`` maps symbols to numbers."""
         return self.mapped(
             lambda value: value.subs(values) if isinstance(value, sp.Basic | Activation) else value
         )
 
     def mapped(self, change: Callable[[Any], Any]) -> Layer:
-        """The layer with ``change`` applied to the value of every field.
+        """Apply ``change`` to the value of every field and return the new layer.
 
-        In a tuple, ``change`` is applied to each entry.
+        For a tuple, ``change`` is applied to each entry.
         """
         return type(self)(
             **{
@@ -161,14 +161,14 @@ class Layer:
         )
 
     def lowered(self, reads: Reads) -> Primitive | Program | None:
-        """The primitives of the layer (:mod:`kcalc.network.primitives`).
+        """Return the primitives of the layer (:mod:`kcalc.network.primitives`).
 
-        One primitive, a program of several, or None if the layer passes its input on.
+        The result is one primitive, a program of several primitives, or None for the identity.
         """
         return P.Unknown(origin=self)
 
     def emits(self, reads: Reads) -> Count | None:
-        """The number of output channels, None if unknown.
+        """Return the number of output channels, or None if it is unknown.
 
         Raises: GraphError if the channels of the inputs contradict each other.
         """
@@ -184,9 +184,9 @@ class Layer:
         return counts.pop() if counts else None
 
     def colour(self, count: int) -> tuple[object, Sequence[object]]:
-        """A pair: the layer without the order of its inputs, and a mark for each input.
+        """Return the layer without its order of inputs, and a mark for each of ``count`` inputs.
 
-        There are ``count`` marks, one per input. Networks are compared by these values.
+        Two networks are compared by these values.
         """
         return self, range(count)
 
@@ -224,8 +224,8 @@ TRAINED = (True, False, "weights", "biases", "indirectly")
 
 
 def _trained(layer: Layer, choices: tuple[Any, ...] = (True, False, "indirectly")) -> None:
-    """How weights are trained, as one of the known values."""
-    given: Any = getattr(layer, "trained")  # noqa: B009  # a field of the layers that have weights
+    """Check the field ``trained`` and store it as one of the known values."""
+    given: Any = getattr(layer, "trained")  # noqa: B009  # only layers with weights have this field
     if isinstance(given, np.bool_):
         object.__setattr__(layer, "trained", bool(given))
     elif not isinstance(given, bool) and (not isinstance(given, str) or given not in choices):
@@ -238,7 +238,7 @@ PADDINGS = ("same", "valid", "circular", "reflect", "replicate", "causal")
 
 @dataclass(frozen=True)
 class Affine(Layer):
-    """A linear map with weights and a bias: dense, or a convolution if ``kernel`` > 1.
+    """A linear map with weights and a bias: dense, or a convolution if ``kernel`` is larger than 1.
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
@@ -247,27 +247,26 @@ class Affine(Layer):
     features
         The number of output channels; None if unknown.
     kernel, stride
-        One number, or one per axis of the image.
+        A number, or one number per axis of the image.
     padding
         "same" gives ``ceil(size / stride)`` outputs, with the smaller half of the padding at the
         start (as in JAX, Flax and Keras). "circular", "reflect" and "replicate" give the same
-        number of outputs but extend the image in these ways instead of with zeros. "causal" puts
-        all padding at the start. "valid" reads only inside the image. Numbers mean the same as in
-        PyTorch.
+        number of outputs but replace the zeros by this kind of padding. "causal" puts all padding
+        at the start. "valid" uses no padding. Numbers have the same meaning as in PyTorch.
     groups
-        The number of channel groups, which do not mix.
+        The number of channel groups; channels of different groups do not mix.
     bias
         Whether the layer has a bias.
     sigma_w, sigma_b
         Numbers or SymPy expressions.
     standardised
-        Whether weights are standardised. The weights into each output then have mean 0 over the
-        fan-in (and the same variance), so the channel mean of the input drops out.
+        Whether the weights are standardised. The weights of each output then have mean 0 over the
+        fan-in (and the same variance), so the channel mean of the input has no effect.
     dilation
-        The step between taps, one number or one per axis.
+        The step between taps: one number, or one number per axis.
     trained
         True trains weights and biases; False trains neither, as in a frozen layer. "weights" or
-        "biases" trains only these. "indirectly" means that both are functions of other trained
+        "biases" trains only those. "indirectly" means that both are functions of other trained
         parameters, as in spectral or weight normalisation.
 
     """
@@ -310,7 +309,7 @@ class Affine(Layer):
             if not self.padding and self.kernel:
                 raise _fail(
                     self,
-                    "padding must not be empty: give one number, or one per axis of the kernel",
+                    "padding must not be empty; give one number, or one per kernel axis",
                 )
         else:
             object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
@@ -359,7 +358,7 @@ class Nonlinear(Layer):
     activation: Activation
     family: ClassVar[str] = "activation"
 
-    if TYPE_CHECKING:  # the constructor accepts more types than it stores
+    if TYPE_CHECKING:  # the constructor accepts more types than the field
 
         def __init__(self, activation: Any) -> None: ...
 
@@ -374,16 +373,16 @@ class Nonlinear(Layer):
 class SurrogateGradient(Layer):
     """An elementwise activation with a different derivative in backpropagation.
 
-    Gradients are multiplied by ``slope`` instead of the derivative of ``activation``; a
-    straight-through estimator has slope 1. Kernel maps use the activation; gradients and tangent
-    kernels use the slope. [Bengio et al. 2013]
+    Backpropagation multiplies gradients by ``slope`` instead of the derivative of ``activation``; a
+    straight-through estimator has slope 1. Kernel maps use the activation, while gradients and
+    tangent kernels use the slope. [Bengio et al. 2013]
 
     Parameters
     ----------
     activation
         The activation, as for :class:`Nonlinear`.
     slope
-        A function of the layer's input, with the same values as ``activation``.
+        A function of the layer's input, of the same types as ``activation``.
 
     """
 
@@ -391,7 +390,7 @@ class SurrogateGradient(Layer):
     slope: Activation
     family: ClassVar[str] = "activation"
 
-    if TYPE_CHECKING:  # the constructor accepts more types than it stores
+    if TYPE_CHECKING:  # the constructor accepts more types than the fields
 
         def __init__(self, activation: Any, slope: Any) -> None: ...
 
@@ -407,12 +406,12 @@ class SurrogateGradient(Layer):
 class Sum(Layer):
     """``sum_i w_i x_i`` over the inputs in slot order.
 
-    kcalc never renormalises the weights.
+    The weights are never renormalised.
 
     Parameters
     ----------
     weights
-        The weights w_i; None means ones.
+        The weights w_i; None sets all of them to 1.
 
     """
 
@@ -433,9 +432,9 @@ class Sum(Layer):
             for i, w in enumerate(items(self.weights, "Sum.weights"))
         )
         if not weights:
-            raise _fail(self, "weights must not be empty; leave weights=None for ones")
+            raise _fail(self, "weights must not be empty; omit weights to use ones")
         if all(w == 0 for w in weights):
-            raise _fail(self, "all weights are 0, so the output is 0 whatever the input")
+            raise _fail(self, "all weights are 0, so the output is always 0; give a nonzero weight")
         object.__setattr__(self, "weights", weights)
 
     def lowered(self, reads: Reads) -> Primitive:
@@ -450,12 +449,12 @@ class Sum(Layer):
 
 @dataclass(frozen=True)
 class Concat(Layer):
-    """Concatenation by channels.
+    """Concatenation along the channels.
 
     Parameters
     ----------
     channels
-        The number of channels of each input, for networks with unknown features.
+        The number of channels of each input, for networks in which features are unknown.
 
     """
 
@@ -473,9 +472,7 @@ class Concat(Layer):
             return
         given = items(self.channels, "Concat.channels")
         if not given:
-            raise _fail(
-                self, "channels must not be empty; leave channels=None if features are known"
-            )
+            raise _fail(self, "channels must not be empty; omit channels if features are known")
         symbolic = [
             isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given
         ]
@@ -495,7 +492,7 @@ class Concat(Layer):
             return P.Join(counts=self.channels or counts, origin=self)
         problem = (
             f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is "
-            "unknown, but others are known; give channels="
+            "unknown, but other widths are known; give channels="
         )
         return P.Join(counts=None, problem=problem, origin=self)
 
@@ -517,7 +514,7 @@ class Scale(Layer):
     Parameters
     ----------
     factor
-        The number, not 0.
+        A nonzero number.
 
     """
 
@@ -547,8 +544,8 @@ class Product(Layer):
 class GatedUnit(Layer):
     """``value * phi(gate)`` of two inputs, value and gate.
 
-    With an Affine on each input this is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
-    ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
+    With an Affine before each input, this is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU
+    with ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
 
     Parameters
     ----------
@@ -577,10 +574,11 @@ class GatedUnit(Layer):
 
 @dataclass(frozen=True, repr=False)
 class Normalisation(Layer):
-    """Base of normalisations, which can be removed from networks.
+    """Base class of normalisations, which networks can remove.
 
-    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`, and so is the field
-    ``groups`` if there is one. A more complex normalisation returns a program from ``lowered``.
+    The fields ``centred``, ``over`` and, if present, ``groups`` have the same meaning as in
+    :class:`kcalc.network.primitives.Norm`. A more complex normalisation returns a program from
+    ``lowered``.
     """
 
     centred: ClassVar[bool] = True
@@ -588,7 +586,7 @@ class Normalisation(Layer):
     family: ClassVar[str] = "normalisation"
 
     def norm(self, reads: Reads) -> P.Norm:
-        """The division itself."""
+        """Return the division by the standard deviation or root mean square."""
         given = {"over": self.over, "groups": getattr(self, "groups", 1)}
         return P.Norm(centred=self.centred, **given, reads=reads.channels[0], origin=self)
 
@@ -607,14 +605,14 @@ class Normalisation(Layer):
 
 @dataclass(frozen=True, repr=False)
 class LayerNorm(Normalisation):
-    """Per location: subtract the mean over channels, divide by the standard deviation.
+    """Subtract the mean over channels and divide by the standard deviation, at each location.
 
-    The gain is 1, the bias 0, epsilon 0.
+    At initialisation the gain is 1 and the bias is 0; epsilon is 0.
 
     Parameters
     ----------
     groups
-        The number of channel groups, normalised separately.
+        The number of channel groups, each normalised separately.
 
     """
 
@@ -626,12 +624,12 @@ class LayerNorm(Normalisation):
 
 @dataclass(frozen=True, repr=False)
 class RMSNorm(Normalisation):
-    """Per location: divide by the root mean square over channels (gain 1, epsilon 0).
+    """Divide by the root mean square over channels at each location (gain 1, epsilon 0).
 
     Parameters
     ----------
     groups
-        The number of channel groups, normalised separately, such as the heads of attention.
+        The number of channel groups, each normalised separately, such as attention heads.
 
     """
 
@@ -644,16 +642,16 @@ class RMSNorm(Normalisation):
 
 @dataclass(frozen=True)
 class L2Norm(Normalisation):
-    """Per location: divide by the Euclidean norm over channels, ``scale x / |x|`` (epsilon 0).
+    """Divide by the Euclidean norm over channels at each location: ``scale x / |x|`` (epsilon 0).
 
     Parameters
     ----------
     groups
-        The number of channel groups, normalised separately, such as the heads of an attention with
-        normalised queries and keys.
+        The number of channel groups, each normalised separately, such as the heads of an attention
+        with normalised queries and keys.
     scale
         The gain at initialisation. The mean square of the output is ``scale^2`` divided by the
-        channels per group, so the channels of the input must be known.
+        number of channels per group, so the number of input channels must be known.
 
     """
 
@@ -670,7 +668,7 @@ class L2Norm(Normalisation):
         if count is None:
             raise GraphError(
                 f"node {reads.node!r} (L2Norm): its output depends on the number of channels of "
-                f"{reads.parents[0]!r}, which is unknown; give features= there"
+                f"{reads.parents[0]!r}, which is unknown; specify features= of that node"
             )
         size = self.scale * sp.sqrt(sp.sympify(self.groups) / count)
         return [(self.norm(reads), (0,)), (P.Mix(weights=(size,), origin=self), (1,))]
@@ -686,7 +684,7 @@ class BatchNorm(Normalisation):
     ----------
     batch_c
         The c value in [0, 1) between different examples of a large batch at this node. Kernel maps
-        use it to approximate the layer; ``kc.large_batch(network)`` fills it in.
+        use it to approximate the layer; ``kc.large_batch(network)`` computes it.
 
     """
 
@@ -706,15 +704,15 @@ class BatchNorm(Normalisation):
 
 @dataclass(frozen=True)
 class GroupNorm(Normalisation):
-    """Per example: normalise over the locations and the channels of each group of channels.
+    """Normalise over the locations and the channels of each channel group, for each example.
 
-    There are ``groups`` groups of channels. The gain is 1, the bias 0, epsilon 0.
+    At initialisation the gain is 1 and the bias is 0; epsilon is 0.
 
     Parameters
     ----------
     groups
-        The number of groups of channels; 1 is layer normalisation over everything except the
-        examples.
+        The number of channel groups. With one group, this is layer normalisation over all channels
+        and locations.
 
     """
 
@@ -729,20 +727,18 @@ class GroupNorm(Normalisation):
 class TokenMix(Layer):
     """A linear map over locations, ``y_t = sum_s matrix[t][s] x_s``.
 
-    Locations are tokens, counted row by row in an image. The matrix is the same for every channel
-    and input.
-
-    This is fixed token mixing: attention with zero query or key weights, or the token weights of an
-    MLP-Mixer.
+    Locations are tokens; in an image, they are counted row by row. The matrix is the same for every
+    channel and input. Such a fixed mixing describes attention with zero query or key weights, or
+    the token weights of an MLP-Mixer.
 
     Parameters
     ----------
     matrix
-        An array (T, S) of numbers. If it is not square, the output image has one axis of T
+        An array (T, S) of numbers. If it is not square, the output is an image with one axis of T
         locations.
     random
-        Whether the numbers are a draw of Gaussian weights. Maps without locations then use new
-        weights of the same mean square (exact for many uncorrelated tokens).
+        Whether the entries are a draw of Gaussian weights. Maps without locations then use new
+        weights with the same mean square (exact for many uncorrelated tokens).
 
     """
 
@@ -752,7 +748,7 @@ class TokenMix(Layer):
     def __post_init__(self) -> None:
         try:
             array = np.asarray(self.matrix, dtype=float)
-        except Exception:  # user objects may raise anything as they are read
+        except Exception:  # user objects may raise anything when they are read
             raise _fail(self, "matrix must be a rectangular array of numbers") from None
         if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
             raise _fail(
@@ -763,8 +759,8 @@ class TokenMix(Layer):
         if not np.abs(array).sum(axis=1).all():
             raise _fail(
                 self,
-                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its "
-                "token is 0 whatever the input",
+                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its token "
+                "is always 0; give it a nonzero entry",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
         object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
@@ -776,14 +772,14 @@ class TokenMix(Layer):
 
     @property
     def array(self) -> np.ndarray:
-        """The matrix, (T, S)."""
+        """The matrix as an array of shape (T, S)."""
         return np.array(self.matrix)
 
     @property
     def permutes(self) -> float | None:
-        """The common factor of a signed permutation of tokens, else None.
+        """The common factor of a signed permutation of tokens, or None for other matrices.
 
-        Every token must read exactly one token, always multiplied by this number or its negative.
+        Every token must read exactly one token, multiplied by this factor or its negative.
         """
         array = self.array
         sizes = np.abs(array[array != 0])
@@ -797,21 +793,21 @@ class TokenMix(Layer):
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """A vector for every token id, with independent entries of variance ``sigma^2``.
+    """One vector per token id, with independent entries of variance ``sigma^2``.
 
-    The layer reads ids; different ids have independent vectors. Kernel maps treat it as an Affine
-    without bias that reads one-hot vectors.
+    The layer reads token ids; different ids have independent vectors. Kernel maps treat it as an
+    Affine without bias that reads one-hot vectors.
 
     Parameters
     ----------
     features
         The number of channels; None if unknown.
     vocabulary
-        The number of ids; None if unknown.
+        The number of token ids; None if unknown.
     sigma
         The standard deviation of the entries.
     trained
-        False for a frozen table; "indirectly" as in :class:`Affine`.
+        False for a frozen table; for "indirectly", see :class:`Affine`.
 
     """
 
@@ -838,21 +834,21 @@ class Embedding(Layer):
 
 @dataclass(frozen=True)
 class Positions(Layer):
-    """Adds a vector for its position to every token, the same for all inputs.
+    """Add a vector to every token that depends on its position but not on the input.
 
     Parameters
     ----------
     kind
-        "learned", vectors of independent entries of variance ``sigma^2``. "sinusoidal", the fixed
-        vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, which gives
-        them the mean square ``sigma^2``. "constant", one learned vector for all positions, such as
+        "learned" vectors have independent entries of variance ``sigma^2``. "sinusoidal" vectors are
+        the fixed sines and cosines of [Vaswani et al. 2017], multiplied by ``sqrt(2) sigma`` to
+        have mean square ``sigma^2``. "constant" is one learned vector for all positions, such as
         the embedding of a single token type.
     sigma
         The root mean square of the vectors.
     length
         The number of positions; None if unknown.
     trained
-        False if learned vectors are frozen; "indirectly" as in :class:`Affine`.
+        False if learned vectors are frozen; for "indirectly", see :class:`Affine`.
 
     """
 
@@ -884,7 +880,7 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class ClassToken(Layer):
-    """Puts learned tokens, the same for all inputs, before the tokens of its input.
+    """Prepend learned tokens, the same for all inputs, to the tokens of the input.
 
     Parameters
     ----------
@@ -929,59 +925,62 @@ BY_PLACE = {
 class Attend(Layer):
     """Attention over T tokens.
 
-    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij =
-    scale q_i . k_j``; with a mask, ``centre`` subtracts the mean over the tokens that i sees. The
-    inputs are queries, keys and values, in this order. The maps that produce them, and the one that
-    reads the heads, are separate Affine layers.
+    It computes ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i =
+    softmax_j(s_ij)`` and ``s_ij = scale q_i . k_j``. With a mask, ``centre`` subtracts the mean
+    over the tokens that i sees. The inputs are queries, keys and values, in this order. Separate
+    Affine layers produce them and read the heads.
 
-    Masks combine: a token sees another only if every mask allows it.
+    If there are several masks, a token sees another only if all of them allow it.
 
     Parameters
     ----------
     heads
         The number of heads; None if unknown.
     key_width
-        The channels of the queries and keys of a head; None if unknown.
+        The channels per head of the queries and keys; None if unknown.
     causal
-        Whether token i sees only the tokens up to i.
+        Whether token i sees only tokens j <= i.
     scale
-        "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs
+        "sqrt" is ``1 / sqrt(key_width)`` and "linear" is ``1 / key_width``. A number requires
         ``key_width``.
     normaliser
-        "softmax"; or a function of each score separately: "sigmoid", ``A = 1 / (1 + T exp(-s))``,
-        "relu", ``A = max(0, s) / T``, "identity", ``A = s``.
+        "softmax", or a function that acts on each score separately: "sigmoid", ``A = 1 / (1 + T
+        exp(-s))``; "relu", ``A = max(0, s) / T``; "identity", ``A = s``.
     identity, centre
-        Numbers, 0 unless the normaliser is softmax.
+        Numbers; they must be 0 unless the normaliser is softmax.
     sink
-        Whether softmax gets one extra score, 0, and drops its weight.
+        Whether softmax includes one extra score of 0, whose weight is discarded.
     key_heads
-        The number of heads of keys and values, if several heads of queries share one; None for one
-        each.
+        The number of heads of keys and values if several query heads share one of them. None gives
+        every query head its own.
     rotary
-        The base of rotary position embeddings of queries and keys, such as 10000; None for none.
+        The base of rotary position embeddings of queries and keys, such as 10000; None for no
+        rotary embeddings.
     alibi
-        Whether to add the linear biases of ALiBi to the scores, with the slopes of its released
+        Whether to add the linear biases of ALiBi to the scores, with the slopes of the released
         code for this number of heads (Press et al. 2022).
     dropout
-        The rate of dropout of attention weights, the identity in evaluation.
+        The dropout rate of the attention weights; dropout is the identity in evaluation.
     wide
-        True treats scores as Gaussian, their limit at large ``key_width``. False uses the scores at
-        the given ``key_width``. If attention is not sampled, this takes some hundred times longer,
-        and derivatives are sampled. None uses Gaussian scores in formulas; in sampling it uses
-        those of ``key_width`` if it is given. The assumptions of a result say which.
+        True treats scores as Gaussian, their limit at large ``key_width``. False uses the
+        distribution of the scores at the given ``key_width``; without sampling, this takes several
+        hundred times longer, and derivatives are sampled. None uses Gaussian scores in formulas,
+        and in sampling the scores at ``key_width`` if it is given. The assumptions of a result
+        state which scores it uses.
     window
-        Token i sees only tokens j with ``|i - j| < window``; None for all.
+        Token i sees only tokens j with ``|i - j| < window``; None removes this mask.
     chunk
-        Token i sees only its own chunk of ``chunk`` tokens, counted from the first; None for all.
+        Token i sees only its own chunk of ``chunk`` tokens, counted from the first token; None
+        removes this mask.
     relative
-        (sigma, buckets, furthest) adds learned biases to the scores, one per head and bucket of
-        distances j - i, with standard deviation sigma at initialisation (Raffel et al. 2020).
-        Unless ``causal``, half of the buckets are for j > i. The first half of the buckets hold one
-        distance each. The others grow geometrically, and all distances from ``furthest`` on share
-        the last one.
+        (sigma, buckets, furthest) adds learned biases to the scores (Raffel et al. 2020). There is
+        one bias per head and bucket of distances j - i, with standard deviation sigma at
+        initialisation. Unless ``causal``, half of the buckets are for j > i. The first half of the
+        buckets hold one distance each, and the others grow geometrically. All distances of at least
+        ``furthest`` share the last bucket.
     prefix
-        Token i sees the tokens up to i and the first ``prefix`` tokens, as in a prefix language
-        model (with ``causal=False``); None for no such mask.
+        Token i sees tokens j <= i and the first ``prefix`` tokens, as in a prefix language model
+        (with ``causal=False``). None removes this mask.
 
     References
     ----------
@@ -1017,8 +1016,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask after the first tokens, and causal=True would hide "
-                "these from each other; use causal=False",
+                "prefix is a causal mask that shows the first tokens to all, and causal=True would "
+                "hide them from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
@@ -1075,8 +1074,8 @@ class Attend(Layer):
         ):
             raise _fail(
                 self,
-                "wide=False is for softmax without a sink, and needs key_width >= 4, the channels "
-                "of a head's queries and keys",
+                "wide=False requires softmax without a sink and key_width >= 4, the channels of a "
+                "head's queries and keys",
             )
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(
@@ -1087,16 +1086,16 @@ class Attend(Layer):
 
     @property
     def masks(self) -> M.Masks:
-        """Its masks (:mod:`kcalc.network.masks`)."""
+        """The masks of the layer (:mod:`kcalc.network.masks`)."""
         return M.masks_of(self)
 
     def alike(self) -> Attend:
-        """The attention without masks, rotary embeddings and biases: tokens are exchangeable."""
+        """Remove masks, rotary embeddings and biases, so that tokens are exchangeable."""
         void = {item.name: item.default for item in fields(self) if item.name in BY_PLACE}
         return replace(self, **void)
 
     def _relative(self) -> tuple[float, int, int]:
-        """The checked field ``relative``."""
+        """Check the field ``relative``."""
         given = items(self.relative, "Attend.relative")
         if len(given) != 3:
             raise _fail(self, f"relative must be (sigma, buckets, furthest), got {glimpse(given)}")
@@ -1113,7 +1112,7 @@ class Attend(Layer):
             raise _fail(
                 self,
                 f"the furthest distance of relative must exceed {near}, the number of distances "
-                f"with a separate bucket, got {furthest}",
+                f"with their own bucket, got {furthest}",
             )
         return sigma, buckets, furthest
 
@@ -1135,7 +1134,7 @@ class Attend(Layer):
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
     def emits(self, reads: Reads) -> Count | None:
-        """The total number of channels of the values, over all heads."""
+        """Return the number of channels of the values, over all heads."""
         queries, keys, values = reads.channels
         heads, shared = self.heads, self.key_heads or self.heads
         widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
@@ -1159,8 +1158,8 @@ class Attend(Layer):
         if heads is None or values is None:
             if heads is None and None not in (queries, keys) and queries != keys:
                 raise GraphError(
-                    f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; give "
-                    "heads= and key_heads="
+                    f"node {reads.node!r}: queries have {queries} channels and keys have {keys}; "
+                    "give heads= and key_heads="
                 )
             return values
         return values // (shared or 1) * heads
@@ -1180,10 +1179,10 @@ class Pool(Layer):
     window
         The size of the window; None pools over all locations.
     stride
-        The step between windows; None uses the window.
+        The step between windows; None uses the window size.
     padding
-        "valid", windows inside the image only, or "same", ``ceil(size / stride)`` windows, which
-        ignore entries outside the image.
+        "valid" uses only windows inside the image. "same" uses ``ceil(size / stride)`` windows and
+        ignores entries outside the image.
 
     """
 
@@ -1219,21 +1218,21 @@ RESIZES = ("nearest", "linear", "corners", "zeros")
 
 @dataclass(frozen=True)
 class Resize(Layer):
-    """Resizes images to ``floor(factor n)`` positions along an axis of n.
+    """Resize images to ``floor(factor n)`` positions along an axis of n positions.
 
     Parameters
     ----------
     factor
-        A number > 0, or one per axis.
+        A number > 0, or one number per axis.
     kind
         "nearest" copies the nearest position. "linear" interpolates along every axis, and "corners"
         does so with the first and last positions fixed (PyTorch's ``align_corners=True``). "zeros"
-        takes integer factors: it inserts zeros after every position and multiplies by the root of
-        the product of the factors, which preserves the mean square over positions. An Affine after
-        that is a transposed convolution of stride ``factor``.
+        requires integer factors: it inserts zeros after every position and multiplies by the square
+        root of the product of the factors, which preserves the mean square over positions. With an
+        Affine after it, this is a transposed convolution of stride ``factor``.
     place
-        For "zeros", how many zeros come before each position instead of after it; a number >= 0, or
-        one per axis.
+        For "zeros", how many of the zeros come before each position instead of after it: a number
+        >= 0, or one number per axis.
 
     """
 
@@ -1264,18 +1263,18 @@ class Resize(Layer):
 
 @dataclass(frozen=True)
 class PixelShuffle(Layer):
-    """Channels become positions, or the reverse.
+    """Turn channels into positions, or the reverse.
 
-    An image of ``C r s`` channels becomes one of C channels with r times as many rows and s times
-    as many columns for ``factor = (r, s)``: output (r i + a, s j + b) of channel k is input (i, j)
-    of channel ``(k r + a) s + b``, as in PyTorch.
+    For ``factor = (r, s)``, an image of ``C r s`` channels becomes an image of C channels with r
+    times as many rows and s times as many columns. Output (r i + a, s j + b) of channel k is input
+    (i, j) of channel ``(k r + a) s + b``, as in PyTorch.
 
     Parameters
     ----------
     factor
-        A positive integer for both axes, or one per axis.
+        A positive integer for both axes, or one integer per axis.
     back
-        Whether to do the reverse, which turns positions into channels.
+        Whether to apply the reverse, which turns positions into channels.
 
     """
 
@@ -1290,7 +1289,7 @@ class PixelShuffle(Layer):
 
     @property
     def factors(self) -> tuple[int, ...]:
-        """One factor per axis."""
+        """Factors, one per axis."""
         return self.factor if isinstance(self.factor, tuple) else (self.factor, self.factor)
 
     def lowered(self, reads: Reads) -> Primitive:
@@ -1314,9 +1313,9 @@ class Dropout(Layer):
 
     With ``active=True``, kernel maps, gradients and tangent kernels describe the network in
     training. Every example has its own mask. With ``r = 1 - rate``, mean squares are divided by r
-    and covariances of two examples are kept: q' = q / r and c' = r c. So ``C(1) < 1``, and there is
-    no edge of chaos. A squared gradient of one example is divided by r; the tangent kernel of two
-    examples is kept. [Schoenholz et al. 2017, sec. 5]
+    and covariances of two examples do not change: q' = q / r and c' = r c. Therefore ``C(1) < 1``,
+    and there is no edge of chaos. The squared gradient of one example is divided by r, and the
+    tangent kernel of two examples does not change. [Schoenholz et al. 2017, sec. 5]
 
     Parameters
     ----------
@@ -1353,7 +1352,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Locations become channels."""
+    """Turn locations into channels."""
 
     passes: ClassVar[bool] = True
 
@@ -1366,7 +1365,7 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class Identity(Layer):
-    """Passes its input on."""
+    """Return the input unchanged."""
 
     passes: ClassVar[bool] = True
 
@@ -1376,9 +1375,9 @@ class Identity(Layer):
 
 @dataclass(frozen=True)
 class StopGradient(Layer):
-    """Passes its input on but blocks its gradient: ``detach``, ``stop_gradient``.
+    """Return the input unchanged but block its gradient: ``detach``, ``stop_gradient``.
 
-    Kernel maps treat it as the identity. Gradients below it are 0, and the weights there do not
+    Kernel maps treat it as the identity. Earlier gradients are 0, and earlier weights do not
     contribute to the tangent kernel.
 
     Parameters
@@ -1404,7 +1403,7 @@ class StopGradient(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """An operation that a reader did not understand.
+    """An operation that a model reader could not interpret.
 
     Every calculus raises an error for it.
 
@@ -1413,7 +1412,7 @@ class Opaque(Layer):
     name
         The name of the operation.
     reason
-        The reason why it was not read.
+        The reason why it could not be interpreted.
     features
         The number of output channels; None if unknown.
 
@@ -1436,7 +1435,7 @@ class Opaque(Layer):
 
 
 def _positive(layer: Layer, name: str) -> None:
-    """A number > 0, or an expression that may be one."""
+    """Check for a number > 0, or an expression that can be positive."""
     value = as_number(getattr(layer, name), f"{type(layer).__name__}.{name}")
     object.__setattr__(layer, name, value)
     if not _symbolic(value) and not value > 0:
@@ -1444,7 +1443,7 @@ def _positive(layer: Layer, name: str) -> None:
 
 
 def layer_of(op: Primitive) -> Layer | None:
-    """The layer that consists of one primitive; None if there is none."""
+    """Return the layer that consists of a single primitive, or None if there is none."""
     match op:
         case P.Fresh():
             return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})
@@ -1516,7 +1515,7 @@ _OWN: dict[str, type[Layer]] = {
 
 
 class _Kinds(Mapping[str, type[Layer]]):
-    """The layers by name: those of this file, and those of guests, imported when asked for."""
+    """Layers by name: those of this module, and those of guests, imported on first use."""
 
     def __getitem__(self, name: str) -> type[Layer]:
         return _OWN[name] if name in _OWN else LAYERS[name] if name in LAYERS else _OWN[name]

@@ -1,6 +1,6 @@
-"""The masks of attention: which tokens see which, one frozen class per mask.
+"""Attention masks: which tokens see which, with one frozen class per mask.
 
-A mask has one number or flag, ``value``: that of the field ``name`` of
+A mask has one number or flag, ``value``: the field ``name`` of
 :class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only tokens that
 all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its field to the
 layer.
@@ -23,11 +23,11 @@ Masks = tuple["Mask", ...]
 
 @dataclass(frozen=True)
 class Mask:
-    """Base of the masks.
+    """Base class of masks.
 
-    ``name``: its field of an Attend, which is None or False without the mask. ``text``: how
-    messages describe it; ``label``: how drawings do, with ``{}`` for the value. ``one_sided``: no
-    token sees a later one.
+    ``name`` is the field of Attend, which is None or False without the mask. ``text`` describes the
+    mask in messages and ``label`` in drawings, with ``{}`` for the value. ``one_sided`` is true if
+    no token sees a later one.
     """
 
     value: Any
@@ -38,29 +38,29 @@ class Mask:
 
     @staticmethod
     def checked(value: Any, what: str) -> Any:
-        """The checked value of the field; ``what`` describes the field."""
+        """Check the value of the field; ``what`` describes the field."""
         return whole(value, what, 1)
 
     def sees(self, rows: Array, columns: Array) -> Array:
-        """Whether the tokens at positions ``rows``, (n, 1), see those at ``columns``, (m,)."""
+        """Whether the tokens at positions ``rows``, (n, 1), see the tokens at ``columns``, (m,)."""
         raise NotImplementedError
 
     def hides(self, tokens: int) -> bool:
-        """Whether it may hide some of this many tokens, which are exchangeable otherwise."""
+        """Whether the mask may hide some of ``tokens`` otherwise exchangeable tokens."""
         return True
 
     @classmethod
     def guess(cls, sees: Array) -> Any:
-        """The only value with which the mask could equal an array (tokens, tokens), or None.
+        """Return the only value with which the mask could equal an array (tokens, tokens), or None.
 
-        A comparison then decides. Masks without such a rule are not recognised.
+        The caller compares that mask with the array. Masks without a guess are not recognised.
         """
         return None
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A token sees the tokens up to itself."""
+    """A token sees itself and earlier tokens."""
 
     name: ClassVar[str] = "causal"
     text: ClassVar[str] = "a causal mask"
@@ -80,7 +80,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """A token sees the tokens at a distance less than ``value``."""
+    """A token sees the tokens at a distance of less than ``value``."""
 
     name: ClassVar[str] = "window"
     text: ClassVar[str] = "a window of {} tokens"
@@ -99,7 +99,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Chunk(Mask):
-    """A token sees its own chunk of ``value`` tokens, counted from the first."""
+    """A token sees its own chunk of ``value`` tokens, counted from the first token."""
 
     name: ClassVar[str] = "chunk"
     text: ClassVar[str] = "chunks of {} tokens"
@@ -118,7 +118,7 @@ class Chunk(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """A token sees the tokens up to itself and the first ``value`` tokens."""
+    """A token sees itself, earlier tokens and the first ``value`` tokens."""
 
     name: ClassVar[str] = "prefix"
     text: ClassVar[str] = "a prefix of {} tokens"
@@ -135,12 +135,12 @@ class Prefix(Mask):
         return int(np.argmin(sees.all(axis=0))) or None
 
 
-# their fields of an Attend, in the order in which messages list them
+# the mask fields of an Attend, in the order in which messages list them
 MASKS: Mapping[str, type[Mask]] = {kind.name: kind for kind in (Causal, Window, Chunk, Prefix)}
 
 
 def checked(layer: object) -> dict[str, Any]:
-    """The checked mask fields of an Attend."""
+    """Return the checked mask fields of an Attend."""
     given = {name: getattr(layer, name) for name in MASKS}
     return {
         name: value if value is None else MASKS[name].checked(value, f"Attend: {name}")
@@ -149,19 +149,19 @@ def checked(layer: object) -> dict[str, Any]:
 
 
 def masks_of(layer: object) -> Masks:
-    """The masks that the fields of an Attend declare."""
+    """Return the masks that the fields of an Attend declare."""
     given = ((kind, getattr(layer, name)) for name, kind in MASKS.items())
     return tuple(kind(value) for kind, value in given if value is not None and value is not False)
 
 
 def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
-    """The fields of an Attend with these masks."""
+    """Return the fields of an Attend with these masks."""
     return {mask.name: mask.value for mask in masks}
 
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """An array: whether all masks let a token (row) see another (column)."""
+    """Return a boolean array: whether all masks let a token (row) see another (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:
@@ -176,14 +176,14 @@ def one_sided(masks: Masks) -> bool:
 
 
 def words(masks: Masks, tokens: int) -> list[str]:
-    """A description of the masks that hide some of this many tokens."""
+    """Describe the masks that hide some of ``tokens`` tokens."""
     return [mask.text.format(mask.value) for mask in masks if mask.hides(tokens)]
 
 
 def recognised(sees: Array) -> Masks | None:
-    """The masks that make up an array (tokens, tokens); None if it is not recognised.
+    """Return the masks that make up an array (tokens, tokens), or None if there are none.
 
-    At most one of each kind, possibly with a causal one.
+    It recognises one mask, possibly combined with a causal mask.
     """
     if sees.all():
         return ()

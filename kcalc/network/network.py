@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     class SomeLayer(L.Layer):
-        """A layer with the fields of its kind, which the caller knows."""
+        """A layer whose kind, and so whose fields, the caller knows."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -48,27 +48,28 @@ Node = Hashable
 
 
 class Network:
-    """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
+    """Directed acyclic graph whose nodes have a ``layer`` and whose edges have a ``slot``.
 
     Weights are never shared between nodes.
 
     Parameters
     ----------
     graph
-        An ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute ``slot`` orders the
-        inputs of a node. It is optional for a single input, and a tuple of slots if one node is
+        An ``nx.DiGraph`` with a node attribute ``layer``. The edge attribute ``slot`` orders the
+        inputs of a node. It may be omitted for a single input. It is a tuple of slots if a node is
         read twice, as in ``x + x``.
     outputs
-        The output nodes; by default all nodes that nothing reads.
+        The output nodes; by default all nodes that no other node reads.
     notes
         The differences from the model that the network was read from. Results list them among their
-        ``assumptions``, and networks derived from this one keep them. Equality ignores them.
+        ``assumptions``, and networks derived from this one keep them. Comparison of networks
+        ignores them.
 
     Raises
     ------
     GraphError
-        For a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
-        input nothing reads, a dangling node, or channel counts that do not fit.
+        If there is a cycle, a node without a layer, a wrong number of inputs, a missing or repeated
+        slot, an input that no node reads, a dangling node, or a mismatch of channel counts.
 
     """
 
@@ -79,14 +80,14 @@ class Network:
 
     @classmethod
     def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
-        """The network with the given (node, layer, parents in slot order) triples, in any order.
+        """Build a network from (node, layer, parents in slot order) triples in any order.
 
         Parameters
         ----------
         steps
             Triples (node, layer, parents).
         outputs
-            The output nodes; None takes the nodes that nothing reads.
+            The output nodes; None selects the nodes that no other node reads.
 
         Returns
         -------
@@ -96,11 +97,11 @@ class Network:
         Raises
         ------
         GraphError
-            As for a graph, and for a node defined twice or one that reads an unknown node.
+            For the errors of a graph, a node defined twice, or a node that reads an unknown node.
 
         """
         network = cls.__new__(cls)
-        # built directly: going through a graph takes several times longer than all checks
+        # build it directly: going through a graph takes several times longer than all checks
         layers, parents = read_steps(steps)
         network._settle(layers, parents, readers_of(parents), outputs)
         return network
@@ -122,20 +123,20 @@ class Network:
         self.name: str = ""
         self._features = infer_features(self.steps())
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- access ------------------------------------------------------------------------------------
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """The frozen graph, including its attributes; ``graph.copy()`` can be changed."""
+        """Frozen graph with frozen attributes; ``graph.copy()`` can be changed."""
         return frozen_graph(self.steps(), self.notes)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The input nodes."""
+        """Input nodes."""
         return self.nodes_of(L.Input)
 
     def steps(self) -> Iterator[Step]:
-        """Triples (node, layer, parents in slot order), every node after its parents.
+        """Iterate over (node, layer, parents in slot order), every node after its parents.
 
         Returns
         -------
@@ -148,7 +149,7 @@ class Network:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """The primitives of the network, which calculi interpret.
+        """Primitives of the network, which calculi interpret.
 
         See :mod:`kcalc.network.primitives`.
         """
@@ -159,7 +160,7 @@ class Network:
         return dict(zip(self._layers, lowered(self.steps(), self._features), strict=True))
 
     def operations_of(self, node: Node) -> tuple[Operation, ...]:
-        """The operations of one node.
+        """Return the operations of one node.
 
         Parameters
         ----------
@@ -169,14 +170,14 @@ class Network:
         Returns
         -------
         tuple[Operation, ...]
-            Its operations, in the order of evaluation.
+            Its operations, in order of evaluation.
 
         """
         self.layer(node)
         return self._lowered[node]
 
     def layer(self, node: Node) -> SomeLayer:
-        """The layer of a node whose kind the caller knows.
+        """Return the layer of a node.
 
         Parameters
         ----------
@@ -191,7 +192,7 @@ class Network:
         Raises
         ------
         KcalcError
-            If there is no such node, with a list of similar names.
+            If there is no such node. The message lists similar names.
 
         """
         if not is_key(node, self._layers):
@@ -203,7 +204,7 @@ class Network:
             self.layer(node)
 
     def parents(self, node: Node) -> tuple[Node, ...]:
-        """The nodes whose feature maps a node reads, in slot order.
+        """Return the nodes that a node reads, in slot order.
 
         Parameters
         ----------
@@ -220,7 +221,7 @@ class Network:
         return self._parents[node]
 
     def nodes_of(self, *kinds: type[L.Layer]) -> tuple[Node, ...]:
-        """The nodes whose layer has one of the given kinds, in order.
+        """Return the nodes whose layer is of one of the given kinds, in order.
 
         Parameters
         ----------
@@ -235,7 +236,7 @@ class Network:
         Raises
         ------
         KcalcError
-            For anything but classes of layers.
+            If an argument is not a class of layers.
 
         """
         for kind in kinds:
@@ -257,26 +258,26 @@ class Network:
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """The distinct activations, in the order of the network."""
+        """Distinct activations, in the order of the network."""
         return tuple(
             dict.fromkeys(op.activation for _, op, _ in self.operations if isinstance(op, Post))
         )
 
     @property
     def features(self) -> Mapping[Node, int | None]:
-        """The number of output channels of each node, None if unknown."""
+        """Number of output channels of each node; None if unknown."""
         return MappingProxyType(self._features)
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
-        """The SymPy symbols in the layers."""
+        """SymPy symbols in the layers."""
         distinct = {id(layer): layer for layer in self._layers.values()}
         return set().union(*(layer.free_symbols for layer in distinct.values()))
 
     def blocks(self) -> tuple[Block, ...]:
-        """The network cut at the feature maps that all paths cross.
+        """Cut the network at the feature maps that all paths cross.
 
-        Equal consecutive pieces are grouped into repetitions.
+        Consecutive equal pieces are grouped into repetitions.
 
         Returns
         -------
@@ -291,7 +292,7 @@ class Network:
         return find_blocks(tuple(self.steps()), self.outputs)
 
     def cut_nodes(self) -> tuple[Node, ...]:
-        """The nodes that lie on every path from an input to an output, in order.
+        """Return the nodes that lie on every path from an input to an output, in order.
 
         Returns
         -------
@@ -302,7 +303,7 @@ class Network:
         return tuple(cut_nodes(tuple(self.steps()), self.outputs))
 
     def isomorphic(self, other: Network) -> bool:
-        """True if relabelling nodes turns one network into the other.
+        """Whether relabelling nodes turns one network into the other.
 
         The addends of a Sum may be permuted.
 
@@ -328,9 +329,9 @@ class Network:
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
         **options
-            Further options of the plot.
+            Additional options of the plot.
 
         Returns
         -------
@@ -340,12 +341,12 @@ class Network:
         """
         return DRAWINGS["Network"](self, ax=ax, **options)
 
-    # -- making others -----------------------------------------------------------------------------
+    # -- derived networks --------------------------------------------------------------------------
 
     def map_layers(self, change: Callable[[Node, Any], L.Layer], *kinds: type[L.Layer]) -> Network:
-        """The network with the layers of some kinds replaced by ``change(node, layer)``.
+        """Replace layers by ``change(node, layer)`` and return the new network.
 
-        Every layer of the given kinds is replaced, or every layer if no kind is given.
+        If kinds are given, only layers of these kinds are replaced.
 
         Parameters
         ----------
@@ -362,7 +363,7 @@ class Network:
         Raises
         ------
         KcalcError
-            If the result is not a layer, or if a kind is not a class of layers.
+            If ``change`` does not return a layer, or if a kind is not a class of layers.
 
         """
         if not callable(change):
@@ -386,7 +387,7 @@ class Network:
         )
 
     def _same_structure(self, layers: dict[Node, L.Layer]) -> Network:
-        """A copy that may differ only in activations; checks and channel counts are reused."""
+        """Copy the network, reusing checks and channel counts; only activations may differ."""
         other = Network.__new__(Network)
         other._layers, other._parents, other.outputs, other._features = (
             layers,
@@ -398,14 +399,14 @@ class Network:
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
-        """A new network that keeps this one's record of removals, notes and name."""
+        """Give a new network the removals, notes and name of this network."""
         other.removed, other.notes, other.name = self.removed, self.notes, self.name
         return other
 
     def with_notes(self, notes: Iterable[Note]) -> Network:
-        """The network with other notes on how it differs from a model.
+        """Replace the notes on how the network differs from a model.
 
-        ``with_notes([])`` drops them.
+        ``with_notes([])`` removes them.
 
         Parameters
         ----------
@@ -420,42 +421,42 @@ class Network:
         Raises
         ------
         KcalcError
-            For anything but a :class:`kcalc.network.notes.Note`.
+            If an entry is not a :class:`kcalc.network.notes.Note`.
 
         """
         given = items(notes, "notes")
         if not all(isinstance(note, Note) for note in given):
             raise KcalcError(
-                "notes must come from a reading, r.notes, or another network, net.notes; [] drops "
-                "them"
+                "notes must come from a reading, r.notes, or another network, net.notes; [] "
+                "removes them"
             )
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
 
     def written_out(self, whole: type[L.Layer] | None = None) -> Network:
-        """The network with composite layers written out.
+        """Expand composite layers into their parts.
 
-        Each layer of several primitives, except those of the class ``whole``, is replaced by layers
-        of one primitive each.
+        Each layer that consists of several primitives is replaced by layers of one primitive each.
+        Layers of the class ``whole`` are kept.
 
-        The last of them keeps the node's label; the others are called ``"<label>.1"``,
-        ``"<label>.2"``, ... Returns the network itself if there are none. A layer with its own
-        primitive, such as Positions, stays.
+        The last part keeps the node's label; the others are called ``"<label>.1"``,
+        ``"<label>.2"``, ... If there are no composite layers, return the network itself. A layer
+        with its own primitive, such as Positions, is not expanded.
 
         Parameters
         ----------
         whole
-            A class of layers to keep; None keeps none.
+            A class of layers to keep; None expands all of them.
 
         Returns
         -------
         Network
-            A new network, or the same one.
+            A new network, or the network itself.
 
         """
         kept = () if whole is None else self.nodes_of(whole)
-        alike = {  # many nodes share few layers
+        alike = {  # many nodes share a few layers
             (id(layer), tuple(map(self._features.__getitem__, parents))): node
             for node, layer, parents in self.steps()
         }
@@ -494,12 +495,12 @@ class Network:
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """The same network with a name, shown in plot legends and in the ``repr`` of maps.
+        """Return the network with a name, shown in plot legends and in the ``repr`` of maps.
 
         Parameters
         ----------
         name
-            The printed name; None derives one.
+            The name to show; None derives one.
 
         Returns
         -------
@@ -509,7 +510,7 @@ class Network:
         Raises
         ------
         KcalcError
-            Unless the name is a string.
+            If the name is not a string.
 
         """
         other = self.with_notes(self.notes)
@@ -518,11 +519,11 @@ class Network:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The notes as assumptions of every result of the network."""
+        """Notes of the network as assumptions; every result of the network includes them."""
         return tuple(note.assumption for note in self.notes if CARRIED[note.level])
 
     def subs(self, values: Mapping[Any, Any]) -> Network:
-        """The network with SymPy symbols (or their names) in its layers replaced by numbers.
+        """Replace SymPy symbols (or their names) in the layers by numbers.
 
         Parameters
         ----------
@@ -545,12 +546,12 @@ class Network:
         return self.map_layers(lambda node, layer: _with_values(node, layer, resolved))
 
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
-        """The network with new node labels, which must be distinct.
+        """Rename the nodes; the new labels must be distinct.
 
         Parameters
         ----------
         names
-            {node: its new label}, or a function of the old label, such as ``str``.
+            {node: new label}, or a function of the old label, such as ``str``.
 
         Returns
         -------
@@ -560,9 +561,9 @@ class Network:
         Raises
         ------
         GraphError
-            If labels would coincide or are not hashable.
+            If labels coincide or are not hashable.
         KcalcError
-            For an unknown node.
+            If a node is unknown.
 
         """
         if not callable(names):
@@ -579,7 +580,7 @@ class Network:
         return network.with_notes(moved)
 
     def normalised(self) -> Network:
-        """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``.
+        """Divide the weights of every Sum by ``sqrt(sum_i w_i^2)``.
 
         Returns
         -------
@@ -592,12 +593,10 @@ class Network:
         )
 
     def without_normalization(self, kind: type[L.Layer] = L.Normalisation) -> Network:
-        """The network without its normalisation layers: BatchNorm, LayerNorm and others.
+        """Remove normalisation layers such as BatchNorm and LayerNorm.
 
-        ``.removed`` lists their nodes.
-
-        Affine layers without a bias before a normalisation get one with sigma_b = 0. Outputs move
-        as described in :meth:`without`.
+        ``.removed`` lists their nodes. Affine layers without a bias before a normalisation get a
+        bias with sigma_b = 0. Outputs change as described in :meth:`without`.
 
         Parameters
         ----------
@@ -612,7 +611,7 @@ class Network:
         Raises
         ------
         KcalcError
-            For anything but classes of normalisations.
+            If ``kind`` is not a class of normalisations.
 
         """
         if not isinstance(kind, type) or not issubclass(kind, L.Normalisation):
@@ -629,13 +628,13 @@ class Network:
         return network
 
     def preactivated(self) -> Network:
-        """The network as a pre-activation one (ResNet V2).
+        """Convert the network to pre-activation form (ResNet V2).
 
-        Identity shortcuts carry the inputs of the activations, not their outputs.
+        Identity shortcuts then carry the inputs of the activations instead of their outputs.
 
         The result computes a different function from the post-activation network (ResNet V1). The
-        kernel calculus applies to it, but not to V1, whose sums have dependent addends: activations
-        that share their input. Node labels stay. [DKS sec. 23]
+        kernel calculus applies to it but not to V1, because the addends of a V1 sum are activations
+        of the same input and therefore dependent. Node labels do not change. [DKS sec. 23]
 
         Returns
         -------
@@ -646,10 +645,10 @@ class Network:
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
-        """The network with one-input nodes bypassed: their readers read their input instead.
+        """Bypass nodes with one input: their readers read that input instead.
 
         If an output is bypassed, its input becomes the output; outputs that coincide are merged.
-        Notes on how a bypassed layer differs from a model are dropped with it. Notes on positions
+        Notes on how a bypassed layer differs from a model are removed with it. Notes on positions
         stay, because they affect all later nodes.
 
         Parameters
@@ -665,9 +664,9 @@ class Network:
         Raises
         ------
         GraphError
-            For a node with several inputs.
+            If a node has several inputs.
         KcalcError
-            For an unknown node.
+            If a node is unknown.
 
         """
         dropped = items(dropped, "dropped")
@@ -689,7 +688,7 @@ class Network:
         kept = (n for n in self.notes if n.level == "locations" or n.node not in dropped)
         return network.with_notes(kept)
 
-    # -- habits ------------------------------------------------------------------------------------
+    # -- protocol ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -732,19 +731,19 @@ def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:
 
 
 def require_network(network: object) -> None:
-    """Raises KcalcError for anything but a Network."""
+    """Raise a KcalcError if ``network`` is not a Network."""
     if not isinstance(network, Network):
         if isinstance(getattr(network, "network", None), Network):
             remedy = "give its .network"
         elif callable(network):
             remedy = "read a model first, kc.read(model, x).network"
         else:
-            remedy = "wrap a graph with kc.Network(graph)"
+            remedy = "convert a graph with kc.Network(graph)"
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
 
 
 def require_numbers(network: Network) -> None:
-    """Raises KcalcError for a network with symbols."""
+    """Raise a KcalcError if the network has symbols."""
     if network.free_symbols:
         names = ", ".join(sorted(map(str, network.free_symbols)))
         raise KcalcError(
@@ -755,9 +754,9 @@ def require_numbers(network: Network) -> None:
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
-    """Raises KcalcError unless the layer of the node has one of the kinds.
+    """Raise a KcalcError unless the layer of the node is of one of the kinds.
 
-    ``remedy`` ends its message.
+    ``remedy`` is the end of the message.
     """
     for node in nodes:
         if not isinstance(network.layer(node), kinds):
@@ -765,7 +764,7 @@ def require_kind(
 
 
 def chosen_output(network: Network, output: Node = None) -> Node:
-    """The chosen output.
+    """Return the chosen output.
 
     Raises: KcalcError if there are several and none is chosen, or if the choice is not an output.
     """
@@ -799,9 +798,10 @@ def _names(nodes: Sequence[Node]) -> str:
 
 
 def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
-    """The channel counts of the inputs of every Concat.
+    """Return the channel counts of the inputs of every Concat.
 
-    They are as given, or follow from known features; otherwise they count as equal.
+    They are the given counts or follow from known features. If all features are unknown, the inputs
+    are assumed to have equally many channels.
 
     Raises: GraphError if only some features are known.
     """
@@ -809,9 +809,9 @@ def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
 
 
 def channel_widths(network: Network) -> dict[Node, int | None]:
-    """The number of input channels of every node whose rule depends on it.
+    """Return the number of input channels of every node whose rule depends on it, or None.
 
-    Rules depend on it for groups and for statistics over channels. It is None if unknown.
+    Rules depend on it for groups and for statistics over channels.
     """
     return {
         node: op.reads
@@ -822,12 +822,12 @@ def channel_widths(network: Network) -> dict[Node, int | None]:
 
 
 def sum_weights(layer: L.Sum | SomeLayer, count: int) -> tuple[float | sp.Expr, ...]:
-    """The weights of a Sum with ``count`` inputs, ones by default."""
+    """Return the weights of a Sum with ``count`` inputs; the default is all ones."""
     return layer.weights if layer.weights is not None else (1,) * count
 
 
 def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
-    """True if ``sum_i w_i^2 = 1``.
+    """Whether ``sum_i w_i^2 = 1``.
 
     The check is exact for SymPy numbers and symbols, and to ``tolerance`` for floats.
     """
@@ -838,7 +838,7 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
 
 
 def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
-    """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, or the Sum itself if already normalised."""
+    """Divide the weights of a Sum by ``sqrt(sum_j w_j^2)``; return it unchanged if that is 1."""
     weights = sum_weights(layer, count)
     if is_normalised(weights):
         return layer

@@ -1,6 +1,6 @@
-"""Notes that a reader attaches to a network.
+"""Notes of model readers on the nodes of a network.
 
-How exactly nodes represent the parts of the model that they were read from.
+They state how exactly a node represents the part of the model that it was read from.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEVELS = {
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
 """The levels of notes on a network, and the kind of assumption for each.
 
-"exact" notes record the image size at which an input was read, or the number of tokens of a mask.
-Pooling and unread operations need no note, because their layers show them.
+"exact" notes record the image size for which an input was read, or the number of tokens of a mask.
+Pooling and unread operations need no note, because their layers already show them.
 """
 
 
@@ -37,15 +37,15 @@ class Note:
     Attributes
     ----------
     node
-        The node.
+        The node that the note is about.
     level
         One of LEVELS.
     text
         The text of the note.
     source
-        The place in the model.
+        The corresponding place in the model.
     of_weights
-        Whether the note concerns the current weights and does not apply to newly drawn ones.
+        Whether the note concerns the current weights and does not apply to newly drawn weights.
 
     """
 
@@ -61,9 +61,9 @@ class Note:
 
     @property
     def assumption(self) -> Assumption:
-        """The note as an assumption of results.
+        """Convert the note to an assumption of results.
 
-        It is a convention for positions, and a heuristic if the model differs.
+        The assumption is a convention for positions and a heuristic if the model differs.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
 
@@ -77,15 +77,15 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """The note that an attention's mask (or its biases) was read for this many tokens.
+    """Note that an attention's mask (or its biases) was read for this many tokens.
 
-    Longer sequences may involve a window or distances that these do not show.
+    Longer sequences may reach a window or distances that shorter ones do not.
     """
     return Note(node, "exact", of.format(tokens))
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """The assumption of results over more tokens than masks and biases were read for."""
+    """Return the assumptions of results over more tokens than masks and biases were read for."""
     found = []
     for note, (read, beyond) in product(notes, BEYOND.items()):
         count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None
@@ -95,8 +95,8 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """The note that a network was read for images of a given shape at an input.
+    """Note that a network was read for images of a given shape at an input.
 
-    For images of this shape its windows match the model's.
+    For images of this shape, its windows match those of the model.
     """
     return Note(node, "exact", f"read for images of {' x '.join(map(str, shape))}")

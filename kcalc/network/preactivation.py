@@ -1,4 +1,4 @@
-"""Post-activation residual networks in pre-activation form.
+"""Rewrite post-activation residual networks in pre-activation form.
 
 The sum relu(shortcut + branch) becomes shortcut + branch(relu).
 """
@@ -21,11 +21,11 @@ Parents = dict[Node, tuple[Node, ...]]
 
 
 def preactivated_steps(network: Network) -> list[Step]:
-    """The steps, with every identity shortcut reading the input of its activation.
+    """Rewrite the steps so that every identity shortcut reads the input of its activation.
 
-    If an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z and the
-    branch keeps phi(z). Pooling between them moves before phi. A Scale directly after phi counts as
-    part of it. Sums whose addends each end in a separate activation stay unchanged.
+    If an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum then reads z and
+    the branch keeps phi(z). Pooling between them moves before phi. A Scale directly after phi
+    counts as part of it. A Sum does not change if each addend ends in its own activation.
     """
     parents = {node: reads for node, _, reads in network.steps()}
     rewrite = _Rewrite(
@@ -38,7 +38,7 @@ def preactivated_steps(network: Network) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """A network with changing ``parents``, and its activations and scales."""
+    """The ``parents`` of a network while they change, and its activations and scales."""
 
     network: Network
     parents: Parents
@@ -46,9 +46,9 @@ class _Rewrite:
     scaled: frozenset[Node]
 
     def before_activation(self, reader: Node, addend: Node) -> Node:
-        """The addend without its activation.
+        """Return the addend without its activation.
 
-        Changes ``parents`` if pooling must move before it.
+        If pooling must move before the activation, this changes ``parents``.
         """
         chain: list[Node] = []
         place, parents = self._unscaled(addend), self.parents
@@ -73,7 +73,7 @@ class _Rewrite:
         return addend
 
     def _unscaled(self, node: Node) -> Node:
-        """The activation that its Scales follow; the node itself if there is none."""
+        """Skip Scales back to their activation; return the node itself if there is none."""
         place = node
         while place in self.scaled:
             place = self.parents[place][0]

@@ -1,12 +1,12 @@
-"""The operations that calculi interpret.
+"""Primitives: the operations that calculi interpret.
 
 Each layer returns its primitives from ``lowered``.
 
 A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer with one primitive
-is lowered to it under its own node; the inner primitives of a composite layer are at an
+is lowered to it under its own node. The inner primitives of a composite layer are at an
 :class:`Inner` node, which prints as the layer's node, so messages name the user's layers.
-``origin`` is the layer itself. A node that passes its input on, such as an Identity, is lowered to
-nothing: it shares the state of its input.
+``origin`` is the layer itself. A node that returns its input unchanged, such as an Identity, is
+lowered to nothing and shares the state of its input.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ if TYPE_CHECKING:
     from .layers import Layer
     from .masks import Masks
 
-Count: TypeAlias = "int | sp.Expr"  # channels, a number or a symbol
+Count: TypeAlias = "int | sp.Expr"  # number of channels, possibly symbolic
 
 Node = Hashable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Primitive:
-    """Base of all primitives; ``origin`` is the layer that a primitive comes from."""
+    """Base class of primitives; ``origin`` is the layer that a primitive comes from."""
 
     origin: Any = field(compare=False, repr=False)
-    varies: ClassVar[bool] = False  # its q value differs between draws of weights at any width
+    varies: ClassVar[bool] = False  # whether q varies between draws at any width
 
     def as_layer(self) -> Layer | None:
-        """The layer of one primitive that a guest brings; None if there is none."""
+        """Return the layer of a guest that consists of this primitive, or None if there is none."""
         return None
 
     @property
     def kind(self) -> str:
-        """The layer's name, for messages."""
+        """Name of the layer, for messages."""
         return type(self.origin).__name__
 
 
 @dataclass(frozen=True)
 class Passing(Primitive):
-    """Base of primitives that kernel maps treat as the identity of their one input.
+    """Base class of primitives that kernel maps treat as the identity of their single input.
 
-    They move or drop numbers, so they commute with positive factors. Only calculi of positions or
-    gradients may have another rule for them.
+    They move or drop numbers, so they commute with positive factors. Only calculi with positions or
+    gradients may treat them differently.
     """
 
 
 @dataclass(frozen=True)
 class Moving(Passing):
-    """Base of primitives that change the number or order of positions."""
+    """Base class of primitives that change the number or order of positions."""
 
     @property
     def mixes(self) -> bool:
-        """Whether a position reads several."""
+        """Whether an output position reads several input positions."""
         return False
 
 
@@ -75,10 +75,10 @@ class Source(Primitive):
 class Fresh(Primitive):
     """New independent weights over channels and the taps of a window.
 
-    ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
+    ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
-    ``reads``: the number of input channels, None if unknown; ``one_hot``: it reads one-hot vectors,
-    as an embedding does; other fields are as in
+    ``reads`` is the number of input channels, None if unknown. ``one_hot`` is true if the inputs
+    are one-hot vectors, as in an embedding. The other fields are those of
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -98,22 +98,22 @@ class Fresh(Primitive):
 
     @property
     def trains(self) -> tuple[bool, bool]:
-        """Whether its weights, and its biases, are trained parameters."""
+        """Whether the weights, and whether the biases, are trained parameters."""
         return self.trained in (True, "weights"), self.trained in (True, "biases")
 
     @property
     def one_tap(self) -> bool:
-        """Whether the window is one position."""
+        """Whether the window is a single position."""
         return _ones(self.kernel)
 
     @property
     def steps(self) -> bool:
-        """Whether it skips positions."""
+        """Whether the window skips positions."""
         return not _ones(self.stride)
 
     @property
     def dense(self) -> bool:
-        """Whether it reads one position and skips none."""
+        """Whether the window is a single position and skips none."""
         return _ones(self.kernel) and _ones(self.stride)
 
 
@@ -134,14 +134,14 @@ class Surrogate(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Passing):
-    """The identity with gradient 0; ``unknown``: why its gradient is unknown instead."""
+    """The identity with gradient 0; ``unknown`` says why its gradient is unknown instead."""
 
     unknown: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix(Primitive):
-    """``sum_i w_i x_i`` of the inputs."""
+    """Weighted sum of the inputs, ``sum_i w_i x_i``."""
 
     weights: tuple[Any, ...]
 
@@ -150,7 +150,8 @@ class Mix(Primitive):
 class Prod(Primitive):
     """The elementwise product of the inputs.
 
-    ``slopes``: the weights of the inputs' slopes in the slope of the product, None: 1 each.
+    ``slopes`` holds the weights of the inputs' slopes in the slope of the product; None sets them
+    to 1.
     """
 
     slopes: tuple[float, ...] | None = None
@@ -158,9 +159,9 @@ class Prod(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Primitive):
-    """The inputs side by side.
+    """Concatenation of the inputs.
 
-    ``counts``: their channels; if these are unknown, ``problem`` says why.
+    ``counts`` holds their channels. If these are unknown, ``problem`` says why.
     """
 
     counts: tuple[Count, ...] | None
@@ -168,7 +169,7 @@ class Join(Primitive):
 
     @property
     def channels(self) -> tuple[Count, ...]:
-        """The channels of the inputs. Raises: GraphError if only some are known."""
+        """Return the channels of the inputs. Raises: GraphError if only some are known."""
         if self.counts is None:
             raise GraphError(self.problem)
         return self.counts
@@ -176,13 +177,12 @@ class Join(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Primitive):
-    """Division by the root mean square over channels, over channels and positions, or over a batch.
+    """Division by the root mean square over channels, channels and positions, or a batch.
 
-    ``over``: "channels", "positions" (channels and positions) or "batch".
-
-    ``centred``: the mean is subtracted first; ``groups``: the number of channel groups, normalised
-    separately; ``reads``: the number of input channels, None if unknown; ``batch_c``: the c value
-    between the examples of a large batch, None if unknown.
+    ``over`` is "channels", "positions" (channels and positions) or "batch". If ``centred``, the
+    mean is subtracted first. ``groups`` is the number of channel groups, each normalised
+    separately. ``reads`` is the number of input channels, None if unknown. ``batch_c`` is the c
+    value between the examples of a large batch, None if unknown.
     """
 
     centred: bool
@@ -194,10 +194,10 @@ class Norm(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Window(Primitive):
-    """One number per window of positions; ``window=None`` is all of them.
+    """One number per window of positions; ``window=None`` covers all positions.
 
-    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: the matrix of a :class:`Blend`,
-    else None.
+    The fields are those of :class:`kcalc.network.layers.Pool`. ``matrix`` is the matrix of a
+    :class:`Blend`, otherwise None.
     """
 
     window: Any = None
@@ -209,7 +209,7 @@ class Window(Primitive):
 
     @property
     def mixes(self) -> bool:
-        """Whether a window holds several positions."""
+        """Whether a window covers several positions."""
         return several(self.window)
 
 
@@ -217,11 +217,13 @@ class Window(Primitive):
 class Blend(Window):
     """Weighted sums of positions.
 
-    Means over windows, or a ``matrix`` (positions out, positions in), the same for every channel.
+    They are means over windows, or given by a ``matrix`` (positions out, positions in) that is the
+    same for every channel.
 
-    ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
-    factor of a signed permutation, where every position reads exactly one position, multiplied by
-    this number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
+    If ``weighted``, the weights of a window are random and shared by all channels. ``permutes`` is
+    the factor of a signed permutation: every position reads exactly one position, multiplied by
+    this factor or its negative. It is None for other matrices. If ``random``, the numbers are a
+    draw of Gaussian weights.
     """
 
     weighted: bool = False
@@ -230,27 +232,27 @@ class Blend(Window):
 
     @property
     def square(self) -> float:
-        """The mean over rows of a matrix of the sum of their squares."""
+        """Mean over the rows of a matrix of the sum of their squares."""
         return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
     def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The kind of pooling, as in :class:`kcalc.network.layers.Pool`."""
+        """Kind of pooling, as in :class:`kcalc.network.layers.Pool`."""
         return "weighted_mean" if self.weighted else "mean"
 
 
 @dataclass(frozen=True)
 class Max(Window):
-    """The maximum over a window of positions."""
+    """Maximum over a window of positions."""
 
     pooling: ClassVar[str] = "max"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Passing):
-    """Dropout of a fraction ``rate``; other entries are divided by ``1 - rate``.
+    """Dropout of a fraction ``rate``; the other entries are divided by ``1 - rate``.
 
-    It is the identity in evaluation; ``active``: kernel maps describe training.
+    It is the identity in evaluation. If ``active``, kernel maps describe training.
     """
 
     rate: Any
@@ -258,20 +260,20 @@ class Mask(Passing):
 
     @property
     def drops(self) -> bool:
-        """Whether kernel maps see it: it is active, and its rate is not 0."""
+        """Whether kernel maps take it into account: it is active, and its rate is not 0."""
         return self.active and self.rate != 0
 
 
 @dataclass(frozen=True)
 class Reshape(Passing):
-    """Positions become channels."""
+    """Turn positions into channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize(Moving):
     """A change of the number of positions.
 
-    Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
+    The fields are those of :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
     """
 
     factor: Any
@@ -280,13 +282,13 @@ class Resize(Moving):
 
     @property
     def mixes(self) -> bool:
-        """Whether a position reads several."""
+        """Whether an output position reads several input positions."""
         return self.form in ("linear", "corners")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(Moving):
-    """Channels become positions, ``factor`` (rows, columns) each; ``back``: the reverse."""
+    """Turn channels into ``factor`` (rows, columns) positions each, or the reverse if ``back``."""
 
     factor: tuple[int, ...]
     back: bool
@@ -296,8 +298,8 @@ class Shuffle(Moving):
 class Attend(Primitive):
     """Attention over tokens; its three inputs are queries, keys and values.
 
-    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees another only if all
-    of them allow it.
+    The fields are those of :class:`kcalc.network.layers.Attend`. A token sees another only if all
+    ``masks`` allow it.
     """
 
     heads: int | None
@@ -315,24 +317,24 @@ class Attend(Primitive):
 
     @property
     def biased(self) -> bool:
-        """Whether scores have biases that depend on the distance of tokens."""
+        """Whether scores have biases that depend on the distance between tokens."""
         return self.alibi or self.relative is not None
 
     @property
     def sampled_width(self) -> int | None:
-        """The number of sampled channels of queries and keys; None for Gaussian scores."""
+        """Number of sampled channels of queries and keys; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions(Primitive):
-    """A source of position vectors: the same for all inputs, with mean square 1.
+    """A source of position vectors, the same for all inputs, with mean square 1.
 
-    ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine
-    is the mean of ``cos((s - t) theta_f)``; "constant", they are the same. ``length``: the number
-    of positions; None: unknown or unlimited. ``count``: the number of positions used; None: one for
-    every token of the input.
+    If ``form`` is "learned", vectors of different positions are orthogonal. If it is "sinusoidal",
+    their cosine is the mean of ``cos((s - t) theta_f)``. If it is "constant", they are equal.
+    ``length`` is the number of positions; None means unknown or unlimited. ``count`` is the number
+    of positions used; None means one per token of the input.
     """
 
     form: str
@@ -342,16 +344,16 @@ class Positions(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Primitive):
-    """The tokens of its second input, followed by those of its first."""
+    """The tokens of the second input, followed by the tokens of the first."""
 
 
 @dataclass(frozen=True)
 class Unknown(Primitive):
-    """An operation without rules."""
+    """An operation that no calculus has a rule for."""
 
 
 def several(window: Any) -> bool:
-    """Whether a pooling window covers several positions; None means all of them."""
+    """Whether a pooling window covers several positions; None covers all of them."""
     return window is None or not _ones(window)
 
 
@@ -362,7 +364,8 @@ def _ones(size: Any) -> bool:
 class Reads(NamedTuple):
     """The context in which a layer is lowered.
 
-    It consists of the layer's node, the nodes that it reads, and their channels (None if unknown).
+    It consists of the layer's node, the nodes that it reads, and their numbers of channels (None if
+    unknown).
     """
 
     node: Node
@@ -371,7 +374,7 @@ class Reads(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """The label of a primitive inside a composite layer; it prints as the layer's node."""
+    """Label of a primitive inside a composite layer; it prints as the layer's node."""
 
     node: Node
     index: int
@@ -384,14 +387,15 @@ class Inner(NamedTuple):
 
 
 def owner(node: Node) -> Node:
-    """The node of the network that a primitive belongs to."""
+    """Return the node of the network that a primitive belongs to."""
     return node.node if isinstance(node, Inner) else node
 
 
 class Operation(NamedTuple):
     """One step of a lowered network.
 
-    ``primitive`` computes the state of ``node`` from those of ``reads``; None passes the state on.
+    ``primitive`` computes the state of ``node`` from the states of ``reads``; None passes the state
+    on unchanged.
     """
 
     node: Node
@@ -405,17 +409,17 @@ Program = Sequence[tuple[Primitive, tuple[int, ...]]]
 def lowered(
     steps: Iterable[tuple[Node, Any, tuple[Node, ...]]], features: Mapping[Node, Any]
 ) -> Iterator[tuple[Operation, ...]]:
-    """The operations of every step of a network.
+    """Yield the operations of every step of a network.
 
     ``lowered`` of a layer returns one primitive, None, or a program [(primitive, inputs)]. In a
-    program, 0, 1, ... are the layer's inputs in slot order, and later numbers are the primitives of
-    the program.
+    program, inputs 0, 1, ... are the layer's inputs in slot order, and larger numbers are the
+    earlier primitives of the program.
     """
     known: dict[tuple[int, tuple[Any, ...]], Any] = {}
     for node, layer, parents in steps:
         channels = tuple(map(features.__getitem__, parents))
         key = (id(layer), channels)
-        if key not in known or len(parents) > 1:  # the primitive of several inputs may name them
+        if key not in known or len(parents) > 1:  # it may store the input names
             known[key] = layer.lowered(Reads(node, parents, channels))
         found = known[key]
         if found is None or isinstance(found, Primitive):
@@ -433,9 +437,9 @@ def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> tuple[O
 
 
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
-    """The number of primitives (and ``outputs``) that read a node.
+    """Count the primitives (and ``outputs``) that read a node.
 
-    Readers of a node that passes its input on count for that node.
+    If a node passes its input on, its readers count as readers of that input.
     """
     counts: Counter[Node] = Counter(outputs)
     for node, primitive, reads in reversed(steps):
@@ -448,7 +452,7 @@ def emitted(
     rule: Callable[[Primitive, Node, list[Any]], Any],
     inputs: Mapping[Node, Any],
 ) -> Any:
-    """The state of a node, given the states of its inputs."""
+    """Compute the state of a node from the states of its inputs."""
     states = dict(inputs)
     for node, primitive, reads in steps:
         states[node] = (

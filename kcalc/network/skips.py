@@ -1,11 +1,11 @@
 """Shortcuts ``I + A`` of residual networks ("ResAvg").
 
-A is the projection of a shortcut; I is an average-like map, with singular values 1, that is added
+A is the projection on a shortcut, and I is an average-like map with singular values 1 that is added
 to it.
 
-A shape-changing shortcut of a residual network is an Affine of one tap. Adding to it a
-deterministic map I whose singular values are all 1 shifts the singular values of the block's
-Jacobian upwards. [MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
+A shape-changing shortcut of a residual network is an Affine with one tap. Adding a deterministic
+map I, whose singular values are all 1, shifts the singular values of the block's Jacobian upwards.
+[MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ SKIPS = ("none", "projection", "average")
 
 
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
-    """The Affine nodes that form a shortcut.
+    """Return the Affine nodes that form a projection shortcut.
 
-    Each is an addend of a Sum, has one tap, and holds the only weights since the fork.
-
-    The fork is the last node that all addends depend on; another addend must have more weights
-    since then, or wider kernels.
+    Each is an addend of a Sum, has one tap, and holds the only weights on its path since the fork.
+    The fork is the last node that all addends depend on. Another addend must have more weights
+    since the fork, or wider kernels.
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}
@@ -59,7 +58,7 @@ def _projections(
 def _since_fork(
     network: Network, addends: tuple[Node, ...], chosen: Node, order: dict[Node, int]
 ) -> list[Node]:
-    """The nodes that ``chosen`` depends on but that not all addends depend on.
+    """Return the nodes that ``chosen`` depends on but that not all addends depend on.
 
     The search walks back from the latest node.
     """
@@ -80,41 +79,42 @@ def _since_fork(
 
 
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
-    """The network with every projection shortcut A replaced by I + A.
+    """Replace every projection shortcut A by I + A.
 
     I averages images, and all its singular values are 1:
 
-    - equal channels, stride s: mean pooling over s x s windows, times s;
-    - r times the channels, stride 1: r copies, divided by sqrt r;
-    - twice the channels, stride 2: the means of the upper and of the lower half of every 2 x 2
-      window, times sqrt 2.
+    - equal channels, stride s: mean pooling over s x s windows, multiplied by s;
+    - r times as many channels, stride 1: r copies, divided by sqrt r;
+    - twice as many channels, stride 2: the means of the upper and lower halves of every 2 x 2
+      window, multiplied by sqrt 2.
 
-    Images must divide into windows.
+    Images must be divisible into windows.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     nodes
-        The Affine shortcuts to change, by default all of :func:`projection_shortcuts`.
+        The Affine shortcuts to change; by default all of :func:`projection_shortcuts`.
 
     Returns
     -------
     Network
-        A network in which each such Affine ``a`` is read through a plain Sum ``(a, "sum")``.
+        A network in which the readers of such an Affine ``a`` read a plain Sum ``(a, "sum")``
+        instead.
 
     Raises
     ------
     KcalcError
-        If there is no projection shortcut, if widths are unknown, or if no such map is known for
-        the change of shape.
+        If there is no projection shortcut, widths are unknown, or no such map is known for the
+        change of shape.
 
     """
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
         raise KcalcError(
             "the network has no projection shortcut (an Affine of one tap that a Sum adds to a "
-            "branch); nothing to change"
+            "branch), so there is nothing to change"
         )
     require_kind(network, chosen, ", not an Affine shortcut", L.Affine)
     steps: list[Step] = []
@@ -132,13 +132,13 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
 
 
 def _average(network: Network, node: Node, read: Node) -> list[Step]:
-    """The steps of I parallel to an Affine; the last one is its output."""
+    """Return the steps of I parallel to an Affine; the last step is its output."""
     layer: Any = network.layer(node)
     before, after = network.features[network.parents(node)[0]], layer.features
     if before is None or after is None:
         raise KcalcError(
             f"node {node!r}: the widths on both sides of the shortcut must be known; build the "
-            f"network with features"
+            "network with features="
         )
     stride = (
         layer.stride
@@ -160,13 +160,13 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
         return _halves(node, read, before)
     raise KcalcError(
         f"node {node!r}: no map with singular values 1 is known from {before} to {after} channels "
-        f"at stride {layer.stride}; supported are equal channels, multiples at stride 1, and twice "
-        "the channels at stride 2"
+        f"at stride {layer.stride}; use equal channels, a multiple of the channels at stride 1, or "
+        "twice the channels at stride 2"
     )
 
 
 def _halves(node: Node, read: Node, channels: int) -> list[Step]:
-    """The upper rows u and, by the mean m of both, the lower rows 2 m - u.
+    """Return the upper rows u and the lower rows 2 m - u, where m is the mean of both.
 
     Both are multiplied by sqrt 2 and concatenated.
     """
@@ -191,16 +191,15 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Six convolutions with optional residual blocks.
+    """Build six convolutions with optional residual blocks.
 
-    Convolutions 2-3 and 5-6 may be residual blocks, the second with a projection.
+    Convolutions 2-3 and 5-6 can form residual blocks; the second block has a projection.
 
     Parameters
     ----------
     skips
         "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average" (I + A
-        instead of A, "ResAvg"). The second block halves both axes of the image and doubles the
-        channels.
+        instead of A, "ResAvg"). The second block halves both image axes and doubles the channels.
     width
         The number of channels of the first convolution.
     activation
@@ -214,7 +213,7 @@ def skip_network(
     batch_norm
         Whether a BatchNorm follows each convolution.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -226,7 +225,7 @@ def skip_network(
     Raises
     ------
     KcalcError
-        For other names, and for images with odd sides.
+        If ``skips`` is unknown, or an image side is odd.
 
     References
     ----------

@@ -1,15 +1,15 @@
 """TokenMix matrices of transformers without shortcuts, with known token covariances.
 
-The matrices are for :class:`kcalc.network.layers.TokenMix`. The token covariances are known at
-every layer.
+The matrices are arguments of :class:`kcalc.network.layers.TokenMix`. The token covariances are
+known at every layer.
 
-With token covariance ``Sigma`` (T x T, unit diagonal, per channel) a mixing ``A`` turns it into ``A
+A mixing ``A`` turns the token covariance ``Sigma`` (T x T, unit diagonal, per channel) into ``A
 Sigma A^T``. All tokens keep q = 1 if the result also has a unit diagonal. With Cholesky factors
-``Sigma = L L^T``, ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps one into the other. It is
-lower-triangular: token t reads only tokens s <= t (causal). [He et al. 2023, "Deep Transformers
+``Sigma = L L^T`` and ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps Sigma to Sigma'. It is
+lower-triangular, so token t reads only tokens s <= t (causal). [He et al. 2023, "Deep Transformers
 without Shortcuts", sec. 3]
 
-Everything here is at initialisation and for inputs whose tokens have the stated covariance.
+All statements hold at initialisation, for inputs whose tokens have the stated covariance.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ..foundation.plain_arguments import items, text, truth, whole
 Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # tolerance for a diagonal of ones and for symmetry
-LEAST = 1e-8  # of eigenvalues, below which Cholesky factors lose half of the digits
-# divided by the least eigenvalue of the source: negative entries of this size are rounding
+LEAST = 1e-8  # eigenvalues below it cost Cholesky factors half of their digits
+# divided by the least eigenvalue of the source, this is the rounding error of an entry
 NOISE = 8 * np.finfo(float).eps
 
 
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
-    """``skip I + mix U``: identity-biased mixing, U the attention of zero queries.
+    """Identity-biased mixing ``skip I + mix U``, where U is the attention of zero queries.
 
-    U is 1/T everywhere; with ``causal`` it is 1/t over the first t tokens.
+    The entries of U are 1/T; with ``causal``, row t of U has entries 1/t for the first t tokens.
 
-    Value-skip initialisation, skip 1 and mix 0, leaves tokens unchanged at any token covariance.
-    With a mix > 0, a row a preserves q only at token covariances with ``a Sigma a^T = 1``;
-    :func:`rescaled` makes such rows.
+    Value-skip initialisation (skip 1 and mix 0) leaves tokens unchanged for any token covariance.
+    If mix > 0, a row a preserves q only for token covariances with ``a Sigma a^T = 1``;
+    :func:`rescaled` normalises the rows accordingly.
 
-    Domain: 1 to 4096 tokens; finite numbers, not both 0.
+    Domain: 1 to 4096 tokens; finite weights, not both 0.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     Raises
     ------
     KcalcError
-        Outside the domain.
+        If an argument is outside the domain.
 
     References
     ----------
@@ -76,27 +76,27 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is 0 whatever the "
-            "input; change one of them"
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is always 0; change "
+            "one of them"
         )
     return matrix
 
 
 def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
-    """The lower-triangular ``A = L' L^-1`` with ``A source A^T = target``.
+    """Return the lower-triangular ``A = L' L^-1`` with ``A source A^T = target``.
 
-    L and L' are the Cholesky factors, ``source = L L^T`` and ``target = L' L'^T``.
+    L and L' are the Cholesky factors: ``source = L L^T`` and ``target = L' L'^T``.
 
-    Attention weights are >= 0, which A is for some pairs only (growing correlations:
-    :func:`uniform`, :func:`exponential`). Entries have a relative error of about 1e-16 over the
-    least eigenvalue of ``source``.
+    Attention weights are >= 0, but A has this property only for some pairs, such as growing
+    correlations (:func:`uniform`, :func:`exponential`). The relative error of the entries is about
+    1e-16 divided by the smallest eigenvalue of ``source``.
 
     Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8.
 
     Parameters
     ----------
     source
-        The covariance of the incoming tokens, (T, T).
+        The covariance of the tokens before mixing, (T, T).
     target
         The covariance after mixing, (T, T).
     nonnegative
@@ -110,7 +110,8 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     Raises
     ------
     KcalcError
-        Outside the domain, and for negative entries of A, naming the worst one.
+        If an argument is outside the domain, or A has negative entries; the message names the worst
+        one.
 
     References
     ----------
@@ -121,7 +122,7 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
     if len(first) != len(second):
         raise KcalcError(
-            f"source has {len(first)} tokens, target has {len(second)}; give two of the same size"
+            f"source has {len(first)} tokens, target has {len(second)}; use the same size for both"
         )
     lower = np.linalg.cholesky(second)
     from scipy.linalg import solve_triangular
@@ -142,7 +143,7 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
 
 
 def rescaled(matrix: Any, source: Any) -> Array:
-    """The matrix with each row a divided by ``sqrt(a source a^T)``.
+    """Divide each row a of a matrix by ``sqrt(a source a^T)``.
 
     Every token then has q = 1 after mixing tokens with covariance ``source``.
 
@@ -161,7 +162,7 @@ def rescaled(matrix: Any, source: Any) -> Array:
     Raises
     ------
     KcalcError
-        For other shapes, and for rows whose token is 0 at this covariance.
+        If the shapes do not match, or a row gives a token with q = 0 for this covariance.
 
     """
     known = covariance(source, "source", 0.0)
@@ -172,31 +173,32 @@ def rescaled(matrix: Any, source: Any) -> Array:
     dead = np.flatnonzero(sizes <= 1e-14 * np.abs(rows).sum(axis=1) ** 2)
     if dead.size:
         raise KcalcError(
-            f"row {dead[0]} of the matrix makes a token of q = 0 from this covariance; change it"
+            f"row {dead[0]} of the matrix gives a token with q = 0 for this covariance; change the "
+            "row"
         )
     return rows / np.sqrt(sizes)[:, None]
 
 
 def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> list[Array]:
-    """Mixing matrices, layer by layer, for uniform correlations between tokens.
+    """Return one mixing matrix per layer, for uniform correlations between tokens.
 
-    All pairs of tokens then have the correlations ``rho_1 <= rho_2 <= ...``, starting from
-    ``start``.
+    All pairs of tokens have the correlation ``start`` before the first layer and rho_l after layer
+    l, with ``rho_1 <= rho_2 <= ...``.
 
-    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to the same form with r = rho_l; rho_0 =
-    ``start``. The Cholesky factors have a closed form: ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1)
-    r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are >= 0,
-    with an absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <= rho_2
-    <= ... <= 1 - 1e-12.
+    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to the same form with r = rho_l, where
+    rho_0 = ``start``. The Cholesky factors have a closed form: ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j
+    - 1) r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j starts at 0). Entries are
+    >= 0, with an absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <=
+    rho_2 <= ... <= 1 - 1e-12.
 
     Parameters
     ----------
     tokens
         The number of tokens, >= 1.
     correlations
-        The correlations after each layer, not decreasing.
+        The correlation after each layer, non-decreasing.
     start
-        The correlation of the tokens that enter.
+        The correlation of the input tokens.
 
     Returns
     -------
@@ -206,7 +208,7 @@ def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> l
     Raises
     ------
     KcalcError
-        Outside the domain.
+        If an argument is outside the domain.
 
     References
     ----------
@@ -250,24 +252,24 @@ def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
 
 
 def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) -> list[Array]:
-    """Mixing matrices, layer by layer, for exponential correlations between tokens.
+    """Return one mixing matrix per layer, for exponential correlations between tokens.
 
-    Tokens i and j then have the correlation ``exp(-r |i - j|)``, with r falling from ``start``.
+    Tokens i and j then have the correlation ``exp(-r |i - j|)``, with r decreasing from ``start``.
 
-    Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, r_0 = ``start`` (infinity:
-    independent tokens). With a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 - a^2)):
-    ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and ``A_i0 = b^(i-1) (b
-    - a w)``: all >= 0, and accurate to rounding even at the smallest rates. Domain: start >= r_1 >=
-    r_2 >= ... > 0.
+    Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, where r_0 = ``start`` (infinity
+    means independent tokens). With a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 -
+    a^2)), the entries are ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0
+    and ``A_i0 = b^(i-1) (b - a w)``. They are all >= 0, and accurate to rounding even at the
+    smallest rates. Domain: start >= r_1 >= r_2 >= ... > 0.
 
     Parameters
     ----------
     tokens
         The number of tokens, >= 1.
     rates
-        The decay rates after each layer, > 0 and not increasing.
+        The decay rate after each layer, > 0 and non-increasing.
     start
-        The decay rate of the incoming tokens; infinity means independent tokens.
+        The decay rate of the input tokens; infinity means independent tokens.
 
     Returns
     -------
@@ -277,7 +279,7 @@ def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) ->
     Raises
     ------
     KcalcError
-        Outside the domain.
+        If an argument is outside the domain.
 
     References
     ----------
@@ -316,9 +318,9 @@ def _exponential_step(count: int, before: float, after: float) -> Array:
 
 
 def covariance(value: Any, what: str, least: float) -> Array:
-    """A checked covariance of tokens: (T, T), symmetric, with unit diagonal.
+    """Check a token covariance: (T, T), symmetric, with unit diagonal.
 
-    Its eigenvalues must be >= ``least`` (0: positive semidefinite).
+    Its eigenvalues must be >= ``least`` (0 means positive semidefinite).
 
     Raises: KcalcError for other values.
     """
@@ -335,9 +337,8 @@ def covariance(value: Any, what: str, least: float) -> Array:
     if off.max() > UNIT:
         t = int(np.argmax(off))
         raise KcalcError(
-            f"{what} must have ones on its diagonal (every token q = 1), but entry ({t}, {t}) is "
-            f"{array[t, t]:.6g}; "
-            "divide rows and columns by the roots of the diagonal"
+            f"{what} must have ones on its diagonal (q = 1 for every token), but entry ({t}, {t}) "
+            f"is {array[t, t]:.6g}; divide rows and columns by the square roots of the diagonal"
         )
     array = (array + array.T) / 2
     np.fill_diagonal(array, 1.0)
@@ -349,8 +350,8 @@ def covariance(value: Any, what: str, least: float) -> Array:
             else "positive semidefinite"
         )
         raise KcalcError(
-            f"{what} must be {kind}, but its least eigenvalue is {smallest:.3g}; repeated tokens "
-            "make it singular"
+            f"{what} must be {kind}, but its smallest eigenvalue is {smallest:.3g}; repeated "
+            "tokens make it singular"
         )
     return array
 
@@ -359,7 +360,7 @@ def _array(value: Any, what: str) -> Array:
     try:
         array = np.asarray(value)
         array = array.astype(float) if array.dtype != bool and not np.iscomplexobj(array) else None
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         array = None
     if array is None or array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
         raise KcalcError(f"{what} must be a two-dimensional array of finite numbers")

@@ -1,4 +1,4 @@
-"""The tokens of an input: how many there are, and how similar two of them are."""
+"""The tokens of an input: their number and their pairwise similarity."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Tokens:
 
     All tokens have the same q value, and any two tokens of a sequence have the same ``cosine``.
 
-    Two sequences with cosine c at equal positions have ``c cosine`` at different positions, as if
-    one were c times the other plus an independent part.
+    If two sequences have cosine c at equal positions, they have ``c cosine`` at different
+    positions, as if one were c times the other plus an independent part.
     """
 
     count: int
     cosine: float
 
     def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """The assumption of a result for a network."""
+        """Return the assumption that results for a network list."""
         alike = f"{self.count} exchangeable tokens, with pairwise cosine {self.cosine:g}"
         return (
             Assumption("network", alike, "convention"),
@@ -40,7 +40,7 @@ class Tokens:
 
 
 def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
-    """The arguments ``tokens=`` and ``token_cosine=`` of a map; None if not given.
+    """Check the arguments ``tokens=`` and ``token_cosine=`` of a map; return None if not given.
 
     Raises: KcalcError unless the number of tokens is a positive integer and the cosine is possible
     for that many tokens.
@@ -54,8 +54,8 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
         return None
     if has_distinct_tokens(tokens):
         raise KcalcError(
-            "tokens= is the number of tokens of an input here; kc.node_values, kc.gradients and "
-            "kc.ntk accept arrays of tokens"
+            "tokens= is the number of tokens of an input here; only kc.node_values, kc.gradients "
+            "and kc.ntk accept arrays of tokens"
         )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
@@ -70,7 +70,7 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
 
 
 def has_distinct_tokens(tokens: Any) -> bool:
-    """Whether tokens are an array (of NumPy, JAX or PyTorch), or a list of numbers."""
+    """Whether ``tokens`` is an array (NumPy, JAX or PyTorch) or a list of numbers."""
     if isinstance(tokens, np.ndarray | list | tuple):
         return np.ndim(np.asarray(tokens, dtype=object)) > 0
     rank = getattr(tokens, "ndim", 0) if hasattr(tokens, "__array__") else 0

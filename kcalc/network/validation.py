@@ -1,4 +1,4 @@
-"""Checks that turn an ``nx.DiGraph`` into a network.
+"""Check an ``nx.DiGraph`` and turn it into a network.
 
 Each failed check raises an error that names the node and a remedy.
 """
@@ -23,7 +23,7 @@ _EMPTY = "the network has no nodes; it needs at least an Input and a layer that 
 
 
 def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
-    """The layer of every node and its parents in slot order.
+    """Return the layer of every node, and its parents in slot order.
 
     Raises: GraphError for anything but an ``nx.DiGraph``, an empty graph, a node without a layer, a
     wrong number of inputs, missing or repeated slots, or a Sum or Concat whose numbers do not match
@@ -31,7 +31,7 @@ def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ..
     """
     if isinstance(graph, nx.MultiDiGraph):
         raise GraphError(
-            "a network must be an nx.DiGraph; for a node read twice give its edge a tuple of "
+            "a network must be an nx.DiGraph; if a node is read twice, give its edge a tuple of "
             "slots, slot=(0, 1)"
         )
     if not isinstance(graph, nx.DiGraph):
@@ -126,9 +126,9 @@ def _check_numbers(node: Node, layer: Layer, count: int) -> None:
 
 
 def read_steps(steps: Iterable[Step]) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
-    """The layer of every node, and the parents of every node in slot order.
+    """Return the layer of every node, and its parents in slot order.
 
-    ``steps``: triples (node, layer, parents in slot order), in any order.
+    ``steps`` are triples (node, layer, parents in slot order), in any order.
 
     Raises: GraphError for an empty network, a node defined twice, an unknown parent, anything but a
     layer, a wrong number of inputs, or a Sum or Concat whose numbers do not match its inputs.
@@ -159,7 +159,7 @@ def _triples(steps: Any) -> Iterator[Step]:
     step = steps
     try:
         given = iter(steps)
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         raise GraphError(_NO_STEPS + glimpse(step)) from None
     for step in given:
         try:
@@ -174,7 +174,7 @@ def _triples(steps: Any) -> Iterator[Step]:
 
 
 def readers_of(parents: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node]]:
-    """The nodes that read each node, without repeats."""
+    """Return the distinct nodes that read each node."""
     readers: dict[Node, list[Node]] = {node: [] for node in parents}
     for node, above in parents.items():
         for parent in dict.fromkeys(above):
@@ -183,16 +183,16 @@ def readers_of(parents: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node
 
 
 def ordered_nodes(readers: Mapping[Node, Iterable[Node]]) -> list[Node]:
-    """The nodes in topological order, generation by generation.
+    """Return the nodes in topological order, generation by generation.
 
-    Raises: GraphError if there is a cycle, listing its nodes.
+    Raises: GraphError if there is a cycle; the message lists its nodes.
     """
     waiting = dict.fromkeys(readers, 0)
     for below in readers.values():
         for node in below:
             waiting[node] += 1
     order = [node for node, count in waiting.items() if count == 0]
-    for node in order:  # grows as it is read
+    for node in order:  # the list grows during the loop
         for reader in readers[node]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
@@ -214,7 +214,7 @@ def check_outputs(
     readers: Mapping[Node, Collection[Node]],
     declared: Iterable[Node] | None,
 ) -> tuple[Node, ...]:
-    """The output nodes: the declared ones, or by default all that nothing reads.
+    """Return the output nodes: the declared ones, or by default all nodes that nothing reads.
 
     Raises: GraphError if nothing reads an Input, or if a node leads to no declared output.
     """
@@ -226,7 +226,7 @@ def check_outputs(
         return tuple(sinks)
     try:
         outputs = dict.fromkeys(declared)
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise anything when they are read
         raise GraphError(f"outputs must be a list of nodes, got {glimpse(declared)}") from None
     missing = [node for node in outputs if node not in layers]
     if missing:
@@ -243,7 +243,7 @@ def check_outputs(
 
 
 def infer_features(steps: Iterable[Step]) -> Features:
-    """The number of output channels of every node, None if unknown.
+    """Return the number of output channels of every node; None if unknown.
 
     Raises: GraphError if counts contradict each other.
     """

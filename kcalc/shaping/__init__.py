@@ -1,4 +1,4 @@
-"""Shaping: constants that make a network trainable."""
+"""Shaping: choose constants that make a network trainable."""
 
 from __future__ import annotations
 
@@ -242,73 +242,77 @@ def shape(
 ) -> Shaping | RegionalShaping:
     """Shape a network: find constants that meet the conditions of a method.
 
-    The constants belong to its activations or its weights.
+    The constants belong to the activations or the weights of the network.
 
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1. Options are
       ``subnetworks="strict"`` or ``"forward"``, and ``q_slope=1``, another value, ``"minimize"`` or
       None (no condition). ``free_slope=True`` also adjusts the negative slope of leaky_relu.
       ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
-      ``tau=.3`` (smooth activations: the
-      largest curvature). See :func:`tat`.
-    - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an
-      input, (T, T), for which q = 1 must hold at every activation; ``token_rows="rescale"`` divides
-      the rows of the matrices to achieve this.
-    - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight
-      variances; ``values`` lists the consequences for q and c. No targets.
+      ``tau=.3`` (smooth activations: the largest curvature). See :func:`tat`.
+    - ``"dks"`` and ``"tat"`` for networks with TokenMix: ``tokens`` is the (T, T) array of cosines
+      between the tokens of an input, for which q = 1 must hold at every activation.
+      ``token_rows="rescale"`` divides the rows of the matrices to achieve this.
+    - ``"normalisation"``: Q(1) = 1 only. ``"he"``, ``"lecun"``, ``"glorot"`` and ``"fan_out"`` set
+      weight variances, and ``values`` lists the consequences for q and c. No targets.
     - ``"self_normalising"``: mean 0 and variance 1, as in SELU; ``parameters="shift"`` or
       ``"halves"`` (elu gives SELU), ``input_scale=1``. See :func:`self_normalising`.
-      ``"looks_linear"``: mirrored weights, linear at first; no targets.
-    - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the
-      weights' scales. See :func:`eoc`.
+    - ``"looks_linear"``: mirrored weights, which make the network linear at initialisation. No
+      targets.
+    - ``"eoc"``: the edge of chaos, at a point chosen by ``sigma_b``, ``sigma_w`` or ``q``. This
+      changes the scales of the weights. See :func:`eoc`.
     - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``,
-      ``"de_smith"``, ``"inverse_sqrt"``,
-      ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or
-      ``"slope"`` (``slope``, ``local_slope=None``). See :func:`residual_weights`. ``"nf"``:
-      normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
+      ``"de_smith"``, ``"inverse_sqrt"``, ``"power"`` (``power``), ``"common"`` (``shortcut_weight``
+      or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``). See
+      :func:`residual_weights`.
+    - ``"nf"``: normaliser-free networks; ``alpha=.2``, ``standardise=True``. See
+      :func:`normaliser_free`.
     - ``"geometric"``: Var W from the geometric mean of fan-in and fan-out, so all weights learn at
-      the same relative rate; needs widths. ``features``, ``image_shape``, ``typical``,
-      ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See
+      the same relative rate. It needs widths. Options are ``features``, ``image_shape``,
+      ``typical``, ``input_moment``, ``input_scaling``, ``output_std`` and ``balance``. See
       :func:`kcalc.finite_width.geometric`.
-    - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
-      shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
-      and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
-      ``token_cosine=0`` the cosine of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
-    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues where a
-      hypothesis of the kernel calculus fails: activations after depthwise convolutions, products
-      and sums of feature maps that share weights. Correlated quantities then count as independent,
-      a heuristic that ``assumptions`` lists node by node.
-    - targets of a method that you added to ``METHODS``.
+    - ``"edge"``: transformers with ``L.Attend``. Residual weights, value gains, the query-key scale
+      and shaped attention follow from ``growth``, ``token_slope``, ``gradient_mean``,
+      ``gradient_difference`` and ``score_variance``. Options are ``centre``, ``mlp``, ``zeta``, the
+      number of tokens ``tokens=128`` and the cosine of two tokens ``token_cosine=0``. See
+      :func:`kcalc.shaping.transformer_edge.edge`.
+    - All methods except ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues if a
+      hypothesis of the kernel calculus fails. This happens at activations after depthwise
+      convolutions, and at products and sums of feature maps that share weights. Correlated
+      quantities are then treated as independent, a heuristic that ``assumptions`` lists per node.
+    - Methods that you added to ``METHODS``: their own targets.
 
-    You can also shape a :class:`kcalc.Reading` from :func:`kcalc.read`. If the method needs it,
+    You can also shape a :class:`kcalc.Reading` from :func:`kcalc.read`. If the method requires it,
     BatchNorm is then removed and sums are normalised; gates keep their activations unless ``gates``
     is given. Some parts of a model cannot be shaped: operations that were not read, activations
     whose range the model relies on (before a logarithm, root, exponential, division, scale or
-    output), and nodes where a hypothesis of the method fails. kcalc then shapes every connected
-    part around them by its own slopes, as if its inputs had q = 1, and leaves the rest unchanged.
+    output), and nodes at which a hypothesis of the method fails. kcalc shapes every connected part
+    around them separately, with the part's own slopes and inputs of q = 1, and leaves the rest
+    unchanged.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        The activation that replaces every activation; None keeps the present ones.
+        The activation that replaces every activation; None keeps the existing activations.
     method
         The name of a method, listed above.
     **targets
-        The targets and options of the method. A target that the method does not accept raises an
+        The targets and options of the method. Targets that the method does not accept raise an
         error.
 
     Returns
     -------
     Shaping | RegionalShaping
-        A :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left unchanged.
+        A :class:`Shaping`, or a :class:`RegionalShaping` for a reading if some nodes stay
+        unchanged.
 
     Raises
     ------
     KcalcError
-        For an unknown method or target, and as the method does (for a reading, only if
-        nothing can be shaped).
+        If the method or a target is unknown, or the method raises an error. For a reading, the
+        errors of the method are raised only if no part can be shaped.
 
     Examples
     --------
@@ -349,9 +353,9 @@ def shape(
 
 
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
-    """Whether a remedy suggested by an error shapes the network; this tries it.
+    """Try whether a remedy suggested by an error shapes the network.
 
-    The result is False for a remedy with a target that only you know (``...``), such as the cosines
+    The result is False if the remedy has a target that only you know (``...``), such as the cosines
     between tokens.
 
     Parameters
@@ -371,7 +375,7 @@ def works(remedy: Remedy, network: Network | Reading, activation: Any = None) ->
     """
     if any(value is ... for value in remedy.options.values()):
         return False
-    by_name: Any = shape  # type checkers know a method by its literal name only
+    by_name: Any = shape  # type checkers accept only literal method names
     try:
         by_name(network, activation, remedy.method, **remedy.options)
     except KcalcError:

@@ -1,11 +1,11 @@
 """Absorb the transformations of activations into the Affine layers of a network.
 
-It takes one backward and one forward pass.
+This takes one backward and one forward pass.
 
-A feature map z^ of the given network and z of the plain one satisfy z^ = s z + t, with numbers s
-and t per node (per block of channels after a concatenation). Inputs and outputs have (1, 0). The
-activation gamma (phi(alpha x + beta) + delta) needs (1/alpha, -beta/alpha) before it and produces
-(gamma, gamma delta). An Affine maps any (s, t) to any (S, T).
+A feature map z^ of the given network and the feature map z of the plain network satisfy z^ = s z +
+t, with numbers s and t per node (or per block of channels after a concatenation). Inputs and
+outputs have (1, 0). The activation gamma (phi(alpha x + beta) + delta) needs (1/alpha, -beta/alpha)
+before it and produces (gamma, gamma delta). An Affine maps any (s, t) to any (S, T).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXACT = 1e-12
 
 
 class Form(NamedTuple):
-    """A shift: a number plus multiples of undetermined shifts of Affine layers."""
+    """A shift: a number plus multiples of the undetermined shifts of Affine layers."""
 
     number: float
     terms: dict[Node, float] = {}
@@ -36,13 +36,13 @@ class Form(NamedTuple):
         for node, value in other.terms.items():
             old = terms.pop(node, 0.0)
             new = old + factor * value
-            if abs(new) > EXACT * abs(old):  # else they cancel, to rounding
+            if abs(new) > EXACT * abs(old):  # otherwise they cancel up to rounding
                 terms[node] = new
         return Form(self.number + factor * other.number, terms)
 
 
 class ChannelBlock(NamedTuple):
-    """A fraction ``share`` of a node's channels with the relation z^ = scale z + shift."""
+    """A fraction ``share`` of a node's channels, for which z^ = scale z + shift."""
 
     share: float
     scale: float
@@ -50,7 +50,7 @@ class ChannelBlock(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """z^ = scale z + shift in numbers, for a block of channels."""
+    """The relation z^ = scale z + shift, in numbers, for a block of channels."""
 
     share: float
     scale: float
@@ -58,9 +58,9 @@ class Relation(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The relation that the readers of a node need; None if any will do.
+    """The relation that a reader of a node requires; None if any relation will do.
 
-    ``reader`` is the one that needs it.
+    ``reader`` is the node that requires it.
     """
 
     scale: float | None = None
@@ -87,9 +87,9 @@ def same(one: float, two: float) -> bool:
 
 
 class Needs:
-    """The needs of readers, from the outputs backwards.
+    """The relations that readers require, from the outputs backwards.
 
-    Strict needs, and scales that would leave the weights of Sums unchanged.
+    They include strict requirements, and scales that would leave the weights of Sums unchanged.
     """
 
     def __init__(self, network: Network) -> None:
@@ -139,9 +139,9 @@ class Needs:
         for one, two in ((old.scale, need.scale), (old.shift, need.shift)):
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
-                    f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need "
-                    "different scales or shifts of it (activations must share their input scale "
-                    "and shift, and outputs allow neither); put an Affine before each"
+                    f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which "
+                    "require different scales or shifts of it (activations must share their input "
+                    "scale and shift, and outputs allow neither); put an Affine before each"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
@@ -182,7 +182,7 @@ class Absorption:
     # shifts
 
     def value(self, form: Form) -> Form:
-        """The form with the shifts determined so far substituted."""
+        """Substitute the shifts that have been determined so far."""
         while any(node in self.settled for node in form.terms):
             node = next(node for node in form.terms if node in self.settled)
             factor = form.terms[node]
@@ -191,9 +191,9 @@ class Absorption:
         return form
 
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
-        """Choose an undetermined shift that makes form = wanted.
+        """Choose an undetermined shift such that form = wanted.
 
-        Raises: KcalcError with the given complaint if none is left and the two differ.
+        Raises: KcalcError with the given complaint if no shift is left and the two differ.
         """
         form = self.value(form)
         if not form.terms:
@@ -219,7 +219,7 @@ class Absorption:
                 f"{_reader(need)} reads it without an Affine between them"
             )
         return (
-            f"the {what} that {_reader(need)} needs of node {node!r} "
+            f"the {what} that {_reader(need)} requires of node {node!r} "
             f"({type(self.network.layer(node)).__name__}) cannot be absorbed: no Affine with a "
             "bias comes before it; put an Affine before it"
         )
@@ -230,10 +230,10 @@ class Absorption:
     def forward(
         self, layer: L.Layer, node: Node, parents: tuple[Node, ...]
     ) -> tuple[ChannelBlock, ...]:
-        """The relation of a node, given those of its parents.
+        """Return the relation of a node, given the relations of its parents.
 
-        This rule is for inputs, for layers that pass their input on, for norms, and for layers that
-        are exact only between plain maps.
+        This rule covers inputs, layers that pass their input on, norms, and layers that are exact
+        only between plain feature maps.
         """
         if not layer.passes:
             if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:
@@ -263,7 +263,8 @@ class Absorption:
             self.assumptions.append(
                 Assumption(
                     node,
-                    "dropout as in evaluation mode: in training it does not commute with shifts",
+                    "dropout is treated as in evaluation mode; in training it does not commute "
+                    "with shifts",
                     "convention",
                 )
             )
@@ -365,7 +366,7 @@ class Absorption:
         return True
 
     def relation(self, block: ChannelBlock) -> Relation:
-        """A block in numbers; undetermined shifts become 0."""
+        """Evaluate a block; undetermined shifts become 0."""
         return Relation(block.share, block.scale, self.value(block.shift).number)
 
 
@@ -374,7 +375,7 @@ def _divides_channels(layer: L.Layer) -> bool:
 
 
 def _zero_padded(layer: L.Affine) -> bool:
-    """Whether a convolution sees zeros beyond the border."""
+    """Whether a convolution reads zeros beyond the border."""
     kernel = layer.kernel if isinstance(layer.kernel, tuple) else (layer.kernel,)
     if isinstance(layer.padding, str):
         return layer.padding in ("same", "causal") and max(kernel) > 1

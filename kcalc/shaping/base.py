@@ -1,4 +1,4 @@
-"""The result of every shaping method.
+"""The base class of the results of all shaping methods.
 
 It holds targets, constants and the network, and provides plots and tables.
 """
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-LARGEST_ZETA = 100.0  # of methods that an error of another method suggests
-FOR_PRODUCTS = (  # DKS, with a zeta that the slopes allow, or with factors taken as independent
+LARGEST_ZETA = 100.0  # largest zeta that errors of other methods suggest
+FOR_PRODUCTS = (  # DKS with a zeta that the slopes allow, or with independent factors
     Remedy("dks"),
     Remedy("dks", {"zeta": ...}),
     Remedy("dks", {OPTION: True}),
@@ -59,19 +59,19 @@ class Shaping(Approximable, OfModel):
     Attributes
     ----------
     targets
-        The local conditions {condition: value}.
+        The local conditions, {condition: value}.
     changes
         A description of every edit.
     systems
         The equations that were solved, by activation name.
     warnings
-        Where the targets have no effect.
+        Notes on places at which the targets have no effect.
     tokens
         The cosines between tokens used to shape a network that mixes them.
     independent
         Whether ``assume_independent=True`` was used.
     left_alone
-        {node: reason} for activations at outputs of the model that was read.
+        {node: reason} for unchanged activations at outputs of the model.
 
     """
 
@@ -96,10 +96,10 @@ class Shaping(Approximable, OfModel):
     def all_solutions(self) -> dict[str, Solutions]:
         """{activation name: every set of constants found}, computed on first access.
 
-        The sets are ordered: the smallest |beta| first, positive before negative.
+        The sets are in order of |beta|, positive before negative.
 
         The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints
-        as a table with mirror images marked; ``.mirror_of`` returns them as numbers.
+        as a table that marks mirror images; ``.mirror_of`` returns them as indices.
         """
         from .choose_branch import solve_all
 
@@ -111,22 +111,22 @@ class Shaping(Approximable, OfModel):
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """The network to train, and its Affine nodes with initial weights in mirrored pairs.
+        """Return the network to train, and its Affine nodes with mirrored initial weights.
 
-        Here the network is the shaped one, and there are no such nodes.
+        Here the network is the shaped network, and there are no such nodes.
         """
         return self.network, ()
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the kernel calculus on the shaped network, node by node."""
+        """Assumptions of the kernel calculus on the shaped network, per node."""
         if self.tokens is not None:
             return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
         return (*c_map(self.network, self.independent).assumptions, *self.warnings)
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Pairs (name, value) as text, for constants other than those of activations."""
+        """Return (name, value) as text, for constants other than those of activations."""
         return []
 
     @property
@@ -141,7 +141,7 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """{condition: measured value}, the worst over activations."""
+        """{condition: measured value}, with the worst value over all activations."""
         with assuming(self.independent):
             return self._values_measured()
 
@@ -153,7 +153,7 @@ class Shaping(Approximable, OfModel):
     def values(self) -> dict[str, float]:
         """{condition: measured value}.
 
-        Local values use 30 digits; values of global maps come from a fold.
+        Local values use 30 digits; values of global maps are computed on the network.
         """
         return {condition: float(value) for condition, value in self._measured.items()}
 
@@ -177,7 +177,7 @@ class Shaping(Approximable, OfModel):
         return end_values(unmixed(self.network), self.independent)
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
-        """The local C map of every nonlinear node."""
+        """Local C map of every nonlinear node."""
         return {
             node: constants.transformed.c_map for node, constants in self.constants.by_node.items()
         }
@@ -189,7 +189,7 @@ class Shaping(Approximable, OfModel):
     def residuals(self) -> dict[str, float]:
         """{condition: |value - target|}, measured independently of the solver.
 
-        They use another quadrature with 30 digits; global maps come from a fold.
+        Local values use another quadrature with 30 digits; global maps are computed on the network.
         """
         targets = self.targets | self.global_targets
         return {
@@ -199,21 +199,21 @@ class Shaping(Approximable, OfModel):
         }
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw activations, the global C map and c by depth, before and after.
+        """Plot activations, the global C map and c by depth, before and after shaping.
 
         "Before" is the original network with the same activations, if the kernel calculus covers
-        it. A network shaped with ``tokens=`` has no C map: the figure then shows the cosines
-        between tokens at the input and at the (first) output.
+        it. A network shaped with ``tokens=`` has no C map; its figure shows the cosines between
+        tokens at the input and at the (first) output instead.
 
         Parameters
         ----------
         ax
-            The panels to draw on, as many as the figure has; by default those of a new figure.
+            The panels to draw on, as many as the figure has; None creates a new figure.
 
         Returns
         -------
         Figure
-            The matplotlib figure; its panels are in ``.axes``.
+            The Matplotlib figure; its panels are in ``.axes``.
 
         """
         pairs = {
@@ -232,9 +232,9 @@ class Shaping(Approximable, OfModel):
         )
 
     def _before(self, quantity: Callable[[Network], Any]) -> Any:
-        """A quantity of the original network.
+        """Compute a quantity of the original network.
 
-        None if the kernel calculus does not apply to it or overflows.
+        Return None if the kernel calculus does not apply to it or overflows.
         """
         try:
             return quantity(replace_activations(self.original, self._plain()))
@@ -245,9 +245,9 @@ class Shaping(Approximable, OfModel):
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
 
     def compare(self, other: Shaping) -> Comparison:
-        """A comparison with another shaping.
+        """Compare this shaping with another one.
 
-        It tabulates constants, values and residuals (text, HTML, ``rows``).
+        The comparison lists constants, values and residuals (text, HTML, ``rows``).
 
         Parameters
         ----------
@@ -269,12 +269,12 @@ class Shaping(Approximable, OfModel):
         return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data with a versioned schema; infinite values become None.
+        """Return all results as plain data with a versioned schema; infinite values become None.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return {
@@ -301,13 +301,13 @@ class Shaping(Approximable, OfModel):
         Parameters
         ----------
         target
-            "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed
+            "torch", "jax", "flax", "keras" or "numpy": a Python module with the transformed
             activations (17 significant digits), the weighted sums, weight initialisers, input
             normalisation, and tables that map nodes to them. "onnx": a model whose functions are
             the activations and sums (the text is a listing, the file is binary). "json": the
             document ``kcalc.shaping/1``, including the network. "latex": tables.
         path
-            The file to write; None only returns the text.
+            The file to write; None writes no file.
 
         Returns
         -------
@@ -317,8 +317,8 @@ class Shaping(Approximable, OfModel):
         Raises
         ------
         KcalcError
-            For an unknown target, for activations that are callables, for a missing folder, and for
-            a shaping that the target cannot express.
+            If the target is unknown, an activation is a callable, the folder is missing, or the
+            target cannot express the shaping.
 
         """
         return MODELS["export"](self, target, path)
@@ -352,14 +352,14 @@ class Shaping(Approximable, OfModel):
 
 
 def _drawable(network: Network) -> Any:
-    """The C map. Raises: KcalcError if it has no values."""
+    """Return the C map. Raises: KcalcError if it has no values."""
     found = c_map(network)
     found([-0.5, 0.5])
     return found
 
 
 def farthest(found: Iterable[Mapping[str, Any]], targets: Mapping[str, float]) -> dict[str, Any]:
-    """{condition: the value farthest from its target} over several activations."""
+    """{condition: value farthest from its target} over several activations."""
     known = list(found)
     return {
         condition: max((values[condition] for values in known), key=lambda v: abs(v - target))
@@ -368,7 +368,7 @@ def farthest(found: Iterable[Mapping[str, Any]], targets: Mapping[str, float]) -
 
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:
-    """The network with other activations at the given nodes."""
+    """Replace the activations at the given nodes."""
     layers = {phi: L.Nonlinear(phi) for phi in dict.fromkeys(activations.values())}
     return network.map_layers(
         lambda node, layer: layers[activations[node]] if node in activations else layer
@@ -382,14 +382,14 @@ def prepared(
     tokens: Any = None,
     keeping: Container[Node] = (),
 ) -> tuple[Network, tuple[str, ...]]:
-    """The network with sigma_w = 1, sigma_b = 0 and no Scale, and the edits made.
+    """Bring a network into the form that shaping needs: sigma_w = 1, sigma_b = 0 and no Scale.
 
-    Shaping needs this form. The edits list the changes that produced it.
+    Also return a list of the edits that this required.
 
-    ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between
-    tokens, if given to the method; ``keeping``: nodes that keep their activations. Raises:
-    KcalcError naming a remedy, for BatchNorm, other products, token mixing without ``tokens``,
-    unnormalised sums, or a network without activations.
+    ``products`` states whether the method has a rule for a Product. ``tokens`` holds the cosines
+    between tokens, if given to the method. ``keeping`` lists nodes that keep their activations.
+    Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
+    ``tokens``, unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:
@@ -403,8 +403,8 @@ def prepared(
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
-                f"node {node!r} is dropout in training, with which C(1) < 1: shaping sets slopes "
-                "at C(1) = 1; shape the network with Dropout(rate), active=False"
+                f"node {node!r} is dropout in training, with which C(1) < 1, but shaping sets "
+                "slopes at C(1) = 1; shape the network with Dropout(rate), active=False"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")
@@ -440,7 +440,7 @@ def prepared(
             return chosen
         return layer
 
-    lasting = [note for note in network.notes if not note.of_weights]  # weights are redrawn
+    lasting = [note for note in network.notes if not note.of_weights]  # shaping redraws the weights
     out = network.map_layers(plain, L.Affine, L.Embedding, L.Nonlinear).with_notes(lasting)
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
@@ -448,9 +448,9 @@ def prepared(
 
 
 def least_zeta(network: Network, activation: Any) -> float:
-    """The slope that products force on some subnetwork, whatever the activations.
+    """Return the slope that products force on some subnetwork for any activations.
 
-    Infinite if unknown.
+    Return infinity if it is unknown.
     """
     try:
         plain, _ = prepared(unmixed(network), activation, products=True)

@@ -1,6 +1,6 @@
-"""The common residual weight of all blocks that gives a target maximal slope.
+"""Find the common residual weight of all blocks that gives a target maximal slope.
 
-The maximal slope is that of the network's subnetworks.
+The maximal slope is the largest slope over the network's subnetworks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CONTRACTS = 1e-12
 
 
 class _LogSlopes(ConvexCalculus[float]):
-    """``log V`` at every node where residual blocks mix by ``1 - y`` and ``y``.
+    """Compute ``log V`` at every node of a network whose blocks mix with ``1 - y`` and ``y``.
 
-    Activations contribute their own slopes.
+    Each activation contributes its own slope.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class _LogSlopes(ConvexCalculus[float]):
 
 
 def _mixed(shares: Sequence[float], logs: Sequence[float]) -> float:
-    """``log sum_i s_i exp(l_i)`` for shares that sum to one, without cancellation near 0."""
+    """Return ``log sum_i s_i exp(l_i)`` for shares that sum to one, accurately near 0."""
     if not shares[0]:
         return logs[1] if len(logs) == 2 else _mixed(shares[1:], logs[1:])
     least = min(logs)
@@ -79,20 +79,19 @@ def common_weights(
     slopes: Mapping[Activation, float],
     target: float,
 ) -> tuple[float, float]:
-    """(shortcut weight, residual weight) of all blocks for a target maximal slope.
+    """Return the (shortcut weight, residual weight) of all blocks for a target maximal slope.
 
-    The maximal slope of a subnetwork equals ``target``.
+    The maximal slope of a subnetwork then equals ``target``.
 
-    A subnetwork (s, t) has slope V(t)/V(s), a product of polynomials in ``y``, the square of the
-    residual weight; Brent's method solves for its logarithm as a function of ``y``. If several
-    weights work (a shortcut steeper than its branch), the result is the smallest residual weight.
-    Raises: KcalcError for slopes < 1; UnreachableTarget naming the slopes reachable with weights in
-    (0, 1).
+    A subnetwork (s, t) has slope V(t)/V(s), where V is a polynomial in ``y``, the square of the
+    residual weight. Brent's method solves for its logarithm as a function of ``y``. If several
+    weights are possible, the result is the smallest residual weight. Raises: KcalcError for slopes
+    < 1; UnreachableTarget that names the slopes reachable with weights in (0, 1).
     """
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
             raise KcalcError(
-                f"{phi.name} has C'(1) = {slope:.6g} < 1, so depth lowers slopes; shape the "
+                f"{phi.name} has C'(1) = {slope:.6g} < 1, so slopes decrease with depth; shape the "
                 "activations first, or give local_slope > 1"
             )
     calculus = _LogSlopes(network, {block.node: block.slot for block in blocks}, slopes)
@@ -120,9 +119,9 @@ def common_weights(
 def _insert_extremum(
     miss: Callable[[float], float], grid: list[float], values: list[float]
 ) -> None:
-    """Add to the grid the inner point whose slope is closest to the target.
+    """Add to the grid the interior point whose slope is closest to the target.
 
-    This is for a target that the slope does not cross on the grid.
+    This helps if the slope touches the target without crossing it on the grid.
     """
     sign = 1.0 if min(values) > 0 else -1.0
     k = int(np.argmin(sign * np.array(values)))
@@ -138,8 +137,8 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     low, high = min(reached), max(reached)
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
-            f"the maximal slope is {low:.10g} for all weights, not {target:g}: the slope of the "
-            "blocks is that of their shortcuts (activations with C'(1) = 1?); choose another "
+            f"the maximal slope is {low:.10g} for all weights, not {target:g}: blocks have the "
+            "same slope as their shortcuts (activations with C'(1) = 1?); choose another "
             "activation, or give local_slope"
         )
     near = low if target <= low else high

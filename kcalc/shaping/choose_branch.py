@@ -1,6 +1,6 @@
-"""From conditions to constants.
+"""Solve the conditions of a shaping method for the constants.
 
-This module finds the default solution and all solutions, and raises the errors if there are none.
+This module finds the default solution and all solutions, and raises errors if there are none.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from .solver import (
 )
 from .starting_points import curves, in_cells, sheets
 
-MOST_BRANCHES = 12  # the number followed: periodic activations have infinitely many
-REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
+MOST_BRANCHES = 12  # periodic activations have infinitely many branches; follow only these
+REFERENCE = 2e-3  # target at which branches of kinked activations are ordered
 WANTED = 9  # digits of a target in an error
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
 # for homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|
 LEAST_SHIFT = math.exp(-9.0)
-NEAR = 0.01  # of log alpha, about that of the coarser rules
-TOUCHES = 1e-10  # of a target: a path that ends this close to it may be a solution
-ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
+NEAR = 0.01  # tolerance of log alpha, about that of the coarser rules
+TOUCHES = 1e-10  # a path that ends this close to its target may be a solution
+ROUNDED = 1e-9  # smaller shifts count as 0 if Q'(1) is smallest at 0
 
 # a system, and its point at the target, or the end of the path there if one was found
 Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
 def check_shapeable(phi: Activation) -> None:
-    """Reject activations that no constants can shape. Raises: KcalcError saying why."""
+    """Raise a KcalcError for activations that no constants can shape."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"{phi.name} jumps, so its C map has infinite slope at 1 for all constants; choose a "
-            "continuous activation"
+            f"{phi.name} jumps, so its C map has an infinite slope at 1 for all constants; choose "
+            "a continuous activation"
         )
     check_nonlinear(phi)
 
 
 def check_nonlinear(phi: Activation) -> None:
-    """Reject linear activations. Raises: KcalcError saying why."""
+    """Raise a KcalcError for linear activations."""
     if _is_linear(phi):
         raise KcalcError(
             f"{phi.name} is linear (or constant): its C map is the identity for all constants; "
@@ -71,9 +71,9 @@ def check_nonlinear(phi: Activation) -> None:
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
-    """Pairs (system, point) on the scan, the smallest |beta| first.
+    """Return pairs (system, point) on the scan, in order of |beta|.
 
-    None for activations whose branches start at alpha = 0.
+    Activations whose branches start at alpha = 0 have none.
     """
     if not systems[0].phi.kinks:
         return ()
@@ -94,16 +94,16 @@ def _is_linear(phi: Activation) -> bool:
 
 
 def solve(systems: Sequence[EquationPair]) -> Constants:
-    """The default solution of alternative systems of one activation.
+    """Return the default solution of alternative systems of one activation.
 
-    It lies on the branch with the smallest shift at alpha = 0, positive first.
+    It lies on the branch with the smallest shift at alpha = 0; positive shifts come first.
 
     The constants are therefore continuous in the target as far as that branch reaches (see
     :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
-    branches at alpha = 0: their branches are compared at the target REFERENCE, so at much smaller
+    branches at alpha = 0. Their branches are compared at the target REFERENCE, so at much smaller
     targets another solution may have a smaller |beta|. If no branch reaches the target, the result
-    is the smallest |beta| found on a scan. Raises: UnreachableTarget naming the nearest target that
-    can be reached.
+    is the solution with the smallest |beta| on a scan. Raises: UnreachableTarget that names the
+    nearest reachable target.
     """
     ends: list[BranchEnd] = []
     found = _first(_ways(systems), ends)
@@ -118,7 +118,7 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
 
 
 def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
-    """The first solution reached by a path; ``ends`` receives the ends of the paths before it."""
+    """Return the first solution that a path reaches; append the ends of other paths to ``ends``."""
     for system, found in ways:
         point = found
         if isinstance(found, BranchEnd):
@@ -131,9 +131,9 @@ def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
 
 
 def _ways(systems: Sequence[EquationPair], every: bool = False) -> Iterator[Way]:
-    """Branches in the order of preference: the first MOST_BRANCHES, or ``every`` one.
+    """Yield branches in order of preference: the first MOST_BRANCHES, or all if ``every``.
 
-    Only the first few are followed around folds.
+    Only the first few branches are followed around folds.
     """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
     starts.sort(key=lambda pair: by_shift(pair[0]))
@@ -153,7 +153,7 @@ def _reached(
 ) -> NewtonPoint | BranchEnd | None:
     """Follow a branch from a point to the system's target, or to the end of the branch.
 
-    The path takes steps of the target; near a fold, with ``folds``, it follows the curve.
+    The path takes steps in the target. With ``folds``, it follows the curve near a fold.
     """
     last, point = newton_step(system, target, here)
     if last == system.target:
@@ -164,9 +164,9 @@ def _reached(
 
 
 def default_end(systems: Sequence[EquationPair]) -> str | None:
-    """Describes where the default branch ends before the target, which makes the constants jump.
+    """Describe where the default branch ends before the target, so that the constants jump.
 
-    None if it reaches the target or there is no branch.
+    Return None if the branch reaches the target or there is no branch.
     """
     _, end = next(_ways(systems), (None, None))
     if not isinstance(end, BranchEnd):
@@ -179,10 +179,10 @@ def default_end(systems: Sequence[EquationPair]) -> str | None:
 
 
 def solve_all(systems: Iterable[EquationPair]) -> Solutions:
-    """All solutions found, the smallest |beta| first, positive before negative.
+    """Return all solutions found, in order of |beta|, positive before negative.
 
-    Branches lead to most of them; the scan finds those on closed loops. Mirror images name their
-    original.
+    Branches lead to most of them, and the scan finds solutions on closed loops. Mirror images name
+    their original.
     """
     found: list[Constants] = []
     for system in systems:
@@ -199,7 +199,7 @@ def _close(one: Constants, two: Constants) -> bool:
 
 
 def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> UnreachableTarget:
-    """The error that names the reachable target closest to that of the system."""
+    """Return the error that names the reachable target closest to that of the system."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
         f"{system.named(system.target, digits=WANTED)}"
@@ -234,21 +234,21 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 
 
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
-    """C'(1) - 1 with C(0) = 0, or nan.
+    """Return C'(1) - 1 with C(0) = 0.
 
-    It is nan if phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    It is nan if phi(alpha x + beta) is constant, or varies too fast for the rules.
     """
     found = equations_at(SlopeSystem(phi, 0.0), log_alpha, beta, fineness)
     return math.nan if found is None else found.second
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
-    """Constants with C'(1) - 1 = target, found by the input scale only.
+    """Return constants with C'(1) - 1 = target, by choosing only the input scale.
 
-    It uses the first given shift at which this is possible, without a condition on Q'(1).
+    The first given shift for which this is possible is used, without a condition on Q'(1).
 
-    Homogeneous activations depend only on beta/alpha: values near 0 use alpha = 1 and a small
-    shift. Raises: UnreachableTarget naming the nearest slope.
+    Homogeneous activations depend only on beta/alpha; for values near 0, use alpha = 1 and a small
+    shift. Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
@@ -279,14 +279,14 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
 
 
 def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Constants:
-    """The constants at an input scale and shift that give mean 0 and variance 1."""
+    """Return the constants that give mean 0 and variance 1 at an input scale and shift."""
     return Constants(phi, alpha, beta, m.variance**-0.5, -m.mean)
 
 
 class Extreme(NamedTuple):
-    """The C'(1) - 1 nearest to a target, and log alpha there.
+    """The C'(1) - 1 nearest to a target, and log alpha at that point.
 
-    Also returns whether it is an extremum rather than the edge of the search.
+    It also states whether this is an extremum or the edge of the search.
     """
 
     excess: float
@@ -295,9 +295,9 @@ class Extreme(NamedTuple):
 
 
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float, float]]:
-    """Pairs of log alpha that bracket a crossing of C'(1) - 1 with the target.
+    """Yield pairs of log alpha that bracket a crossing of C'(1) - 1 with the target.
 
-    They are neighbours on GRID, or lie on both sides of an extremum between two neighbours.
+    They are neighbours on GRID, or points on both sides of an extremum between two neighbours.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
@@ -315,7 +315,7 @@ def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float,
 
 
 def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
-    """The extreme at a given shift."""
+    """Return the extreme at a given shift."""
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore", divide="ignore"):
         miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))
@@ -337,9 +337,9 @@ def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
 
 
 def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
-    """The constants of a homogeneous activation with alpha = 1, or an extreme.
+    """Return the constants of a homogeneous activation with alpha = 1, or an extreme.
 
-    The shift has |beta| <= LEAST_SHIFT; the extreme is as in :func:`_extreme`.
+    The shift has |beta| <= LEAST_SHIFT; the extreme is that of :func:`_extreme`.
     """
 
     def miss(beta: float) -> float:
@@ -361,9 +361,9 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
 def _crossing(
     phi: Activation, target: float, beta: float, ends: tuple[float, float]
 ) -> Constants | None:
-    """The constants with C'(1) - 1 = target between two values of log alpha.
+    """Return the constants with C'(1) - 1 = target between two values of log alpha.
 
-    It uses the first quadrature rule that a finer one confirms.
+    The result uses the first quadrature rule that a finer rule confirms.
     """
     for fineness in range(1, FINEST + 1):
         s = _scale(SlopeSystem(phi, target), beta, ends, fineness)
@@ -382,7 +382,7 @@ def _crossing(
 def _scale(
     system: SlopeSystem, beta: float, ends: tuple[float, float], fineness: int
 ) -> float | None:
-    """log alpha by Newton's method on log(C'(1) - 1), with Brent's method as a fallback."""
+    """Find log alpha by Newton's method on log(C'(1) - 1), with Brent's method as a fallback."""
     s = sum(ends) / 2
     for _ in range(8):
         found = equations_at(system, s, beta, fineness)
@@ -408,11 +408,11 @@ def _scale(
 
 
 def solve_least(phi: Activation, target: float) -> Constants:
-    """Constants with C'(1) - 1 = target and the least Q'(1) within the search range.
+    """Return constants with C'(1) - 1 = target and the smallest Q'(1) within the search range.
 
-    The search follows the curve of that slope, starting from the least Q'(1) on the scan.
+    The search follows the curve of constant slope, starting from the smallest Q'(1) on the scan.
 
-    Raises: UnreachableTarget if no scale and shift give the slope, or if Q'(1) keeps falling.
+    Raises: UnreachableTarget if no scale and shift give the slope, or if Q'(1) has no minimum.
     """
     starts: list[tuple[float, float, float]] = []
     for sheet in sheets(phi):
@@ -431,11 +431,11 @@ def solve_least(phi: Activation, target: float) -> Constants:
     found = None
     if isinstance(end, BranchEnd) and end.exact:
         s, beta = end.point.log_alpha, end.point.beta
-        beta = 0.0 if abs(beta) < ROUNDED else beta  # of odd and even functions
+        beta = 0.0 if abs(beta) < ROUNDED else beta  # odd and even functions
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
     if found is None:
         raise UnreachableTarget(
-            f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not "
-            f"attained; give q_slope a number"
+            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; give "
+            "q_slope a number"
         )
     return found

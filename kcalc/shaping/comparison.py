@@ -13,7 +13,7 @@ RESIDUAL = "residual of "
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabled):
-    """Shapings as the columns of a table.
+    """Table with one column per shaping.
 
     It shows settings, constants, and the measured value and residual of every condition.
     """
@@ -22,7 +22,7 @@ class Comparison(Tabled):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A header, then a row per setting, constant and condition; "-" marks a missing entry."""
+        """Return a header and one row per setting, constant and condition; "-" means no entry."""
         cells = (
             (
                 name,
@@ -43,9 +43,9 @@ class Comparison(Tabled):
         ]
 
     def _all(self) -> Iterator[tuple[Any, ...]]:
-        """Rows (name, a value per shaping) for settings, constants and conditions.
+        """Yield rows (name, one value per shaping) for settings, constants and conditions.
 
-        A missing value is None.
+        Missing values are None.
         """
         for name in dict.fromkeys(name for s in self.shapings for name in s.options):
             yield name, *(s.options.get(name) for s in self.shapings)
@@ -70,7 +70,7 @@ class Comparison(Tabled):
         return text_table(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """The shapings as plain data."""
+        """Return the shapings as plain data."""
         return {"shapings": [s.to_dict() for s in self.shapings]}
 
     def _repr_html_(self) -> str:

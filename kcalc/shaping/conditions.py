@@ -1,6 +1,6 @@
 """The two equations in (log alpha, beta) that a shaping method solves.
 
-They remain of the method's local conditions after eliminating gamma and delta.
+They are what remains of the method's local conditions after gamma and delta are eliminated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ UNREACHED = 1e6
 
 
 class OutOfReach(UnreachableTarget):
-    """An unreachable target.
+    """The target cannot be reached.
 
-    ``nearest``: the closest value (of C'(1) or C''(1)) that was found; ``above``: whether the
-    target is greater; ``exact``: whether the closest value is an extremum, not just the end of the
-    search.
+    ``nearest`` is the closest value of C'(1) or C''(1) that was found, and ``above`` states whether
+    the target is greater. ``exact`` states whether the closest value is an extremum, rather than
+    the end of the search.
     """
 
     def __init__(self, text: str, nearest: float, above: bool, exact: bool) -> None:
@@ -33,9 +33,10 @@ class OutOfReach(UnreachableTarget):
 
 
 def inwards(value: float, above: bool | None, digits: int = 6) -> str:
-    """``value`` with the given number of digits, rounded away from unreachable targets.
+    """Format ``value`` with ``digits`` digits, rounded away from unreachable targets.
 
-    It is rounded down if targets ``above`` it are unreachable, up if targets below it are.
+    The value is rounded down if targets ``above`` it are unreachable, and up if targets below it
+    are.
     """
     if above is None or not 0 < abs(value) < math.inf:
         return f"{value:.{digits}g}"
@@ -45,7 +46,7 @@ def inwards(value: float, above: bool | None, digits: int = 6) -> str:
 
 
 def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str:
-    """1 + excess as text, written as a sum if the excess would be lost to rounding."""
+    """Format 1 + excess, as a sum if rounding would lose the excess."""
     return (
         inwards(1 + excess, above, digits)
         if not 0 < excess < 1e-4
@@ -54,9 +55,9 @@ def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str
 
 
 class Equations(NamedTuple):
-    """Two residuals (value - target, of order one), their derivatives by (log alpha, beta).
+    """Two residuals (value - target, of order one) and their derivatives in (log alpha, beta).
 
-    ``moments``: the moments that they were computed from.
+    ``moments`` holds the moments that they were computed from.
     """
 
     first: float
@@ -67,12 +68,12 @@ class Equations(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """The larger residual."""
+        """The larger of the two residuals."""
         return max(abs(self.first), abs(self.second))
 
     @property
     def step(self) -> Pair | None:
-        """Newton's step in (log alpha, beta); None if the equations are singular."""
+        """Return Newton's step in (log alpha, beta), or None if the equations are singular."""
         (a, b), (c, d) = self.d_first, self.d_second
         determinant = a * d - b * c
         if determinant == 0:
@@ -96,7 +97,7 @@ class EquationPair(Protocol):
     def target(self) -> float: ...
     @property
     def order(self) -> int:
-        """The highest derivative of phi that is needed."""
+        """The highest derivative of phi that the equations use."""
         ...
 
     @property
@@ -110,26 +111,26 @@ class EquationPair(Protocol):
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
-        """The condition for a target, rounded as in :func:`inwards`."""
+        """Describe the condition for a target, rounded as in :func:`inwards`."""
         ...
 
     def value(self, target: float) -> float:
-        """The number in that condition."""
+        """Return the number in that condition."""
         ...
 
     def at(self, target: float) -> EquationPair:
-        """The same equations with another target."""
+        """Return the same equations with another target."""
         ...
 
     def equations(self, m: Moments) -> Equations: ...
     def surfaces(
         self, variance: Any, excess: Any, turn: Any, tilt: Any, bend: Any
     ) -> tuple[Any, Any]:
-        """(first residual, the quantity that is to equal ``target``) for arrays of moments."""
+        """Return (first residual, quantity that must equal ``target``) for arrays of moments."""
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """A function of the shift whose zeros are the starts of branches.
+        """A function of the shift whose zeros are the starting points of branches.
 
         A branch starts at its shift as alpha -> 0. The arguments are phi', phi'', phi''' at the
         shift.
@@ -137,11 +138,11 @@ class EquationPair(Protocol):
         ...
 
     def first_scale(self, ratio: float) -> float:
-        """alpha to leading order in the target, with ``ratio`` = |phi'/phi''| at that shift."""
+        """Return alpha to leading order in the target; ``ratio`` is |phi'/phi''| at that shift."""
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:
-        """(gamma, delta)."""
+        """Return (gamma, delta)."""
         ...
 
 
@@ -207,9 +208,9 @@ class SlopeSystem:
 
 
 class LeastQSlope(SlopeSystem):
-    """C'(1) - 1 = ``target`` and the least Q'(1), with the two equations swapped.
+    """C'(1) - 1 = ``target`` and the smallest Q'(1), with the two equations swapped.
 
-    The second equation measures Q'(1) above a bound that no activation reaches.
+    The second equation measures Q'(1) relative to a bound that no activation reaches.
     """
 
     def equations(self, m: Moments) -> Equations:
@@ -225,7 +226,8 @@ class CurvatureSystem:
 
     gamma and delta ensure Q(1) = 1 and C'(1) = 1.
 
-    ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
+    ``side`` is the sign of the mean of the transformed activation; the squared mean is E f'^2 - Var
+    f.
     """
 
     phi: Activation

@@ -1,6 +1,6 @@
-"""The constants that a shaping method finds for activations, and their table.
+"""The constants that a shaping method finds for activations, and a table of them.
 
-The table lists them by node or by activation name.
+The table lists constants by node or by activation name.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ class Constants(Tabled):
 
     @property
     def alpha(self) -> float | None:
-        """The input scale."""
+        """Input scale."""
         return self.input_scale
 
     @property
     def beta(self) -> float | None:
-        """The input shift."""
+        """Input shift."""
         return self.input_shift
 
     @property
     def gamma(self) -> float | None:
-        """The output scale, called gamma in [DKS sec. 18.1].
+        """Output scale, called gamma in [DKS sec. 18.1].
 
-        The gamma of weights is a different quantity: :attr:`WeightScaling.gamma`.
+        The gamma of weights is a different quantity; see :attr:`WeightScaling.gamma`.
         """
         return self.output_scale
 
     @property
     def delta(self) -> float | None:
-        """The output shift, added before the output scale."""
+        """Output shift, added before the output scale is applied."""
         return self.output_shift
 
     @cached_property
     def transformed(self) -> Activation:
-        """The transformed activation."""
+        """Transformed activation."""
         given = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
         phi = self.activation if self.negative_slope is None else leaky_relu(self.negative_slope)
         return phi.transformed(
@@ -76,7 +76,7 @@ class Constants(Tabled):
         )
 
     def describe(self) -> str:
-        """The transformed activation in one line.
+        """Describe the transformed activation in one line.
 
         Returns
         -------
@@ -126,12 +126,12 @@ class Constants(Tabled):
         return [("activation", self.activation.name), *given]
 
     def to_dict(self) -> dict[str, Any]:
-        """The constants as plain data.
+        """Return the constants as plain data.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
@@ -151,7 +151,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @cached_property
     def distinct(self) -> tuple[Constants, ...]:
-        """Every set of constants once, in the order of the nodes."""
+        """Distinct sets of constants, in the order of the nodes."""
         return tuple(dict.fromkeys(self.by_node.values()))
 
     @property
@@ -161,7 +161,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @property
     def edits(self) -> list[str]:
-        """A description of the change at every node."""
+        """Describe the change at every node."""
         texts = {k: f"{k.activation.name} -> {k.describe()}" for k in self.distinct}
         return [f"{node}: {texts[k]}" for node, k in self.by_node.items()]
 
@@ -185,7 +185,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return found[0]
 
     def __iter__(self) -> Iterator[Any]:
-        """The names of activations, replaced by node names where an activation has several sets."""
+        """Iterate over activation names; if a name has several sets, use its nodes instead."""
         for name, found in self._by_name.items():
             if len(found) == 1:
                 yield name
@@ -199,14 +199,14 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return is_key(key, self.by_node) or is_key(key, self._by_name)
 
     def columns(self) -> tuple[str, ...]:
-        """The constants that are set, in the order of their table."""
+        """Names of the constants that are set, in the order of the table."""
         return tuple(
             name for name in COLUMNS if any(getattr(k, name) is not None for k in self.distinct)
         )
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A header, then a row per activation and set of constants."""
+        """Return a header, and one row per activation and set of constants."""
         columns = self.columns()
         known = [(name, k) for name, found in self._by_name.items() for k in found]
         cells = (
@@ -239,7 +239,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
 
 def constants_of(network: Network, rule: Callable[[Activation], Constants]) -> ConstantsTable:
-    """The constants of all activations of a network, with one call of the rule per activation."""
+    """Return the constants of all activations; the rule is called once per activation."""
     phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
     solved = {phi: rule(phi) for phi in dict.fromkeys(phis.values())}
     return ConstantsTable({node: solved[phi] for node, phi in phis.items()})

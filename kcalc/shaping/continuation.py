@@ -1,9 +1,10 @@
 """Arc-length continuation of a branch of solutions.
 
-It follows the curve where the first equation holds, until the curve meets a target or turns back.
+It follows the curve on which the first equation holds, until the curve reaches a target or turns
+back.
 
-Solvers that step in the target stop before a fold, where the target is extremal. Along the arc
-length a fold is an ordinary point.
+Solvers that take steps in the target stop before a fold, where the target is extremal. In terms of
+arc length, a fold is an ordinary point.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from ..foundation.rootfinding import zero_between
 from .conditions import EquationPair
 from .solver import NewtonPoint, equations_at, inside
 
-STRIDE = 0.08  # of length
-SOLVED = 1  # the least fineness of the rules used here
+STRIDE = 0.08  # step length
+SOLVED = 1  # smallest fineness of the rules used here
 STEPS = 240
 
 
 @dataclass(frozen=True)
 class BranchEnd:
-    """The last point of a curve, and the target there.
+    """The last point of a curve, and its target.
 
-    ``exact``: whether the target is an extremum, not just the end of the search.
+    ``exact`` states whether the target is an extremum, rather than the end of the search.
     """
 
     system: EquationPair
@@ -36,9 +37,9 @@ class BranchEnd:
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """A point of the curve, its target, and the direction of the curve there.
+    """A point of the curve, its target, and the direction of the curve at the point.
 
-    The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target in that
+    The direction is in (log alpha, beta/unit), and ``rise`` is the derivative of the target in that
     direction.
     """
 
@@ -56,10 +57,10 @@ def _place(
     like: tuple[float, float] | None,
     across: tuple[float, float] | None,
 ) -> BranchPoint | None:
-    """The point of the curve near (s, beta), or None.
+    """Return the point of the curve near (s, beta), or None.
 
-    The search goes in the direction ``across`` (default: the gradient); the tangent is oriented
-    like ``like``.
+    The search goes in the direction ``across`` (default: the gradient), and the tangent has the
+    orientation of ``like``.
     """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)
     for _ in range(20):
@@ -88,7 +89,7 @@ def _place(
 
 
 def _ahead(system: EquationPair, here: BranchPoint, length: float) -> BranchPoint | None:
-    """The point of the curve at a given length along the tangent."""
+    """Return the point of the curve at a given length along the tangent."""
     d = here.direction
     return _place(
         system,
@@ -100,9 +101,9 @@ def _ahead(system: EquationPair, here: BranchPoint, length: float) -> BranchPoin
 
 
 def follow_branch(system: EquationPair, start: NewtonPoint) -> NewtonPoint | BranchEnd | None:
-    """Walk from ``start`` towards the system's target.
+    """Follow the curve from ``start`` towards the system's target.
 
-    Returns: the point with that target, or the end of the curve; None if the curve cannot be
+    Return the point with that target, the end of the curve, or None if the curve cannot be
     followed.
     """
     here = _place(system, start.log_alpha, start.beta, None, None)
@@ -138,9 +139,9 @@ def follow_branch(system: EquationPair, start: NewtonPoint) -> NewtonPoint | Bra
 def _zero(
     system: EquationPair, here: BranchPoint, length: float, quantity: Callable[[BranchPoint], float]
 ) -> float | None:
-    """The distance along the curve, up to ``length``, at which a quantity vanishes.
+    """Return the distance along the curve, up to ``length``, at which a quantity vanishes.
 
-    None if rounding changes the quantity as much as the curve does, far out on a tail.
+    Return None if the quantity changes as much by rounding as along the curve, far out on a tail.
     """
 
     def value(t: float) -> float:

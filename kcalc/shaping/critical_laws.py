@@ -1,13 +1,14 @@
-"""Laws of depth at criticality, where the map of cosines has slope 1 at its fixed point 1.
+"""Power laws in depth at criticality, where the map of cosines has slope 1 at its fixed point 1.
 
 With ``R(1 - u) = 1 - u + k u^(1+s)``, ``p = 1/s`` and ``A = (s k)^(-p)``, after L blocks
 
     1 - c ~ A L^-p,    dc_L / dc_0 ~ G L^-(p+1),    Theta(c) / Theta(1) -> 1 / (p + 2).
 
 Let Psi be the Abel function of R, ``Psi(u_1) = Psi(u_0) + 1``. Near 0 it is ``u^-s / (s k)``, so
-``G = |Psi'(u_0)| k A^(1+s)``. ``Psi'(u_0)`` is the product of slopes along the way to a small u
-times ``Psi'(u)``, whose corrections are powers of ``h = u^s``; they are extrapolated to h = 0. The
-part of block l in the tangent kernel is ``(l / L)^(p+1)`` times that at c = 1, hence the ratio.
+``G = |Psi'(u_0)| k A^(1+s)``. ``Psi'(u_0)`` is the product of slopes along the path to a small u,
+times ``Psi'(u)``. The corrections to ``Psi'(u)`` are powers of ``h = u^s``; they are extrapolated
+to h = 0. Block l contributes ``(l / L)^(p+1)`` times its value at c = 1 to the tangent kernel,
+which gives the ratio.
 """
 
 from __future__ import annotations
@@ -26,31 +27,32 @@ from ..maps.maps import Approximable, Assumption
 LEAST_STEPS = 32
 MOST_STEPS = 4096
 AGREED = 1e-9  # relative difference of two extrapolations that ends the iteration
-TRUSTED = 1e-5  # above this difference there is no result
-SETTLED = 1e-14  # relative change of q that counts as none
-NEARLY = 1e-3  # distance of the rate of q from 1 below which it may be half-stable
-TOUCHING = 1e-12  # |log f(q) / q| that counts as a fixed point
-AT_REST = 1e-6  # relative distance of the start from it that counts as none
+TRUSTED = 1e-5  # above this difference, return no result
+SETTLED = 1e-14  # smaller relative changes of q count as 0
+NEARLY = 1e-3  # if |rate of q - 1| is smaller, q may be half-stable
+TOUCHING = 1e-12  # |log f(q) / q| below it counts as a fixed point
+AT_REST = 1e-6  # relative distance below which q starts at the fixed point
 
 
 @dataclass(frozen=True)
 class CosineLaw(Shown, Approximable):
-    """The power laws of depth L at criticality; nan where there is none.
+    """Power laws in depth L at criticality; values are nan if there is no law.
 
     Attributes
     ----------
     limit
         The limit of the cosine of two inputs.
     exponent
-        That of the distance from the limit, ``prefactor * L^exponent``: -1 for smooth activations,
-        -2 for kinked ones.
+        The exponent of the distance from the limit, ``prefactor * L^exponent``: -1 for smooth
+        activations and -2 for kinked activations.
     prefactor
-        Its factor A.
+        The factor A of this power law.
     derivative_exponent
-        The exponent of the derivative of the cosine after L blocks by that before them, ``exponent
-        - 1``.
+        The exponent of the derivative of the cosine after L blocks with respect to the initial
+        cosine, ``exponent - 1``.
     derivative_prefactor
-        Its factor G, which depends on the start; nan if the map of cosines changes while q grows.
+        The factor G of that power law, which depends on the start; nan if the map of cosines
+        changes while q grows.
     tangent_ratio
         The limit of ``Theta(c) / Theta(1)`` of the tangent kernel, ``1 / (2 - exponent)``.
 
@@ -68,9 +70,10 @@ class CosineLaw(Shown, Approximable):
 def derivative_prefactor(
     block: Any, start: tuple[float, float], law: tuple[float, float], scaled: bool
 ) -> float:
-    """G of two inputs with (q, cosine) ``start``; nan if it is not found.
+    """Return G for two inputs with (q, cosine) ``start``; nan if it is not found.
 
-    ``law``: (s, k). ``scaled``: whether q grows or vanishes, and the map does not depend on it.
+    ``law`` is (s, k). ``scaled`` states whether q grows or vanishes while the map does not depend
+    on it.
     """
     (power, k), (q, x) = law, start
     maps, (node,) = block.map(block.output), block.block.inputs
@@ -101,7 +104,7 @@ def derivative_prefactor(
 
 
 def _at_zero(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(value at h = 0, relative error) of a power series in h, by Neville's scheme."""
+    """Return (value at h = 0, relative error) of a power series in h, by Neville's scheme."""
     if len(rows) < 3:
         return math.nan, math.inf
     h, row = np.array(rows[-7:]).T
@@ -118,7 +121,7 @@ def _at_zero(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class HalfStable:
-    """A fixed point q that attracts from one side; slopes there are ``1 + tilt / l``."""
+    """A fixed point q that attracts from one side; slopes near it are ``1 + tilt / l``."""
 
     q: float
     tilt: float
@@ -126,9 +129,9 @@ class HalfStable:
 
 
 def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable | None:
-    """The half-stable fixed point of q near ``q``, where ``rate`` is about 1; None if none.
+    """Return the half-stable fixed point near ``q``, where ``rate`` is about 1, or None.
 
-    ``start``: the q value of the inputs.
+    ``start`` is the q value of the inputs.
     """
     if abs(rate - 1) > NEARLY:
         return None
@@ -141,7 +144,7 @@ def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable |
         return (8 * one - two) / (12 * h)
 
     centre, h = math.log(q), 1e-3
-    bend = (moved(centre + h) - 2 * moved(centre) + moved(centre - h)) / h**2  # of log q
+    bend = (moved(centre + h) - 2 * moved(centre) + moved(centre - h)) / h**2  # in log q
     if abs(bend) < 1e-7:  # neutral, as for homogeneous activations
         return None
     width = 10 * max(abs(rate - 1) / abs(bend), 1e-3)

@@ -1,13 +1,13 @@
-"""Critical points of chains of equal layers: weights and biases that keep gradients.
+"""Critical points of chains of equal layers: weights and biases that preserve gradients.
 
-A layer has weights of variance sigma_w^2 / fan-in, biases of variance sigma_b^2 and the activation
-phi. Its Q map ``f(q) = sigma_w^2 E phi(sqrt(q) z)^2 + sigma_b^2`` has a fixed point q*. Small
-changes of q, and distances of cosines from 1, are multiplied per layer by
+A layer has weights of variance sigma_w^2 / fan_in, biases of variance sigma_b^2 and the activation
+phi. Its Q map ``f(q) = sigma_w^2 E phi(sqrt(q) z)^2 + sigma_b^2`` has a fixed point q*. Each layer
+multiplies small changes of q, and small distances of cosines from 1, by
 
     chi_parallel = f'(q*),    chi_perpendicular = sigma_w^2 E phi'(sqrt(q*) z)^2 = C'(1)
 
-On the edge of chaos chi_perpendicular = 1. At a half-stable point chi_parallel = 1 as well, so q*
-attracts from one side only: with ``a = |f''(q*)| / 2``, ``|q - q*| ~ 1 / (a l)`` in depth l.
+On the edge of chaos, chi_perpendicular = 1. At a half-stable point, chi_parallel = 1 as well, so q*
+attracts from one side only: with ``a = |f''(q*)| / 2``, ``|q - q*| ~ 1 / (a l)`` at depth l.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LAYERS = Assumption(
     "a chain of many equal wide layers of independent Gaussian weights and biases",
     "convention",
 )
-POINTS = 160  # of the search for half-stable points
-SEEN = 1e-9  # chi_parallel - 1 above which its sign is not rounding
-MARGINAL = 1e-10  # of chi_parallel - 1 at the point found
+POINTS = 160  # number of points in the search for half-stable points
+SEEN = 1e-9  # smaller values of |chi_parallel - 1| are rounding errors
+MARGINAL = 1e-10  # tolerance of chi_parallel - 1 at the result
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,11 +51,11 @@ class CriticalPoint(Shown, Approximable):
     kind
         "edge" or "half-stable".
     sigma_w
-        The standard deviation of weights times sqrt(fan-in).
+        The standard deviation of the weights times sqrt(fan_in).
     sigma_b
         The standard deviation of biases.
     q
-        q*, the mean square of pre-activations.
+        The fixed point q*, the mean square of the pre-activations.
     chi_parallel
         The slope of the Q map of a layer at q*: 1 at half-stable points.
     curvature
@@ -74,10 +74,10 @@ class CriticalPoint(Shown, Approximable):
 
     @property
     def stability(self) -> str:
-        """How q near q* moves with depth.
+        """Stability of q* with depth.
 
-        "attracting", "repelling", "neutral", or "attracting from below" and "attracting from
-        above" at half-stable points.
+        It is "attracting", "repelling" or "neutral", or at half-stable points "attracting from
+        below" or "attracting from above".
         """
         if abs(abs(self.chi_parallel) - 1) > MARGINAL:
             return "attracting" if abs(self.chi_parallel) < 1 else "repelling"
@@ -91,12 +91,12 @@ class CriticalPoint(Shown, Approximable):
         return [("", "value"), ("activation", self.activation.name), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return all results as plain data.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         names = ("kind", "sigma_w", "sigma_b", "q", "chi_parallel", "curvature", "stability")
@@ -118,12 +118,12 @@ def critical_point(
     q: float | None = None,
     sigma_b: float | None = None,
 ) -> CriticalPoint:
-    """Weights and biases at which a chain of equal layers keeps gradients.
+    """Find weights and biases at which a chain of equal layers preserves gradients.
 
-    A layer is Affine(sigma_w, sigma_b), then the activation. On the edge of chaos the slope of its
+    A layer is Affine(sigma_w, sigma_b), then the activation. On the edge of chaos, the slope of its
     C map at 1 is 1 at the fixed point q*: ``sigma_w^2 E phi'(sqrt(q*) z)^2 = 1``. The edge is a
-    curve; ``q`` or ``sigma_b`` selects a point. At a half-stable point the slope of the Q map is 1,
-    too: ``E phi phi'' = 0``. Such points are isolated.
+    curve; ``q`` or ``sigma_b`` selects a point on it. At a half-stable point, the slope of the Q
+    map is also 1: ``E phi phi'' = 0``. Such points are isolated.
 
     Parameters
     ----------
@@ -132,21 +132,21 @@ def critical_point(
     kind
         "half-stable" or "edge".
     q
-        q* of a point of the edge, in [1e-6, 2e4].
+        The fixed point q* of a point on the edge, in [1e-6, 2e4].
     sigma_b
-        The standard deviation of biases of a point of the edge, >= 0. If several points have it,
-        the one of smallest q* is returned.
+        The standard deviation of the biases of a point on the edge, >= 0. If several points have
+        this value, the point with the smallest q* is returned.
 
     Returns
     -------
     CriticalPoint
-        A :class:`kcalc.shaping.CriticalPoint`. If there are several half-stable points, it is the
-        one of smallest q*, and ``assumptions`` list the others.
+        The critical point. If there are several half-stable points, the point with the smallest q*
+        is returned, and ``assumptions`` list the others.
 
     Raises
     ------
     KcalcError
-        For activations that jump or are linear, bad numbers, and values that do not belong to
+        If the activation jumps or is linear, a number is invalid, or a value does not belong to
         ``kind``.
     UnreachableTarget
         If there is no such point.
@@ -170,15 +170,15 @@ def critical_point(
     choice(kind, "kind", KINDS)
     if kind == "edge":
         if (q is None) == (sigma_b is None):
-            raise KcalcError("the edge of chaos is a curve; choose a point of it by q or sigma_b")
+            raise KcalcError("the edge of chaos is a curve; choose a point on it by q or sigma_b")
         point = edge(phi, q=q, sigma_b=sigma_b)
         return _found(phi, kind, point.q, point.sigma_w**2, point.sigma_b**2, ())
     if q is not None or sigma_b is not None:
-        raise KcalcError("a half-stable point is isolated: q and sigma_b select points of the edge")
+        raise KcalcError("a half-stable point is isolated: omit q and sigma_b, or use kind='edge'")
     if phi.degree is not None:
         raise UnreachableTarget(
             f"{phi.name} has no half-stable point: it is homogeneous, so its Q map is a power of "
-            "q; kind='edge' gives its critical point"
+            "q; use kind='edge' for its critical point"
         )
     first, *others = _half_stable(phi)
     notes = tuple(
@@ -205,13 +205,13 @@ def _found(
 
 
 def _excess(phi: Activation, log_q: float) -> float:
-    """chi_parallel - 1 on the edge of chaos at q*."""
+    """Return chi_parallel - 1 on the edge of chaos at q*."""
     q = math.exp(log_q)
     return variances(phi, q)[0] * float(phi.q_slope(q)) - 1
 
 
 def _half_stable(phi: Activation) -> list[float]:
-    """All q* of half-stable points, in increasing order. Raises: UnreachableTarget."""
+    """Return all q* of half-stable points, in increasing order. Raises: UnreachableTarget."""
     known: list[tuple[float, float]] = []
     for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), POINTS):
         try:
@@ -226,7 +226,7 @@ def _half_stable(phi: Activation) -> list[float]:
             continue
         root = math.exp(zero_between(lambda s: _excess(phi, s), low, high, 1e-15, rtol=1e-14))
         if abs(_excess(phi, math.log(root))) > MARGINAL:
-            continue  # a jump of the difference, not a zero
+            continue  # the difference jumps over 0
         (biased if variances(phi, root)[1] < 0 else roots).append(root)
     if roots:
         return roots
@@ -237,5 +237,6 @@ def _half_stable(phi: Activation) -> list[float]:
         f"[{LEAST_Q:g}, {LARGEST_Q:g}] on the edge of chaos"
     )
     raise UnreachableTarget(
-        f"{phi.name} has no half-stable point: {why}; kind='edge' gives points of the edge of chaos"
+        f"{phi.name} has no half-stable point: {why}; use kind='edge' for points on the edge of "
+        "chaos"
     )

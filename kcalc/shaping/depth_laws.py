@@ -1,19 +1,19 @@
-"""Laws of depth of a repeated block: growth of the stream, limits of cosines and gradients.
+"""Laws in depth of a repeated block: growth of the stream, limits of cosines and gradients.
 
 The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input
-(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add:
+(without tokens, of two inputs). With plain shortcuts, ``x + f(x)``, branches add to the stream:
 
     q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b.
 
-Here b and d are the mean square and the covariance that branches add. So x tends to a fixed point
-of B, ``B(x*) = x*``. With s the slope there, over many blocks L:
+Here b and d are the mean square and the covariance that branches add. Therefore x tends to a fixed
+point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
 
     a = 0:   q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
     a < 1:   q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
     a = 1:   q is multiplied by a factor per block, and so are distances and gradients.
 
 Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
-gradients. If that grows as ``m q^h`` (saturating functions instead of norms), gradients are
+gradients. If that grows as ``m q^h`` (with saturating functions instead of norms), gradients are
 stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
 until q vanishes or diverges (:mod:`.drifting_streams`).
 
@@ -22,7 +22,7 @@ If the map R of cosines has slope 1 at its limit 1, distances fall as a power of
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
 
-:mod:`.critical_laws` continues to the derivatives of cosines and to tangent kernels.
+:mod:`.critical_laws` extends this to the derivatives of cosines and to tangent kernels.
 """
 
 from __future__ import annotations
@@ -73,66 +73,67 @@ from .q_limits import length_scale
 from .residual_blocks import needed
 
 Node = Hashable
-LARGE = 1e10  # q at which limits are read
-APART = 1e3  # between two of them, which give the power of q
-WHOLE = 1e-4  # powers this close to 0 or 1 are rounded to them
+LARGE = 1e10  # q at which limits are evaluated
+APART = 1e3  # ratio of two such q, which give the power of q
+WHOLE = 1e-4  # powers this close to 0 or 1 are rounded
 SETTLED = 1e-13
 ROUNDED = 1e-15
-BLOCKS = 300  # blocks that are iterated one by one
+BLOCKS = 300  # largest number of blocks that are iterated one by one
 FARTHEST = 1e8  # q (or 1/q) at which a stream counts as growing (or vanishing)
 MODES = 1e-3  # tolerance for the powers of the two modes of gradients
 NEAREST = 1e-8  # 1 - x at which the search for fixed points of B ends
-SPREAD = 0.05  # difference of the last two local powers of distances, above which there is no law
-LOOSE = 1e-3  # the error of a limit of cosines above which an error is raised
+SPREAD = 0.05  # largest difference of the last two local powers of distances
+LOOSE = 1e-3  # a larger error of the limit of cosines raises an error
 
 
 @dataclass(frozen=True)
 class DepthLaws(Shown, Approximable):
-    """Laws of many copies of a block.
+    """Laws in depth of many copies of a block.
 
     Attributes
     ----------
     law
-        "settles"; "linear" growth; "power", growth or decay as a power of depth; "logarithmic", as
-        a power of its logarithm; "exponential", a factor per block.
+        "settles"; "linear" growth; "power" (growth or decay as a power of depth); "logarithmic" (a
+        power of the logarithm of depth); or "exponential" (a factor per block).
     q
-        The mean square that the stream settles at, else nan.
+        The mean square at which the stream settles, otherwise nan.
     growth
-        For a linear stream, the limit of the increment per block. For an exponential one, the
-        factor per block (below 1 it vanishes). For powers, the amplitude A of ``A L^exponent`` or
-        ``A (ln L)^exponent``. If q settles, the factor per block of the distance from its limit.
+        For a linear stream, the limit of the increment per block. For an exponential stream, the
+        factor per block; if it is below 1, the stream vanishes. For powers, the amplitude A of ``A
+        L^exponent`` or ``A (ln L)^exponent``. If q settles, the factor per block of its distance
+        from the limit.
     exponent
-        1 for linear growth, below 0 for streams that vanish, nan for others.
+        1 for linear growth, negative for streams that vanish as a power, nan if no power applies.
     cosine
-        The limit x* of token cosines, or without tokens of the c of two inputs. If q vanishes or
-        diverges, it may depend on the start; ``assumptions`` then say so.
+        The limit x* of token cosines or, without tokens, of the cosine of two inputs. If q vanishes
+        or diverges, the limit may depend on the start; ``assumptions`` then say so.
     gradient_mean
         The factor by which a block multiplies the mean mode of squared gradients in the backward
         pass. For linear and power laws, it is the power of ``L / l`` by which gradients grow from
-        depth L back to depth l (below 0 they shrink). If ``gradient_stretch`` is a number g > 0,
-        they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
+        depth L back to depth l; they shrink if it is negative. If ``gradient_stretch`` is a number
+        g > 0, gradients change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
     gradient_difference
-        The same for the difference mode. Without tokens there is one mode.
+        The same for the difference mode. Without tokens there is only one mode.
     slope
-        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B.
-        Above 1, nearly equal tokens separate and x* lies below 1.
+        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B. If
+        it exceeds 1, nearly equal tokens separate and x* lies below 1.
     cosine_rate
-        The factor per block of the distance from ``cosine``, 1 at criticality.
+        The factor per block of the distance from ``cosine``; 1 at criticality.
     correlation_depth
-        The number of blocks over which that distance shrinks by a factor e, infinite at
+        The number of blocks over which that distance shrinks by a factor of e; infinite at
         criticality.
     cosine_prefactor
-        At criticality distances fall as ``cosine_prefactor * L^cosine_exponent``. The prefactor is
-        nan if it depends on the start though the limit does not.
+        At criticality, distances decay as ``cosine_prefactor * L^cosine_exponent``. The prefactor
+        is nan if it depends on the start although the limit does not.
     cosine_exponent
-        The exponent of that power of depth, nan if the rate is not 1.
+        The exponent of that power of depth; nan if the rate is not 1.
     derivative_prefactor
         If cosines approach 1 at criticality, the derivative of the cosine of two inputs after L
-        blocks by that before them is ``derivative_prefactor * L^(cosine_exponent - 1)``; it depends
-        on the start. Otherwise nan.
+        blocks with respect to the initial cosine is ``derivative_prefactor * L^(cosine_exponent -
+        1)``. It depends on the start. Otherwise nan.
     tangent_ratio
-        There, the limit of ``Theta(c) / Theta(1)`` of the tangent kernel of L blocks; otherwise
-        nan.
+        If cosines approach 1 at criticality, the limit of ``Theta(c) / Theta(1)`` of the tangent
+        kernel of L blocks; otherwise nan.
 
     """
 
@@ -162,9 +163,9 @@ class DepthLaws(Shown, Approximable):
 
     @property
     def cosine_law(self) -> CosineLaw:
-        """The power law of cosines at criticality, and those of derivatives and tangent kernels.
+        """The power laws of cosines, derivatives and tangent kernels at criticality.
 
-        Its numbers are nan if cosines approach their limit exponentially.
+        The values are nan if cosines approach their limit exponentially.
         """
         known = math.isfinite(self.tangent_ratio) or math.isfinite(self.derivative_prefactor)
         power = self.cosine_exponent - 1 if known else math.nan
@@ -186,9 +187,10 @@ class DepthLaws(Shown, Approximable):
 
     @property
     def correlation_depth(self) -> float:
-        """The number of blocks over which distances from the limit of cosines shrink by a factor e.
+        """Number of blocks over which distances from the limit of cosines shrink by a factor of e.
 
-        Infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` give the law.
+        It is infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` give the
+        law.
         """
         return float(length_scale(np.asarray(self.cosine_rate)))
 
@@ -196,14 +198,14 @@ class DepthLaws(Shown, Approximable):
 def depth_laws(
     block: Network, tokens: int | None = None, token_cosine: float = 0.0, q: float = 1.0
 ) -> DepthLaws:
-    """The laws of infinitely many copies of a block.
+    """Find the laws of infinitely many copies of a block.
 
-    The initial cosine and mean square select the limit if there are several.
+    If there are several limits, the initial cosine and mean square select one.
 
     Parameters
     ----------
     block
-        A network with one input and one output, or one that repeats a block.
+        A network with one input and one output, or a network that repeats a block.
     tokens
         The number of tokens of an input, for blocks with attention over exchangeable tokens.
     token_cosine
@@ -214,22 +216,22 @@ def depth_laws(
     Returns
     -------
     DepthLaws
-        The laws by which cosines, sizes and gradients approach their limits.
+        The laws of approach for cosines, sizes and gradients.
 
     Raises
     ------
     KcalcError
-        For networks with several inputs or outputs that repeat no block, for attention that
-        distinguishes tokens, for streams that follow none of the laws, and as
-        :func:`kcalc.node_values` does.
+        If the network has several inputs or outputs and repeats no block, attention distinguishes
+        tokens, or the stream follows none of the laws. Also raises the errors of
+        :func:`kcalc.node_values`.
 
     """
     found = _Block(repeated_block(block), tokens)
     given = read_tokens(tokens, token_cosine if tokens is not None else None)
     if given is not None and tells_tokens_apart(found.network, tokens):
         raise KcalcError(
-            "depth_laws needs attention that keeps tokens exchangeable: causal masks, rotary "
-            "embeddings and class tokens do not; build the network with causal=False"
+            "depth_laws needs attention that keeps tokens exchangeable, unlike causal masks, "
+            "rotary embeddings and class tokens; build the network with causal=False"
         )
     start, size = one_cosine(token_cosine, "token_cosine"), float(one_q(q))
     if given is not None:
@@ -241,7 +243,7 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), and its branches. Its input is fresh, as between blocks."""
+    """A block as a map of (q, x), and its branches; its input is fresh, as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
@@ -249,25 +251,25 @@ class _Block:
         self.network = between_blocks(block)
         self.given: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self.assumptions: tuple[Assumption, ...] = ()
-        # also of what the next block reads
+        # includes the values that the next block reads
         self.varying = tuple(varying_values(chain(block, block)))
 
     def check(self, q: float, x: float) -> None:
-        """Reject blocks whose output needs more than (q, x), for example nonzero channel means."""
+        """Reject blocks whose output depends on more than (q, x), such as nonzero channel means."""
         check_repeats(self.block, q, x, lambda block, q, x: _Block(block, self.tokens).step(q, x))
 
     def check_gradients(self, q: float, x: float) -> None:
-        """Reject attention without gradients before computing anything else."""
+        """Reject attention without gradients before any other computation."""
         try:
             self.gradient(self.output, q, x)
         except KcalcError as error:
             raise KcalcError(
-                "laws of depth need exact gradients of a block; kc.depth_profile of many blocks "
-                f"accepts sampling=kc.Sampling() instead: {error}"
+                "laws of depth need exact gradients of a block; use kc.depth_profile of many "
+                f"blocks, which accepts sampling=kc.Sampling(), instead: {error}"
             ) from None
 
     def values(self, q: float, x: float) -> Any:
-        """The values of all nodes."""
+        """Return the values of all nodes."""
         if self.tokens is None:
             found = node_values(self.network, x, q=q)
         else:
@@ -276,36 +278,36 @@ class _Block:
         return found
 
     def size(self, values: Any, node: Node) -> tuple[float, float]:
-        """(q, x) of a node."""
+        """Return (q, x) of a node."""
         value = values[node]
         cosine = value.c if self.tokens is None else value.token_cosine1
         return float(value.q1), float(cosine)
 
     def step(self, q: float, x: float) -> tuple[float, float]:
-        """The stream after the block."""
+        """Return (q, x) of the stream after the block."""
         return self.size(self.values(q, x), self.output)
 
     def map(self, node: Node) -> Any:
-        """The map of x from the input of the block to a node."""
+        """Return the map of x from the input of the block to a node."""
         network = self.upto(node)
         if self.tokens is None:
             return c_map(network)
         return token_map(network, self.tokens)
 
     def upto(self, node: Node) -> Network:
-        """The part of the block that computes a node."""
+        """Return the part of the block that computes a node."""
         return needed(self.network.steps(), (node,))
 
     def attractor(self, q: float, x: float) -> float:
-        """The limit of the cosine over many blocks, starting from x, at fixed q."""
+        """Return the limit of the cosine over many blocks, starting from x, at fixed q."""
         return _attractor(lambda u: 1 - self.step(q, 1 - u)[1] - u, x)
 
     def slope(self, q: float) -> float:
-        """The slope at 1 of the map of x through the block."""
+        """Return the slope at 1 of the map of x through the block."""
         return float(self.map(self.output).derivative(1)(1.0, q))
 
     def gradient(self, node: Node, q: float, x: float) -> tuple[float, float]:
-        """Both modes of the squared gradient from a node to the input of the block."""
+        """Return both modes of the squared gradient from a node to the input of the block."""
         own = None if self.tokens is None else x
         found = gradients(self.upto(node), q, tokens=self.tokens, token_cosine=own)
         if found.mean is None:
@@ -315,7 +317,7 @@ class _Block:
 
     @cached_property
     def branches(self) -> list[tuple[Node, float]]:
-        """The branches of all sums of the trunk, with their squared weights."""
+        """Branches of all sums of the trunk, with their squared weights."""
         sums = trunk_sums(self.network)
         return [(node, float(w) ** 2) for _, parts in sums.values() for node, w in parts]
 
@@ -330,7 +332,7 @@ class _Block:
         return stream == self.output and self.output != self.entry
 
     def added(self, q: float, x: float) -> tuple[float, float]:
-        """(b, u): the mean square that branches add, and 1 - B(x)."""
+        """Return (b, u): the mean square that branches add, and 1 - B(x)."""
         values = self.values(q, x)
         parts = [(weight, *self.size(values, node)) for node, weight in self.branches]
         b = sum(weight * size for weight, size, _ in parts)
@@ -342,7 +344,7 @@ class _Block:
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
     def pull(self, q: float, x: float) -> float:
-        """The slope of B at x."""
+        """Return the slope of B at x."""
         if x == 1:
             values = self.values(q, x)
             sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
@@ -363,8 +365,8 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         if block.network.nodes_of(Attend):
             why = (
                 f"the scores of node {block.network.nodes_of(Attend)[0]!r} grow with it, until "
-                "every row attends to a single token, for which there is no law; put a norm "
-                "before attention, or keep q by net.normalised()"
+                "every row attends to a single token, and no law is known for this; put a norm "
+                "before attention, or keep q with net.normalised()"
             )
         raise KcalcError(f"the stream of this block diverges, and at large q: {why}") from None
     power = math.log(high / low) / math.log(APART)
@@ -380,16 +382,16 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
     notes = list(block.assumptions)
     if abs(drift / k - 1) > SAME:
-        text = f"limits are read at q = {LARGE:g}, where they still change: the law is approximate"
+        text = f"limits are taken at q = {LARGE:g}, where they still change: the law is approximate"
         notes.append(Assumption("network", text, "heuristic"))
     exponent = 1 / (1 - power)
     amplitude = k if power == 0 else ((1 - power) * k) ** exponent
     modes, later = (block.pushed(q, x, power) for q in (LARGE, LARGE * APART))
-    excess = _power(modes[0], later[0])  # of q, by which gradients exceed a power law
+    excess = _power(modes[0], later[0])  # power of q by which gradients exceed a power law
     size = (amplitude ** (1 / exponent) / LARGE) ** excess / excess if excess else exponent
 
     def law(one: float, two: float) -> float:
-        """The power or the stretched exponential of a mode."""
+        """Return the power or the stretched exponential of a mode."""
         if not one > 0 or abs(_power(one, two) - excess) < MODES:
             return one / k * size
         return math.inf
@@ -412,9 +414,9 @@ def _additive(block: _Block, start: float) -> DepthLaws:
 
 
 def _power(one: float, two: float) -> float:
-    """The power of q in a quantity known at two points, rounded to a multiple of 1/2 if close.
+    """Return the power >= 0 of q in a quantity that is known at two points.
 
-    >= 0.
+    Powers close to a multiple of 1/2 are rounded to it.
     """
     power = math.log(two / one) / math.log(APART) if one > 0 and two > 0 else 0.0
     near = round(2 * power) / 2
@@ -422,21 +424,21 @@ def _power(one: float, two: float) -> float:
 
 
 def _attractor(excess: Callable[[float], float], start: float) -> float:
-    """The limit of iterates of an increasing map of cosines, from ``start``.
+    """Return the limit of iterates of an increasing map of cosines, from ``start``.
 
-    ``excess``: ``1 - map(1 - u) - u``, negative if the map leads towards 1.
+    ``excess`` is ``1 - map(1 - u) - u``, which is negative if the map leads towards 1.
     """
     first = 1 - start
     here = excess(first) if first > NEAREST else 0.0
     if abs(here) < SETTLED:
         return start if first > NEAREST else 1.0
-    # towards equal tokens, or away from them
+    # search towards equal tokens, or away from them
     grid = np.geomspace(first, NEAREST, 28) if here < 0 else np.linspace(first, 2.0, 17)
     before = first
     for u in map(float, grid[1:]):
         try:
             there = excess(u)
-        except KcalcError:  # this many tokens cannot have such a small cosine
+        except KcalcError:  # so many tokens cannot have such a small cosine
             break
         if there * here <= 0 and abs(there) > ROUNDED:
             return 1 - zero_between(excess, before, u, 1e-14)
@@ -450,7 +452,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
 
 
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
-    """The laws found by iterating blocks until q and x settle, or q vanishes or diverges."""
+    """Find the laws by iterating blocks until q and x settle, or q vanishes or diverges."""
     path, start = [(math.log(q), x)], (q, x)
     homogeneous = degrees(block.network)[block.output] is not None
     for _ in range(BLOCKS):
@@ -467,13 +469,13 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     found = _newton(block, q, x)
     if found is None:
         return _endless(block, path)
-    if block.tokens is None:  # at the edge of chaos Newton's method stops before c = 1
+    if block.tokens is None:  # at the edge of chaos, Newton's method stops before c = 1
         found = found[0], block.attractor(found[0], x)
     return _settled(block, *found, start)
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
-    """The fixed point near (q, x); None if there is none."""
+    """Return the fixed point near (q, x), or None if there is none."""
     log = math.log(q)
     for _ in range(30):
         size, cosine = block.step(math.exp(log), x)
@@ -484,7 +486,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
         matrix = np.array([[by_q[0] - 1, by_x[0]], [by_q[1], by_x[1] - 1]])
         change = np.linalg.lstsq(matrix, -off, rcond=None)[0]
         log, x = log + change[0], min(1.0, x + change[1])
-        if abs(log - math.log(q)) > 1:  # this far away it is another one
+        if abs(log - math.log(q)) > 1:  # so far away, it is another fixed point
             return None
     return None
 
@@ -492,7 +494,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
 def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
     by_q, by_x = _slopes(block, q, x)
     rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
-    # without coupling, q has a separate rate
+    # without coupling, q has its own rate
     coupled = abs(by_x[0] * by_q[1]) > 1e-12
     own, rate = (min(rates, key=abs), max(rates, key=abs)) if coupled else (by_q[0], by_x[1])
     notes = list(block.assumptions)
@@ -521,7 +523,7 @@ def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> D
 def _with_derivatives(
     found: DepthLaws, block: _Block, start: tuple[float, float], law: tuple[float, float]
 ) -> DepthLaws:
-    """The laws with those of derivatives and of the tangent kernel, for inputs without tokens."""
+    """Add the laws of derivatives and of the tangent kernel, for inputs without tokens."""
     if block.tokens is not None:
         return found
     scaled, factor = math.isnan(found.q), math.nan
@@ -532,7 +534,7 @@ def _with_derivatives(
 
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
-    """(s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines; None if there is no law."""
+    """Return (s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines, or None without one."""
     gaps = 0.05 * 4.0 ** -np.arange(9)
     out = block.map(block.output).gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)), q)
     kept = block.slope(q) - np.asarray(out, dtype=float) / gaps
@@ -546,7 +548,7 @@ def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
 
 
 def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, float]:
-    """(exponent, prefactor) of ``u' = u (1 + tilt / l) - k u^(1+s)`` in depth l."""
+    """Return (exponent, prefactor) of ``u' = u (1 + tilt / l) - k u^(1+s)`` at depth l."""
     if law is None:
         return math.nan, math.nan
     power, k = law
@@ -557,7 +559,7 @@ def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, 
 def _slopes(
     block: _Block, q: float, x: float, h: float = 1e-5
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The derivatives of (log q, x) after the block by log q and x before it."""
+    """Return the derivatives of (log q, x) after the block in log q and x before it."""
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
     slope = float(block.map(block.output).derivative(1)(x, q))
@@ -570,7 +572,7 @@ def _slopes(
 
 
 def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
-    """``path``: (log q, x) after each block."""
+    """Return the laws of a stream with (log q, x) = ``path`` after each block."""
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     start = math.exp(path[0][0]), path[0][1]
     try:
@@ -591,9 +593,9 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
 
 
 def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]:
-    """The first point from which q moves slowly in one direction.
+    """Return the first point from which q moves slowly in one direction.
 
-    The last point if there is none.
+    If there is none, return the last point.
     """
     changes = np.diff([log_q for log_q, _ in path]) * way
     other = np.flatnonzero(changes <= 0)
@@ -603,14 +605,14 @@ def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]
 
 
 def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> DepthLaws:
-    """Streams whose map of cosines tends to the identity."""
+    """Return the laws of streams whose map of cosines tends to the identity."""
     pace = pace_of(way, end)
     approach = approach_of(way, pace, end.x)
     x, notes = end.x, list(block.assumptions)
     if approach.frozen and end.error > LOOSE:
         raise KcalcError(
             f"cosines still change at q = {math.exp(end.log_q):.3g}, beyond which double precision "
-            "does not resolve them; follow kc.depth_profile of as many blocks as you need"
+            "does not resolve them; use kc.depth_profile with as many blocks as you need"
         )
     if approach.frozen:
         text = (
@@ -628,7 +630,7 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
 
 
 def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    """Streams whose map of cosines tends to a map other than the identity; they take its limit."""
+    """Return the laws of streams whose map of cosines has a limit other than the identity."""
     far = way.way * max(abs(log_q), math.log(FARTHEST))
     try:
         limit = block.attractor(math.exp(far), x)
@@ -663,7 +665,7 @@ def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, fl
 def _paced(
     block: _Block, way: Way, pace: Pace, x: float, approach: Approach, notes: tuple[Assumption, ...]
 ) -> DepthLaws:
-    """The laws of a stream that moves in one direction at a known pace."""
+    """Return the laws of a stream that moves in one direction at a known pace."""
     qs = [math.exp(way.way * s) for s in pace.places]
     with np.errstate(divide="ignore"):
         modes = np.log([block.gradient(block.output, q, x) for q in qs]).T
@@ -693,9 +695,9 @@ def _paced(
 
 
 def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
-    """(stretch, power or coefficient) from the ratios of log-gradients to changes of log q.
+    """Return (stretch, power or coefficient) from ratios of log-gradients to changes of log q.
 
-    Gradients are a power of depth if these ratios have a limit, else a stretched exponential.
+    Gradients are a power of depth if these ratios have a limit, otherwise a stretched exponential.
     """
     if not np.all(np.isfinite(ratios)):
         return 0.0, math.nan
@@ -712,7 +714,7 @@ def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
 
 
 def _multiplied(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    """The laws if q is multiplied by a factor; cosines use the map at the last q."""
+    """Return the laws if q is multiplied by a factor; cosines use the map at the last q."""
     rho = block.map(block.output)
     cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
@@ -744,7 +746,7 @@ def _multiplied(block: _Block, q: float, x: float, start: tuple[float, float]) -
 
 
 def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[float, ...]:
-    """The limits of quantities whose distances from the limit fall as a power of q."""
+    """Return the limits of quantities whose distance from the limit decays as a power of q."""
     further = 16.0 if q > 1 else 1 / 16
     try:
         rows = [read(q * further**n) for n in range(5)]
@@ -754,7 +756,7 @@ def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[floa
 
 
 def _limit(values: tuple[float, ...]) -> float:
-    """The limit of values that hardly change any more; otherwise the first value."""
+    """Return the limit of values that hardly change any more, otherwise the first value."""
     first, last = values[0], values[-1]
     if not math.isfinite(last) or abs(last - first) > LOOSE * abs(first):
         return first
@@ -763,7 +765,7 @@ def _limit(values: tuple[float, ...]) -> float:
 
 
 def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
-    """The law of cosines near 1 if the slope there tends to 1 as q diverges."""
+    """Return the law of cosines near 1 if the slope at 1 tends to 1 as q diverges."""
     try:
         slopes = [block.slope(q ** (1 + n / 4)) for n in range(3)]
         if abs(extrapolated(slopes)[0] - 1) < 1e-6 and abs(slopes[0] - 1) < LOOSE:

@@ -1,6 +1,6 @@
 """Deep Kernel Shaping [DKS sec. 18, 21].
 
-Q(1) = 1, Q'(1) = 1, C(0) = 0, C'(1) = mu^{-1}(zeta) at every activation.
+It imposes Q(1) = 1, Q'(1) = 1, C(0) = 0 and C'(1) = mu^{-1}(zeta) at every activation.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ SHIFTS = (
     -1.0,
     2.0,
     -2.0,
-)  # for the input scale only, best first
+)  # shifts to try if only the input scale is free, best first
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
 KEPT = Remedy(
     "dks",
     {"gates": "normalise"},
-    "give gates='normalise', which keeps the activations of gates, with smaller slopes",
+    "use gates='normalise', which keeps the activations of gates and has smaller slopes",
 )
 FACTORS = (
-    "q values of factors multiply: Q' of a Product is the sum of those of its factors, so errors "
-    "of q double at a Product of two"
+    "q values of factors multiply: Q' of a Product is the sum of Q' of its factors, so errors of q "
+    "double at a Product of two"
 )
 GATES = (
     "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
@@ -75,7 +75,7 @@ GATES = (
 
 
 def slopes_within_zeta(call: MethodCall) -> None:
-    """A zeta between the slope that products force on some subnetwork and that of leaky ReLUs.
+    """Require a zeta between the slope that products force and the slope of leaky ReLUs.
 
     Raises: KcalcError.
     """
@@ -93,12 +93,12 @@ def slopes_within_zeta(call: MethodCall) -> None:
 @shaping_method(
     "dks",
     Record(
-        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so "
-        "that no C map of a subnetwork is steeper than zeta at c = 1. It works for nearly all "
-        "continuous activations that are not affine, at any depth.",
+        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so that "
+        "no C map of a subnetwork is steeper than zeta at c = 1. It works at any depth for nearly "
+        "all continuous activations that are not affine.",
         {
             "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
-            "subnetworks": "which slopes zeta bounds: strict (those of the papers' subnetworks; "
+            "subnetworks": "which slopes zeta bounds: strict (the subnetworks of the papers; "
             "default) or forward (from the inputs to every node)",
             "q_slope": "target for Q'(1): a number (default 1), 'minimize' or 'none'",
             "free_slope": "whether to choose the negative slope of leaky_relu as well; default yes",
@@ -125,40 +125,40 @@ def dks(
 ) -> Shaping:
     """Bound the slopes at 1 of the C maps of all subnetworks by ``zeta``.
 
-    For leaky_relu the negative slope is a further constant (unless ``free_slope=False``), and a
-    closed form meets all four conditions. Other positively homogeneous activations (relu), and
-    leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is dropped for
+    For leaky_relu, the negative slope is an additional constant (unless ``free_slope=False``), and
+    a closed form meets all four conditions. Other positively homogeneous activations (relu), and
+    leaky_relu with a fixed slope, have one constant less; the condition Q'(1) = 1 is dropped for
     them.
 
-    A gate is an activation that only Products read, with C(0) >= 1/2, such as the sigmoids of gated
-    units and of squeeze-and-excite blocks. With ``gates="normalise"`` a Product of x and a gate has
-    slope x' + C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q
-    do not double.
+    A gate is an activation with C(0) >= 1/2 that only Products read, such as the sigmoids of gated
+    units and of squeeze-and-excite blocks. With ``gates="normalise"``, a Product of x and a gate
+    has the slope x' + C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and
+    errors of q do not double.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        The activation that replaces every activation; None keeps the present ones.
+        The activation that replaces every activation; None keeps the existing activations.
     zeta
         The bound on the slopes at 1, > 1.
     subnetworks
-        "strict" uses the subnetworks of the papers. Taps, heads and further inputs hide depth from
-        them (a warning says so). "forward" instead bounds the slope from the inputs to every node,
-        even if maps in between have other readers.
+        "strict" uses the subnetworks of the papers. Taps, heads and additional inputs hide depth
+        from them (a warning says so). "forward" bounds the slope from the inputs to every node
+        instead, even if maps in between have other readers.
     q_slope
-        The target for Q'(1). The default 1 keeps errors of q from growing or shrinking with depth.
+        The target for Q'(1). With the default 1, errors of q neither grow nor shrink with depth.
         "minimize" takes the smallest value compatible with the slope. None drops the condition and
-        solves only for the input scale, with the smallest shift that works.
+        solves only for the input scale, with the smallest possible shift.
     free_slope
-        Whether the negative slope of leaky_relu is a further constant.
+        Whether the negative slope of leaky_relu is an additional constant.
     tokens
-        For networks with TokenMix: the cosines between the tokens of an input, (T, T), for which
-        every activation must see q = 1 at every token.
+        For networks with TokenMix: the (T, T) cosines between the tokens of an input. Every
+        activation must have q = 1 at every token for these cosines.
     token_rows
         "keep", or "rescale", which divides the rows of the matrices to achieve this. zeta then
-        counts only the activations.
+        bounds only the slopes of the activations.
     gates
         "shape", or "normalise", which keeps the activations of gates, scaled to Q(1) = 1.
     assume_independent
@@ -172,7 +172,7 @@ def dks(
     Raises
     ------
     KcalcError
-        For bad input.
+        If an argument is invalid.
     UnreachableTarget
         If an activation cannot meet the conditions.
     FreshnessError
@@ -255,7 +255,7 @@ def dks(
 def _beyond_reach(
     error: OutOfReach, reading: MaximalSlope | ForwardSlope, zeta: float
 ) -> UnreachableTarget:
-    """The error for a slope that an activation does not reach.
+    """Return the error for a slope that an activation does not reach.
 
     It names the nearest zeta of the network.
     """
@@ -283,7 +283,7 @@ def _useless(nearest: float, zeta: float) -> bool:
 
 
 def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
-    """Assumptions about the kind of subnetworks whose slopes were bounded."""
+    """Return the assumptions about the kind of subnetworks whose slopes were bounded."""
     if subnetworks == "forward":
         return [Assumption("network", READINGS["forward"])]
     if mu.warning is None:
@@ -300,9 +300,9 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
 def _check_reach(
     network: Network, reading: MaximalSlope | ForwardSlope, zeta: float, gated: bool
 ) -> None:
-    """Reject a zeta that no local slope reaches because products add slopes.
+    """Raise UnreachableTarget if no local slopes give zeta, because products add slopes.
 
-    Raises: UnreachableTarget.
+    The error names the minimal slope and remedies.
     """
     least = float(reading(1.0))
     if zeta > least:
@@ -337,7 +337,7 @@ def _check_reach(
 
 
 def _about_shortcuts(network: Network, least: float) -> str:
-    """A hint that shortcut weights nearer to 1 lower the minimal slope, if they do."""
+    """Hint that shortcut weights closer to 1 lower the minimal slope, if they do."""
     blocks = residual_blocks(network)
     if not blocks:
         return ""
@@ -363,7 +363,7 @@ def _q_slope(value: Any) -> float | str | None:
 def constants_for(
     phi: Activation, slope: float, q_slope: float | str | None = 1.0, free_slope: bool = True
 ) -> Constants:
-    """The default constants of one activation for C'(1) = slope.
+    """Return the default constants of one activation for C'(1) = slope.
 
     Raises: KcalcError, UnreachableTarget.
     """
@@ -392,14 +392,14 @@ def has_free_slope(phi: Activation) -> bool:
 
 
 def leaky(phi: Activation, slope: float) -> Constants:
-    """The leaky ReLU with Q(1) = Q'(1) = 1, C(0) = 0 and C'(1) = slope.
+    """Return the leaky ReLU with Q(1) = Q'(1) = 1, C(0) = 0 and C'(1) = slope.
 
-    It needs no input scale and no input shift.
+    It needs neither an input scale nor an input shift.
 
     With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2
     pi), so C'(1) = 1/(1 - k), and Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with
     w = pi k = pi (1 - 1/slope).
-    Raises: UnreachableTarget for slopes above that of a ReLU, 1/(1 - 1/pi) = 1.46694.
+    Raises: UnreachableTarget for slopes above the slope of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
     _check_leaky(slope, phi)
     w = math.pi * (slope - 1) / slope
@@ -420,7 +420,7 @@ def _check_leaky(slope: float, phi: Activation | None = None) -> None:
 
 
 def _kept_slope(phi: Activation, slope: float) -> Advice:
-    """``free_slope=False``, if the activation has a solution with its own negative slope."""
+    """Suggest ``free_slope=False`` if the activation has a solution with its own negative slope."""
     try:
         solve_scale(phi, slope - 1)
     except KcalcError:
@@ -431,14 +431,14 @@ def _kept_slope(phi: Activation, slope: float) -> Advice:
 def _systems(
     phis: Iterable[Activation], slope: float, q_slope: float | str | None
 ) -> dict[str, tuple[EquationPair, ...]]:
-    """The equations of which ``all_solutions`` finds further solutions."""
+    """Return the equations for which ``all_solutions`` finds further solutions."""
     if not isinstance(q_slope, float):
         return {}
     return {phi.name: (_system(phi, slope, q_slope),) for phi in phis if phi.degree is None}
 
 
 def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator[str]:
-    """Notes on activations without a condition on Q'(1)."""
+    """Yield notes on activations without a condition on Q'(1)."""
     homogeneous = [phi.name for phi in dropped if phi.degree is not None]
     if homogeneous:
         yield (
@@ -453,11 +453,11 @@ def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator
 
 
 def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[str]:
-    """Conditions that the constants of a user-defined activation miss.
-
-    Raises: UnreachableTarget if one is clearly missed.
+    """Yield the conditions that the constants of a user-defined activation miss.
 
     Built-in activations are known to have no feature that the solver's rules could miss.
+
+    Raises: UnreachableTarget if a condition is clearly missed.
     """
     for k in solved:
         if same_function(k.activation) is not None:

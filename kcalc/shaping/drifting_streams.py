@@ -4,16 +4,17 @@ Let s = |log q| grow with depth. A block changes s by |F| and the cosine x by G:
 
     F = log(q'/q) -> log f,  or  |F| ~ k e^(-r s)  where f = 1, that is,  s ~ log(k r l) / r
 
-in depth l. If the map of cosines tends to the identity (activations with one slope at 0 or at
+at depth l. If the map of cosines tends to the identity (activations with a single slope at 0 or at
 infinity), G vanishes as well. The limit then depends on the whole path, not on the map at any
-single q. With H = dx/d(log q) along it,
+single q. With H = dx/d(log q) along the path,
 
     H ~ e^(-p s)    x freezes:    the limit depends on the start, |x - x*| ~ e^(-p s) H -> H_0(x)
     x ends at a zero of H_0, whatever the start
 
-If F is small, the path follows a flow whose map after time 1 is the block. Its velocity is ``log(1
-+ D) = D - D^2/2 + ...`` of the forward differences D along a few blocks. Limits are extrapolated
-from geometric q values where double precision still resolves G, by repeated Aitken steps.
+If F is small, the path follows a flow whose map after time 1 is the block. The velocity of the flow
+is ``log(1 + D) = D - D^2/2 + ...`` in the forward differences D along a few blocks. Limits are
+extrapolated from a geometric sequence of q values at which double precision still resolves G, by
+repeated Aitken steps.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from ..foundation.rootfinding import zero_between
 
 Step = Callable[[float, float], tuple[float, float]]
 
-SLOW = 0.03  # |F| below which blocks are a flow
-PART = math.log(4)  # of s between two places
-TERMS = 8  # of the series of the velocity
-DIGITS = 1e-11  # to which the series is carried
-RESOLVED = 1e-9  # |F| below which G / F is rounding
-SMALL = 1e-5  # |F| that is small enough for it
-READ = 1e-8  # |F| above which powers are read
-MOST = 120  # places
-FAR = 230.0  # s at which double precision ends
-NEAR = 1e-3  # |x - x*| at which an extrapolated limit is trusted
+SLOW = 0.03  # |F| below which blocks are treated as a flow
+PART = math.log(4)  # step in s between two points
+TERMS = 8  # number of terms in the series of the velocity
+DIGITS = 1e-11  # accuracy of the series
+RESOLVED = 1e-9  # for smaller |F|, G / F is dominated by rounding
+SMALL = 1e-5  # |F| that is small enough to reach that limit
+READ = 1e-8  # powers are read only at larger |F|
+MOST = 120  # largest number of points
+FAR = 230.0  # s at the limit of double precision
+NEAR = 1e-3  # |x - x*| below which an extrapolated limit is trusted
 AGREED = 1e-9
-WINDOW = 9  # points that one extrapolation uses
-PROBES = (1e8, 1e12)  # q values, or 1 over them, at which the map of cosines is compared
-SEEN = 1e-13  # |G| below which powers of it are not read
-CRITICAL = 1e-9  # |log f| that counts as 0
+WINDOW = 9  # number of points per extrapolation
+PROBES = (1e8, 1e12)  # q (or 1/q) at which the map of cosines is compared
+SEEN = 1e-13  # for smaller |G|, its powers are not read
+CRITICAL = 1e-9  # smaller values of |log f| count as 0
 HALVES = 1e-3  # tolerance for rounding powers of smooth and of kinked maps to multiples of 1/2
 
 
 class Turns(Exception):
-    """F changes sign along the path: q settles near ``log_q``."""
+    """F changes sign along the path, so q settles near ``log_q``."""
 
     def __init__(self, log_q: float, x: float) -> None:
         super().__init__()
@@ -58,19 +59,19 @@ class Turns(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """An unbounded path: ``way`` is -1 if q vanishes, 1 if it grows."""
+    """An unbounded path; ``way`` is -1 if q vanishes and 1 if it grows."""
 
     step: Step
     way: int
 
     def moved(self, log_q: float, x: float) -> tuple[float, float]:
-        """(F, G)."""
+        """Return (F, G)."""
         q = math.exp(log_q)
         size, cosine = self.step(q, x)
         return math.log(size / q), cosine - x
 
     def velocity(self, log_q: float, x: float) -> tuple[float, float]:
-        """The path follows a flow whose map after time 1 is the block."""
+        """Return the velocity (in log q, x) of the flow whose map after time 1 is the block."""
         first = self.moved(log_q, x)
         small = max(abs(first[0]), abs(first[1]))
         terms = 1 if small == 0 else math.ceil(math.log(DIGITS) / math.log(min(small, SLOW)))
@@ -88,18 +89,18 @@ class Way:
         return self.moved(log_q, x)[1]
 
     def pull(self, log_q: float, x: float) -> float:
-        """H, the change of x by log q."""
+        """Return H, the derivative of x in log q along the path."""
         log, cosine = self.velocity(log_q, x)
         return cosine / log
 
     def carried(self, log_q: float, x: float, end: float) -> float:
-        """x further along the path, at log q = ``end``."""
+        """Follow the path to log q = ``end`` and return x there."""
         from scipy.integrate import solve_ivp
 
         change, moved = self.moved(end, x)
         if self.moved(log_q, x)[1] == 0 == moved:
             return x
-        noise = max(1e-10, 1e-15 / abs(change))  # the resolution of H to rounding
+        noise = max(1e-10, 1e-15 / abs(change))  # rounding error of H
         found = solve_ivp(
             lambda t, y: [self.pull(t, float(y[0]))], (log_q, end), [x], "DOP853",
             rtol=1e-13, atol=noise, first_step=abs(end - log_q),
@@ -114,12 +115,12 @@ class Way:
         return far < 1e-9 or far < near / 2
 
     def pull_at_end(self, pace: Pace, x: float) -> float:
-        """The limit of H at x."""
+        """Return the limit of H at x."""
         logs = (self.way * s for s in pace.places[-5:])
         return extrapolated([self.pull(log, x) for log in logs])[0]
 
     def check(self, log_q: float, x: float) -> None:
-        """Raises: Turns if F changes sign further along the path."""
+        """Raise Turns if F changes sign further along the path."""
         while abs(log_q) < math.log(PROBES[0]) or log_q * self.way < 0:
             _resolved(self, log_q, x, PART)
             log_q += self.way * PART
@@ -127,7 +128,7 @@ class Way:
 
 @dataclass(frozen=True)
 class End:
-    """The limit of x, up to ``error``; ``log_q``: where it was read, at points ``part`` apart."""
+    """The limit of x, up to ``error``, read near ``log_q`` from points ``part`` apart."""
 
     x: float
     error: float
@@ -136,7 +137,7 @@ class End:
 
 
 def end_of(way: Way, log_q: float, x: float) -> End:
-    """The limit of x. Raises: Turns if q settles."""
+    """Return the limit of x. Raises: Turns if q settles."""
     part, values = 0.0, [(log_q, x)]
     found = (x, math.inf)
     for _ in range(MOST):
@@ -162,16 +163,16 @@ def end_of(way: Way, log_q: float, x: float) -> End:
 
 
 def _part(way: Way, log_q: float, x: float) -> float:
-    """The spacing of points, smaller if F falls fast."""
+    """Return the spacing of points, which is smaller if F decreases fast."""
     near, far = (abs(way.moved(log_q + way.way * s, x)[0]) for s in (0.0, 0.1))
     power = 10 * math.log(near / far) if 0 < far < near else 0.0
     return PART if power < 2 else PART / (2 * round(power))
 
 
 def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
-    """log q one step further along the path; None if F is only rounding there.
+    """Return log q one step further along the path, or None if F is only rounding error there.
 
-    Raises: Turns if F changes sign before.
+    Raises: Turns if F changes sign before that.
     """
 
     def change(log: float) -> float:
@@ -188,9 +189,9 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
 
 
 def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
-    """(limit, error) of x from points (log q, x), as a sum of powers of q.
+    """Return (limit, error) of x from points (log q, x), as a sum of powers of q.
 
-    ``fast``: as a series in q or 1/q, if F falls too fast for many points.
+    ``fast`` uses a series in q or 1/q, for F that decreases too fast for many points.
     """
     logs, row = np.array(places).T
     if not fast:
@@ -205,7 +206,7 @@ def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, 
 
 
 def extrapolated(values: Sequence[float]) -> tuple[float, float]:
-    """(limit, error) of a sum of geometric sequences, by repeated Aitken steps."""
+    """Return (limit, error) of a sum of geometric sequences, by repeated Aitken steps."""
     row = np.asarray(values, dtype=float)
     best = (float(row[-1]), abs(float(row[-1] - row[-2])) if len(row) > 1 else math.inf)
     while len(row) >= 4:
@@ -222,10 +223,10 @@ def extrapolated(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
+    """How fast s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
 
-    ``kind``: "exponential", "power", or "logarithmic" if |F| falls faster than any power of q:
-    ``|F| ~ exp(-size e^(power s))``. ``places``: the values of s at which it was read.
+    ``kind`` is "exponential", "power", or "logarithmic" if |F| decreases faster than any power of
+    q: ``|F| ~ exp(-size e^(power s))``. ``places`` holds the values of s at which it was read.
     """
 
     kind: str
@@ -236,18 +237,18 @@ class Pace:
 
     @property
     def exponent(self) -> float:
-        """e^s as a power of depth, or of its logarithm."""
+        """Exponent of e^s as a power of depth, or of its logarithm."""
         return 1 / self.power
 
     @property
     def amplitude(self) -> float:
-        """The factor of that power."""
+        """Prefactor of that power."""
         base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
         return base**self.exponent
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """The pace near the end of a path, at fixed x. Raises: KcalcError if it follows no law."""
+    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if it has no law."""
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])
@@ -276,7 +277,7 @@ def pace_of(way: Way, end: End) -> Pace:
 
 
 def _logarithmic(places: Sequence[float], changes: Sequence[float]) -> Pace:
-    """``|F| ~ exp(c + d s - size e^(power s))``."""
+    """Fit ``|F| ~ exp(c + d s - size e^(power s))``."""
     bends = np.diff(np.log(changes), 2)
     power = rounded(extrapolated(list(np.diff(np.log(-bends)) / np.diff(places)[0]))[0], 0.2)
     sizes = -bends / np.diff(np.exp(power * np.array(places)), 2)
@@ -287,21 +288,22 @@ def _lawless(way: Way, log_q: float) -> str:
     verb = "vanishes" if way.way < 0 else "grows"
     return (
         f"the stream {verb} but follows none of the laws (read near q = {math.exp(log_q):.3g}); "
-        "follow kc.depth_profile of as many blocks as you need"
+        "use kc.depth_profile with as many blocks as you need"
     )
 
 
 def rounded(power: float, within: float = HALVES) -> float:
-    """A power, rounded to a nonzero multiple of 1/2 if close to one."""
+    """Round a power to a nonzero multiple of 1/2 if it is close to one."""
     near = round(2 * power) / 2
     return near if near and abs(power - near) < within else power
 
 
 @dataclass(frozen=True)
 class Approach:
-    """``|x - x*| ~ size e^(-power s)``.
+    """The approach ``|x - x*| ~ size e^(-power s)`` to a limit.
 
-    ``frozen``: the limit depends on the start. The size is nan if only it depends on the start.
+    ``frozen`` states whether the limit depends on the start. The size is nan if it depends on the
+    start but the limit does not.
     """
 
     power: float
@@ -310,7 +312,7 @@ class Approach:
 
 
 def approach_of(way: Way, pace: Pace, x: float) -> Approach:
-    """How cosines approach the limit x."""
+    """Determine how cosines approach the limit x."""
     other = x + (0.1 if x < 0.5 else -0.1)
     first, part = pace.places[0], pace.places[1] - pace.places[0]
     places = [first - n * part for n in (4, 3, 2, 1)] + list(pace.places)

@@ -2,9 +2,9 @@
 
 It is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
 
-A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2, chi_1
-= sigma_w^2 E phi'(sqrt q* z)^2. Given q*, chi_1 = 1 sets sigma_w and the fixed point sets sigma_b:
-the edge is a curve with q* as its parameter.
+A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2 and
+chi_1 = sigma_w^2 E phi'(sqrt q* z)^2. Given q*, the condition chi_1 = 1 determines sigma_w, and the
+fixed point determines sigma_b. The edge is therefore a curve with q* as its parameter.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from .needs import fresh, known_tokens, no_products, plain_network
 from .records import MethodCall, Record
 
 # search for q* up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
-# seconds at such q
+# seconds at such large q
 LEAST_Q = 1e-6
 USUAL_Q = 1e3
 LARGEST_Q = 2e4
-PER_DECADE = 9.3  # points of the search
+PER_DECADE = 9.3  # points of the search per decade of q
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 DKS = Remedy("dks")
 AT_ONE = Remedy("eoc", {"q": 1.0, "sigma_b": None, "sigma_w": None}, "choose only q=1")
 UNBIASED = Remedy("eoc", {"sigma_b": 0.0, "sigma_w": None, "q": None}, "choose only sigma_b=0")
-KEPT = 1e-9  # how far q may be from q*, relatively
+KEPT = 1e-9  # relative tolerance of q around q*
 DEFAULT_Q = 1.0
-FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
+FROM_INPUT = (-1.0, -1.0)  # marks sigmas that follow from q*
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A point of the edge of chaos of one activation."""
+    """A point on the edge of chaos of one activation."""
 
     activation: Activation
     q: float
@@ -64,7 +64,7 @@ class Edge:
     def attractive(self) -> bool | None:
         """Whether q* is attracting: |sigma_w^2 Q'(q*)| < 1.
 
-        None if that is 1 to rounding.
+        None if this quantity is 1 up to rounding.
         """
         slope = self.sigma_w**2 * float(self.activation.q_slope(self.q))
         return None if abs(abs(slope) - 1) < 1e-12 else abs(slope) < 1
@@ -76,14 +76,14 @@ def edge(
     sigma_b: float | None = None,
     sigma_w: float | None = None,
 ) -> Edge:
-    """The point of the edge of chaos with the given q*, sigma_b or sigma_w.
+    """Return the point on the edge of chaos with the given q*, sigma_b or sigma_w.
 
-    Give exactly one of the three. If several points have this value, the one with the smallest q*
+    Give exactly one of the three. If several points have this value, the point with the smallest q*
     is returned.
 
-    For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any
-    q*, the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises:
-    KcalcError for bad input; UnreachableTarget naming the possible range.
+    For activations of degree one (relu), the edge is the single point (sigma_w, 0) at any q*, and
+    the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError
+    for invalid input; UnreachableTarget that names the possible range.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -94,7 +94,7 @@ def edge(
     }
     if len(given) != 1:
         raise KcalcError(
-            "choose the point of the edge of chaos by exactly one of sigma_b, sigma_w and q"
+            "choose the point on the edge of chaos by exactly one of sigma_b, sigma_w and q"
         )
     (name, value), *_ = given.items()
     if name == "q":
@@ -112,17 +112,16 @@ def _number(value: Any, name: str) -> float:
         )
     if number > LARGEST_SIGMA:
         raise KcalcError(
-            f"{name} = {value} is beyond {LARGEST_SIGMA:g}, the limit of the search for an edge of "
+            f"{name} = {value} exceeds {LARGEST_SIGMA:g}, the limit of the search for an edge of "
             "chaos"
         )
     return float(number)
 
 
 def variances(phi: Activation, q: float) -> tuple[float, float]:
-    """(sigma_w^2, sigma_b^2) of the edge at q*.
+    """Return (sigma_w^2, sigma_b^2) of the edge at q*.
 
-    The second is negative if the edge has no point there. sigma_b^2 is computed without
-    cancellation.
+    sigma_b^2 is computed without cancellation. It is negative if the edge has no point at q*.
     """
     m = converged_moments(phi, math.log(q) / 2, 0.0)
     if not m.gradient > 0:
@@ -154,7 +153,7 @@ def _homogeneous(phi: Activation, name: str, value: float) -> Edge:
 
 
 def _parameter(phi: Activation, name: str, value: float) -> float:
-    """The smallest q* at which the edge has the given sigma."""
+    """Return the smallest q* at which the edge has the given sigma."""
     which = 0 if name == "sigma_w" else 1
 
     def miss(log_q: float) -> float:
@@ -173,7 +172,7 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
 
 
 def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
-    """Raises UnreachableTarget with the possible sigmas and the end of the search."""
+    """Raise UnreachableTarget with the possible sigmas and the end of the search."""
     kept = found[1] >= 0
     looked = (
         f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
@@ -197,9 +196,9 @@ def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array)
 def _nearest(
     phi: Activation, which: int, value: float, grid: Array, squares: Array
 ) -> tuple[float, bool]:
-    """(the sigma on the edge nearest to a value, whether it is an extremum).
+    """Return (sigma on the edge nearest to a value, whether it is an extremum).
 
-    The second value is False if the point is the end of the curve.
+    The second value is False if the point is an end of the curve.
     """
     i = int(np.abs(np.sqrt(squares) - value).argmin())
     if not 0 < i < len(grid) - 1:
@@ -212,7 +211,7 @@ def _nearest(
 
 
 def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array]:
-    """(log q*, [sigma_w^2, sigma_b^2]) along the edge, as long as moments stay finite."""
+    """Return (log q*, [sigma_w^2, sigma_b^2]) along the edge, where moments are finite."""
     grid, rows = [], []
     for log_q in np.linspace(
         math.log(least), math.log(most), round(PER_DECADE * math.log10(most / least))
@@ -226,7 +225,7 @@ def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array
 
 
 def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
-    """Points of the edge of chaos with increasing q*, from 1e-6 to 1e3."""
+    """Return points on the edge of chaos with increasing q*, from 1e-6 to 1e3."""
     phi = resolve(activation)
     check_shapeable(phi)
     points = []
@@ -245,23 +244,24 @@ def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
 class EdgeShaping(Shaping):
     """A network at the edge of chaos.
 
-    Its Affine layers have sigma_w and sigma_b (not 1 and 0), its activations are unchanged.
+    Its Affine layers have their own sigma_w and sigma_b (not 1 and 0), and its activations are
+    unchanged.
     """
 
     edges: tuple[Edge, ...] = ()
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """chi_1 and q* from local quantities, and the global values.
+        """Compute chi_1 and q* from local quantities, and the global values.
 
-        The local quantities use another quadrature, and the value is the worst over activations.
-        Global maps come from a fold.
+        The local quantities use another quadrature; the values are the worst over all activations.
+        Global maps are computed on the network.
         """
         return farthest(map(_conditions, self.edges), self.targets) | self._global_values()
 
 
 def _conditions(point: Edge) -> dict[str, float]:
-    """chi_1 and q* from the q map of a layer at a point of the edge."""
+    """Return chi_1 and q* from the q map of a layer at a point on the edge."""
     phi, q, weight = point.activation, point.q, point.sigma_w**2
     square = float(phi.second_moment(q))
     slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * square / q
@@ -269,7 +269,7 @@ def _conditions(point: Edge) -> dict[str, float]:
 
 
 def edges_exist(call: MethodCall) -> None:
-    """A point of the edge for every activation, all with the same q*.
+    """Require a point on the edge for every activation, all with the same q*.
 
     Raises: KcalcError.
     """
@@ -285,11 +285,11 @@ def edges_exist(call: MethodCall) -> None:
 @shaping_method(
     "eoc",
     Record(
-        "The edge of chaos: sets the scales of weights and biases instead of activations, by one "
+        "The edge of chaos: sets the scales of weights and biases instead of activations, for one "
         "of three targets.",
         {
             "sigma_b": "standard deviation of the biases, >= 0",
-            "sigma_w": "standard deviation of weights times sqrt(fan-in), > 0",
+            "sigma_w": "standard deviation of the weights times sqrt(fan_in), > 0",
             "q": "mean square of the pre-activations; default 1",
         },
         compared=True,
@@ -310,19 +310,19 @@ def eoc(
     Unlike DKS and TAT, this sets sigma_w and sigma_b of the Affine layers and leaves the
     activations unchanged.
 
-    ``sigma_b``, ``sigma_w`` or ``q`` chooses the point of the edge. The default is sigma_b = 0 for
-    activations of degree one, else q* = 1. Several activations share q*, so for them only ``q`` is
-    accepted. An Affine after an activation gets the sigma_w and sigma_b of that activation. The
-    first Affine after an input gets sigma_w^2 = q* - sigma_b^2; all others preserve q (1, 0).
-    ``changes`` lists every change. An output that ends in an activation has the q of its values,
-    and an assumption says so.
+    ``sigma_b``, ``sigma_w`` or ``q`` chooses the point on the edge. The default is sigma_b = 0 for
+    activations of degree one, otherwise q* = 1. Different activations must share q*, so for them
+    only ``q`` is accepted. An Affine after an activation gets the sigma_w and sigma_b of that
+    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2, and all others
+    preserve q (1, 0). ``changes`` lists every change. An output that ends in an activation does not
+    have q = q*; an assumption says so.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        The activation that replaces every activation; None keeps the present ones.
+        The activation that replaces every activation; None keeps the existing activations.
     sigma_b
         The sigma_b to use; at most one of ``sigma_b``, ``sigma_w`` and ``q`` may be given.
     sigma_w
@@ -340,11 +340,11 @@ def eoc(
     Raises
     ------
     KcalcError
-        For bad input.
+        If an argument is invalid.
     UnreachableTarget
         If the edge has no such point.
     FreshnessError
-        As for the other methods.
+        If the kernel calculus does not apply to the network.
 
     Examples
     --------
@@ -376,8 +376,8 @@ def eoc(
             notes.append(
                 Assumption(
                     "network",
-                    f"q* = {point.q:.6g} repels for {phi.name}: deviations by rounding and finite "
-                    "width grow",
+                    f"q* = {point.q:.6g} is repelling for {phi.name}: deviations from rounding and "
+                    "finite width grow",
                 )
             )
     notes += [
@@ -412,7 +412,7 @@ def eoc(
 def _points(
     kinds: Sequence[Activation], q: float | None, sigma_b: float | None, sigma_w: float | None
 ) -> dict[Activation, Edge]:
-    """The point of every activation. Raises: KcalcError if they do not share q*."""
+    """Return the point of every activation. Raises: KcalcError if they do not share q*."""
     if q is None and len(kinds) > 1:
         raise KcalcError(
             f"{len(kinds)} activations share one q*, so give q, not sigma_b or sigma_w"
@@ -423,9 +423,9 @@ def _points(
 def _affines(
     network: Network, points: dict[Activation, Edge], level: float
 ) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
-    """The Affine layers at the edge, a list of edits, and nodes with mixed inputs.
+    """Return the Affine layers at the edge, a list of edits, and nodes with mixed inputs.
 
-    Nodes of mixed inputs read a Concat of parts of several kinds.
+    A node has mixed inputs if it reads a Concat of parts of several kinds.
 
     Raises: KcalcError if the input of an Affine has no definite q*.
     """
@@ -442,7 +442,7 @@ def _affines(
         elif all(
             isinstance(network.layer(source), L.Input | L.Nonlinear | L.Affine | L.Sum)
             for source, _ in read
-        ):  # a mix: keep q, add no bias
+        ):  # mixed inputs: keep q, add no bias
             mean = sum(share * _q(network, source, points, level) for source, share in read)
             sigmas = math.sqrt(level / mean), 0.0
             mixed.append(node)
@@ -461,8 +461,8 @@ def _affines(
                 else "cut the network there"
             )
             refusal = KcalcError(
-                f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of "
-                f"chaos does not fix"
+                f"node {node!r} reads the output of {type(other).__name__}, whose q is not "
+                "determined by the edge of chaos"
             )
             raise refusal.advising(remedy, DKS).at(node)
         if sigmas == FROM_INPUT:
@@ -478,11 +478,11 @@ def _affines(
 
 
 def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> tuple[Any, ...]:
-    """Reject a network in which an activation does not see q*.
+    """Reject a network in which the input of an activation does not have q*.
 
     The check goes layer by layer from exact values, so errors do not grow at a repelling q*.
-    Returns: the outputs with another q. Raises: KcalcError naming the activation and the layer that
-    sets its q.
+    Returns the outputs with another q. Raises: KcalcError that names the activation and the layer
+    that sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # layers that set the q of a node's output
@@ -502,7 +502,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                 other = AT_ONE if normed and level != 1 else ""
                 refusal = KcalcError(
                     f"activation {node!r} sees q = {read:.6g}, set by the "
-                    f"{type(shaped.layer(setter)).__name__} at node {setter!r}, and not q* = "
+                    f"{type(shaped.layer(setter)).__name__} at node {setter!r}, instead of q* = "
                     f"{level:.6g}, so chi_1 = 1 would not hold there"
                 )
                 raise refusal.advising(other, remedy, DKS).at(node)
@@ -525,9 +525,9 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
 
 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
-    """(layer that sets q, share of the channels) of a node's output.
+    """Return (layer that sets q, fraction of the channels) of a node's output.
 
-    The search passes through Pool and similar layers, and through the parts of Concat.
+    The search passes through Pool and similar layers, and through the parts of a Concat.
     """
     layer = network.layer(node)
     if layer.passes:
@@ -546,9 +546,9 @@ def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[A
 def _kind(
     network: Network, node: Any, points: dict[Activation, Edge]
 ) -> tuple[float, float] | None:
-    """(sigma_w, sigma_b) of an Affine that reads the node.
+    """Return (sigma_w, sigma_b) of an Affine that reads the node.
 
-    FROM_INPUT for inputs, None for layers with unknown q.
+    Return FROM_INPUT for inputs, and None for layers with unknown q.
     """
     layer = network.layer(node)
     if isinstance(layer, L.Nonlinear):
@@ -563,7 +563,7 @@ def _kind(
 
 
 def _q(network: Network, node: Any, points: dict[Activation, Edge], level: float) -> float:
-    """The q value of an input, an activation or a pre-activation at the edge."""
+    """Return the q value of an input, an activation or a pre-activation at the edge."""
     layer = network.layer(node)
     if isinstance(layer, L.Nonlinear):
         point = points[layer.activation]

@@ -1,11 +1,11 @@
-"""Equivalent parameters of a network of plain activations [DKS sec. 18.2].
+"""Equivalent parameters of a network with plain activations [DKS sec. 18.2].
 
-It rewrites a network of transformed activations as one of plain activations with other weights and
-biases.
+This module rewrites a network of transformed activations as a network of plain activations with
+other weights and biases.
 
-Let the feature maps z^ of the given network and z of the plain one satisfy z^ = s z + t (see
-:mod:`kcalc.shaping.absorption`). Then an Affine from (s, t) to (S, T) has the
-parameters W -> (s/S) W, b -> (b + t W 1 - T)/S.
+Let the feature maps z^ of the given network and z of the plain network satisfy z^ = s z + t (see
+:mod:`kcalc.shaping.absorption`). An Affine from (s, t) to (S, T) then has the parameters W -> (s/S)
+W and b -> (b + t W 1 - T)/S.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Node = Hashable
 CORRELATED = (
     "biases of {} Affine layers (of {!r} first) are correlated with the weights or have a mean; "
     "kernel maps treat them as independent "
-    "Gaussians of the same mean square: only the arrays are exact"
+    "Gaussians of the same mean square, so only the arrays are exact"
 )
 
 
@@ -38,7 +38,7 @@ CORRELATED = (
 class ParameterChange:
     """The change of the parameters of an Affine.
 
-    It depends on (s, t) per block of inputs, and on (S, T) = (scale, shift) of the output.
+    It depends on (s, t) of each block of inputs, and on (S, T) = (scale, shift) of the output.
     """
 
     inputs: tuple[Relation, ...]
@@ -59,21 +59,21 @@ class ParameterChange:
 class EquivalentParameters(Shown):
     """A network of plain activations that computes the same function as ``original``.
 
-    It does so after its weights and biases are changed; :meth:`arrays` converts given weights and
+    The weights and biases must be changed for this; :meth:`arrays` converts given weights and
     biases.
 
-    If shifts were absorbed, its biases are correlated with the weights and have a mean. Its sigma_b
-    (their root mean square) is then only a summary, and its kernel maps are a heuristic (see
-    ``assumptions``).
+    If shifts were absorbed, the biases are correlated with the weights and have a mean. Its sigma_b
+    (the root mean square of the biases) is then only a summary, and its kernel maps are a heuristic
+    (see ``assumptions``).
 
     Attributes
     ----------
     original
         The network of transformed activations.
     network
-        The plain network. Its sigma_w are exact.
+        The plain network. Its sigma_w values are exact.
     affine
-        The Affine layers that change.
+        The Affine layers whose parameters change.
     changes
         A description of every change.
     assumptions
@@ -96,15 +96,15 @@ class EquivalentParameters(Shown):
         return [("Affine", "inputs (scale, shift)", "scale", "shift"), *body]
 
     def to_dict(self) -> dict[str, Any]:
-        """The equivalent parameters as plain data.
+        """Return the equivalent parameters as plain data.
 
-        They contain the changes of all Affine layers, a description of the edits, and the
+        The data contain the changes of all Affine layers, a description of the edits, and the
         assumptions.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return {
@@ -123,24 +123,24 @@ class EquivalentParameters(Shown):
     def arrays(
         self, parameters: Mapping[Node, Any]
     ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
-        """The changed {Affine node: (W, b)} of the plain network.
+        """Convert parameters of ``original`` to the plain network.
 
         Parameters
         ----------
         parameters
-            {every Affine node: (W, b)} of the given network; W of shape (out, in), or (out, in per
-            group, *kernel) for a convolution; b of shape (out,), or None. The bias is None if there
-            was none and none is needed.
+            {every Affine node: (W, b)} of the original network. W has shape (out, in), or (out, in
+            per group, *kernel) for a convolution; b has shape (out,), or is None.
 
         Returns
         -------
         dict[Node, tuple[np.ndarray, np.ndarray | None]]
-            New weights and biases; the bias is None if the node has none.
+            {Affine node: (W, b)} of the plain network. The bias is None if the node had none and
+            needs none.
 
         Raises
         ------
         KcalcError
-            For missing or unknown nodes and for wrong shapes.
+            If a node is missing or unknown, or a shape is wrong.
 
         """
         for node in mapping(parameters, "parameters"):
@@ -162,14 +162,14 @@ class EquivalentParameters(Shown):
 def equivalent_parameters(
     shaping: Shaping | Network, border: str = "refuse"
 ) -> EquivalentParameters:
-    """The plain network equivalent to a network of transformed activations.
+    """Find the plain network that is equivalent to a network of transformed activations.
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
-    into those after it. On residual trunks all inputs of a Sum share the work (its branches carry
-    the rest of the shortcut), and the weights of Sums change where scales differ. Shifts do not
-    commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
+    into those after it. On residual trunks, all inputs of a Sum share the work (the branches
+    compensate the rest of the shortcut), and the weights of Sums change if scales differ. Shifts do
+    not commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
     have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
-    agree only away from the border, as ``assumptions`` says.
+    agree only away from the border; ``assumptions`` lists this.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def equivalent_parameters(
 def equivalent_arrays(
     shaping: Shaping | Network, parameters: Mapping[Node, Any], border: str = "refuse"
 ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
-    """Weights and biases {Affine node: (W, b)} for the plain network.
+    """Return weights and biases {Affine node: (W, b)} for the plain network.
 
     See :meth:`EquivalentParameters.arrays`.
     """
@@ -241,9 +241,9 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
 
 
 def _sigmas(layer: Affine, change: ParameterChange) -> tuple[Any, Any, bool]:
-    """(sigma_w, sigma_b, whether that is only a summary).
+    """Return (sigma_w, sigma_b, whether sigma_b is only a summary).
 
-    sigma_w is by the mean square over blocks, sigma_b by that of the bias entries.
+    sigma_w follows from the mean square over blocks, sigma_b from the mean square of the bias.
     """
     scales = [block.scale / change.scale for block in change.inputs]
     total = sum(block.share for block in change.inputs)
@@ -264,7 +264,7 @@ def _sigmas(layer: Affine, change: ParameterChange) -> tuple[Any, Any, bool]:
 
 
 def _described(change: ParameterChange) -> str:
-    """The change in words, with ``|`` between the blocks of a concatenation."""
+    """Describe the change, with ``|`` between the blocks of a concatenation."""
     ratios = " | ".join(
         dict.fromkeys(f"{block.scale / change.scale:.10g}" for block in change.inputs)
     )
@@ -300,7 +300,7 @@ def _changed(
 
 
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """W and b as float64 arrays. Raises: KcalcError for shapes that do not match the layer."""
+    """Return W and b as float64 arrays. Raises: KcalcError if shapes do not match the layer."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise KcalcError(f"node {node!r}: give the pair (W, b), with b = None for no bias")
     try:
@@ -332,7 +332,7 @@ def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | 
 def _per_channel(
     node: Node, blocks: tuple[Relation, ...], channels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and shift of every input channel.
+    """Return scale and shift of every input channel.
 
     Raises: KcalcError if blocks do not consist of whole channels.
     """
@@ -345,12 +345,12 @@ def _per_channel(
         or sum(whole) != channels
     ):
         raise KcalcError(
-            f"node {node!r}: {channels} input channels do not split into the blocks of the "
-            f"concatenation it reads"
+            f"node {node!r}: {channels} input channels cannot be divided into the blocks of the "
+            "concatenation that it reads"
         )
     return tuple(np.repeat([block[k] for block in blocks], whole) for k in (1, 2))  # type: ignore[return-value]
 
 
 def _relations(inputs: tuple[Relation, ...]) -> str:
-    """(scale, shift) of each block of inputs, in one cell."""
+    """Format (scale, shift) of each block of inputs for one cell."""
     return "; ".join(f"({shown(block.scale)}, {shown(block.shift)})" for block in inputs)

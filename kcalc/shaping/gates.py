@@ -1,10 +1,10 @@
-"""Gates of products, normalised without shaping to keep their slopes small.
+"""Gates of products, normalised instead of shaped to keep their slopes small.
 
 Let g = phi(z) be a gate of a product x g with a dominant mean, such as a sigmoid. After division by
 ``sqrt(Q(1))`` it satisfies ``E phi(z)^2 = 1``, ``C(0) >= 1/2`` and ``C'(1) = E phi'(z)^2 / E
-phi(z)^2``, which is small (.15 for the sigmoid). The product has the C map ``C_x C_g``: 0 if
-``C_x`` is, with slope ``C_x'(1) + C_g'(1)``, and its Q map has the slope ``Q_x'(1) + Q_g'(1)``. A
-gate shaped like other activations has ``C'(1) > 1`` and ``Q'(1) = 1``: it doubles both.
+phi(z)^2``, which is small (.15 for the sigmoid). The C map of the product is ``C_x C_g``, with
+value 0 if ``C_x`` is 0 and slope ``C_x'(1) + C_g'(1)``. Its Q map has slope ``Q_x'(1) + Q_g'(1)``.
+A gate shaped like other activations has ``C'(1) > 1`` and ``Q'(1) = 1``, so it doubles both slopes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAYS = {
     "shape": "gates meet the conditions like all other activations",
     "normalise": "gates keep their own activations, scaled to Q(1) = 1",
 }
-SHARE = 0.5  # the least C(0) of a gate: the share of its mean in its mean square
+SHARE = 0.5  # smallest C(0) of a gate: the fraction of the mean square due to its mean
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class GatedProduct(Product):
 
 
 def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
-    """{gate: its activation scaled to Q(1) = 1}; {} for ``gates="shape"``.
+    """Return {gate: its activation scaled to Q(1) = 1}, or {} for ``gates="shape"``.
 
-    A gate is an activation with C(0) >= 1/2 that only Products read; each of these must have a
-    factor that is not a gate. Raises: KcalcError for other values of ``gates``.
+    A gate is an activation with C(0) >= 1/2 that only Products read. Each of these Products must
+    also have a factor that is not a gate. Raises: KcalcError for other values of ``gates``.
     """
     if not isinstance(gates, str) or gates not in WAYS:
         raise unknown("way to shape gates", gates, WAYS)
@@ -74,7 +74,7 @@ def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
 
 
 def with_slopes(network: Network, gates: Mapping[Node, Constants]) -> Network:
-    """The network used for slopes: gates pass their inputs on; products count their slopes."""
+    """Return the network for slopes: gates are identities, and Products add the gates' slopes."""
     slope = {k: float(local_values(k.transformed)["C'(1)"]) for k in set(gates.values())}
 
     def layer_for(node: Node, layer: Layer) -> Layer:

@@ -1,6 +1,6 @@
-"""Assumptions that local conditions make about a network.
+"""Hypotheses that local conditions require of a network.
 
-Activations must read fresh Gaussians, and addends must be uncorrelated.
+The inputs of activations must be fresh Gaussians, and addends must be uncorrelated.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ OPENED = {  # the remedy if factors or addends share weights
     L.Product: "end all factors of this Product but one in their own Affine",
 }
 CENTRED = Remedy("dks", words="try method='dks', which gives activations mean 0")
-MET = 1e-9  # relative tolerance of q after a Sum against that of uncorrelated addends
+MET = 1e-9  # relative tolerance of q after a Sum, compared with uncorrelated addends
 
 
 def check_fresh(network: Network) -> None:
     """Reject networks on which local conditions do not combine.
 
-    Every activation must see a fresh Gaussian, and addends must be independent.
+    The input of every activation must be a fresh Gaussian, and addends must be independent.
 
-    Raises: FreshnessError naming the node, even if the kernel calculus handles it exactly by fusing
-    or cross terms.
+    Raises: FreshnessError that names the node, even if the kernel calculus handles it exactly by
+    fusion or cross terms.
     """
     network = unmixed(network)
     if independent() or simply_fresh(network):
@@ -48,14 +48,14 @@ def check_fresh(network: Network) -> None:
 
 
 def _activation_before(network: Network, node: Node) -> Node:
-    """The nearest activation that a node reads without weights in between.
+    """Return the nearest activation that a node reads without weights in between.
 
-    If there is none, the result is the input of the node.
+    If there is none, return the input of the node.
     """
     waiting = list(network.parents(node))
     activated = network.nodes_of(L.Nonlinear)
     affine = network.nodes_of(L.Affine)
-    for here in waiting:  # grows as it is read
+    for here in waiting:  # the list grows during the loop
         if here in activated:
             return here
         if here not in affine:
@@ -66,19 +66,19 @@ def _activation_before(network: Network, node: Node) -> Node:
 def simply_fresh(network: Network) -> bool:
     """Whether the graph structure suffices to prove freshness.
 
-    False if only the kernel calculus can decide.
+    If it is False, only the kernel calculus can decide.
 
-    This is so if every activation reads an Affine that nothing else reads, or a Sum of fresh
-    feature maps of which all but one come from such Affine layers.
+    It is True if every activation reads an Affine that nothing else reads, or a Sum of fresh
+    feature maps all but one of which come from such Affine layers.
     """
     readers: Counter[Node] = Counter(
         parent for _, _, parents in network.steps() for parent in parents
     )
     gaussian: dict[Node, bool] = {}
-    own: dict[Node, bool] = {}  # ends in weights that reach the reader only along this path
+    own: dict[Node, bool] = {}  # ends in weights that nothing else reads
     for node, layer, parents in network.steps():
         if isinstance(layer, L.Affine):
-            if layer.groups > 1:  # possibly of one channel each
+            if layer.groups > 1:  # a group may have a single channel
                 return False
             gaussian[node], own[node] = True, readers[node] == 1
         elif layer.passes:
@@ -104,9 +104,9 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
     ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
     :func:`check_fresh` accepts addends that end in activations, because they are independent up to
-    their means. If two of them have means ``m_i``, they add ``2 w_1 w_2 m_1 m_2`` to q.
-    ``promise``: the claim that fails; ``instead``: advice other than ending addends in an Affine.
-    Raises: KcalcError naming the node and remedies.
+    their means. If two of them have means ``m_i``, they add ``2 w_1 w_2 m_1 m_2`` to q. ``promise``
+    is the claim that fails, and ``instead`` is advice other than ending addends in an Affine.
+    Raises: KcalcError that names the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):

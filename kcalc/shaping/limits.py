@@ -1,7 +1,7 @@
-"""Infinite depth: the limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
+"""Infinite depth: limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
 
-The limits and the speed of convergence are for a repeated block; the flow is the limit of tailored
-ReLUs.
+The limits and rates of convergence are those of a repeated block. The flow is the limit of deep
+networks of tailored ReLUs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from ..network.layers import Affine, Input
 from ..network.network import Network
 from .q_limits import GROWS, SETTLED, SHRINKS, QRatioTable, length_scale, q_limits
 
-STEPS = 300  # the maximal number of blocks to iterate q values through
+STEPS = 300  # largest number of blocks in the iteration of q values
 ARRIVED = 1e-9  # tolerance in log q for reaching a fixed point
 EDGE = 1e-9  # rounding tolerance for slopes of size 1
 BETWEEN = 65
 ROUNDED = 1e-13
 SAME = 1e-6  # relative tolerance between three blocks and one block three times
-START = 0.3  # the cosine for this comparison
+START = 0.3  # cosine in this comparison
 
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
-    """The limit of many copies of a block for q and c values.
+    """Limit of q and c values over many copies of a block.
 
-    Distances from the limit shrink by ``rate`` (``q_rate`` for q) per block. The depth scales
-    ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1
-    (slower than any exponential); xi_q is also infinite if q* is a repelling fixed point.
+    Each block multiplies the distance of c from its limit by ``rate``, and that of q by ``q_rate``.
+    The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the
+    slope is 1 or -1, because convergence is then slower than exponential. xi_q is also infinite if
+    q* is a repelling fixed point.
 
     Attributes
     ----------
@@ -49,9 +50,9 @@ class DepthLimit(Shown):
     c
         The limit c* of c values.
     rate
-        C'(c*).
+        The slope C'(c*).
     q_rate
-        Q'(q*).
+        The slope Q'(q*).
     assumptions
         The assumptions.
 
@@ -66,45 +67,45 @@ class DepthLimit(Shown):
 
     @property
     def xi_c(self) -> float:
-        """The number of blocks over which |c - c*| shrinks by a factor e."""
+        """Number of blocks over which |c - c*| shrinks by a factor of e."""
         return float(length_scale(np.asarray(self.rate)))
 
     @property
     def xi_q(self) -> float:
-        """The number of blocks over which |q - q*| shrinks by a factor e."""
+        """Number of blocks over which |q - q*| shrinks by a factor of e."""
         return float(length_scale(np.asarray(self.q_rate)))
 
 
 @without_option()
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
-    """The limit of infinitely many copies of ``block``, with one input and one output.
+    """Find the limit of infinitely many copies of ``block``.
 
-    The limit is for inputs with q value ``q`` and any c in (-1, 1). q* is the fixed point of Q that
-    repeated blocks reach from ``q`` (attracting, or of slope 1 or -1), or ``q`` itself if it is a
-    fixed point. c* is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS
-    App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal (even maps).
+    The inputs have q value ``q`` and any c in (-1, 1). q* is the fixed point of Q that repeated
+    blocks reach from ``q`` (attracting, or with slope 1 or -1), or ``q`` itself if it is a fixed
+    point. c* is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C]
+    Opposite inputs, c = -1, may stay opposite (odd maps) or become equal (even maps).
 
-    The input of the block is treated as fresh, like the output of another block, so a block may
-    begin with an activation or end in one.
+    The input of the block is treated as fresh, like the output of another block. A block may
+    therefore begin or end with an activation.
 
     Parameters
     ----------
     block
-        A network with one input and one output, as ``kc.chain`` builds it.
+        A network with one input and one output, such as a ``kc.chain``.
     q
         The mean square of the inputs, > 0.
 
     Returns
     -------
     DepthLimit
-        q* and c*, with the rates of approach.
+        q* and c*, with the rates of convergence.
 
     Raises
     ------
     KcalcError
-        For several inputs or outputs, for bad q, and if q values diverge, vanish, alternate or
-        never settle. Also for blocks whose output is not fresh: an activation at both ends, or
-        sums of activations without an Affine after them.
+        If the block has several inputs or outputs, q is invalid, or q values diverge, vanish,
+        alternate or do not settle. Also if the output of the block is not fresh: activations at
+        both ends, or sums of activations without an Affine after them.
 
     """
     if not isinstance(block, Network):
@@ -121,7 +122,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     cosines = c_map(repeated)
     notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
-    if not points:  # C is the identity, or 1 does not repel: every c stays, or c -> 1
+    if not points:  # C is the identity, or 1 is not repelling: every c stays, or c -> 1
         identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
         if identity:
             raise KcalcError(
@@ -133,10 +134,10 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 
 
 def between_blocks(block: Network) -> Network:
-    """The block after another block: an Affine of standard deviation 1 makes its input fresh.
+    """Return the block as it follows another block: an Affine of sigma_w = 1 precedes it.
 
-    The block may then begin with an activation. :func:`check_repeats` checks whether blocks output
-    such streams.
+    The Affine makes its input fresh, so the block may begin with an activation.
+    :func:`check_repeats` checks whether the output of the block allows this.
     """
     entry = block.inputs[0]
     below = (entry, "input")
@@ -145,7 +146,7 @@ def between_blocks(block: Network) -> Network:
 
 
 def _behind(block: Network, q: float, x: float) -> tuple[float, float]:
-    """(q, c) of a stream after a block."""
+    """Return (q, c) of a stream after a block."""
     value = node_values(between_blocks(block), x, q=q)[block.outputs[0]]
     return float(value.q1), float(value.c)
 
@@ -156,10 +157,10 @@ def check_repeats(
     x: float,
     behind: Callable[[Network, float, float], tuple[float, float]] = _behind,
 ) -> None:
-    """Reject blocks whose output needs more than (q, x), for example nonzero channel means.
+    """Reject blocks whose output depends on more than (q, x), such as nonzero channel means.
 
-    Many such blocks are not the repeated map of one. ``behind``: (q, x) after a block. Raises:
-    KcalcError.
+    Several such blocks differ from the repeated map of one. ``behind`` is (q, x) after a block.
+    Raises: KcalcError.
     """
     three = behind(chain(block, block, block), q, x)
     for _ in range(3):
@@ -173,7 +174,7 @@ def check_repeats(
 
 
 def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
-    """A note on a repelling fixed point of Q."""
+    """Return a note on a repelling fixed point of Q."""
     if abs(rate) <= 1 + EDGE:
         return ()
     return (
@@ -186,7 +187,7 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
-    """(q*, Q'(q*)). Raises: KcalcError if q values have no limit."""
+    """Return (q*, Q'(q*)). Raises: KcalcError if q values have no limit."""
     squares = q_map(block)
     found = q_limits(
         QRatioTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1)
@@ -205,9 +206,9 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
 
 
 def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) -> FixedPoint:
-    """The limit of iterates where Q is decreasing.
+    """Return the limit of the iterates in a range in which Q is decreasing.
 
-    Raises: KcalcError if they alternate or do not settle.
+    Raises: KcalcError if the iterates alternate or do not settle.
     """
     bearable = [p for p in points if abs(p.slope) <= 1 + EDGE]
     for _ in range(STEPS):
@@ -234,10 +235,10 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
 
 
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
-    """Whether iterates that have not arrived will arrive.
+    """Whether iterates that have not converged yet will converge.
 
-    They will if Q (or Q twice, if they change sides) is increasing and has no other fixed point
-    before it.
+    They will if Q (or Q applied twice, if they change sides) is increasing and has no other fixed
+    point in between.
     """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])
@@ -261,11 +262,11 @@ def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
 
 
 def flow_time(c: float, start: float = 0.0) -> float:
-    """T with psi(start, T) = c, where psi is the flow dx/dT = sqrt(1 - x^2) - x arccos x.
+    """Return T with psi(start, T) = c, where psi is the flow dx/dT = sqrt(1 - x^2) - x arccos x.
 
     Domain: -1 <= start <= c < 1.
 
-    Deep networks of tailored ReLUs with k = (1 - slope)^2 / (pi (1 + slope^2)) have C_f(c) ->
+    For deep networks of tailored ReLUs with k = (1 - slope)^2 / (pi (1 + slope^2)), C_f(c) ->
     psi(c, k * multiplier).
     """
     low, high = _cosine(start, "start"), _cosine(c, "c")
@@ -278,7 +279,7 @@ def flow_time(c: float, start: float = 0.0) -> float:
 
 
 def _time_between(near: float, far: float) -> float:
-    """T from the angle ``far`` to the smaller angle ``near``."""
+    """Return T from the angle ``far`` to the smaller angle ``near``."""
     from scipy.integrate import quad
 
     return float(
@@ -289,9 +290,9 @@ def _time_between(near: float, far: float) -> float:
 
 
 def flow_speed(theta: float) -> float:
-    """``sin t - t cos t``, by its series near 0.
+    """Return ``sin t - t cos t``, by its series near 0.
 
-    The speed of the flow at ``c = cos t``.
+    This is the speed of the flow at ``c = cos t``.
     """
     if theta < 0.2:
         t = theta * theta
@@ -305,7 +306,7 @@ def _cosine(value: Any, name: str) -> float:
 
 
 def flow(c: float, time: float) -> float:
-    """psi(c, T): the image of ``c`` under the flow of tailored ReLUs after ``time`` T >= 0."""
+    """Return psi(c, T), the image of ``c`` under the flow of tailored ReLUs for time T >= 0."""
     start = _cosine(c, "c")
     span = number_within(time, "time", lambda t: t >= 0, "time must be a number >= 0")
     if start == 1 or span == 0:
@@ -326,12 +327,12 @@ def flow(c: float, time: float) -> float:
 
 
 def flow_slope(network: Network, eta: float) -> float:
-    """The negative slope that the flow predicts for a deep network, from k = T(eta) / multiplier.
+    """Predict the negative slope of a deep network by the flow, from k = T(eta) / multiplier.
 
     The multiplier is the mean number of nonlinear layers on a path through the steepest subnetwork.
     The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to this prediction with depth.
 
-    Raises: KcalcError for eta outside (0, 1), or a network too shallow for the prediction.
+    Raises: KcalcError if eta is outside (0, 1) or the network is too shallow for the prediction.
     """
     target = _cosine(eta, "eta")
     if not 0 < target < 1:
@@ -339,6 +340,7 @@ def flow_slope(network: Network, eta: float) -> float:
     w = math.pi * flow_time(target) / maximal_curvature(network).multiplier
     if w >= 1:
         raise KcalcError(
-            f"the network is too shallow for eta = {target:g} by the flow: even ReLUs are too weak"
+            f"the flow predicts that the network is too shallow for eta = {target:g}: even ReLUs "
+            "are too weak"
         )
     return (1 - w) / (1 + math.sqrt(w * (2 - w)))

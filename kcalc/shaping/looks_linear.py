@@ -1,6 +1,6 @@
 """Mirrored weights that make a network linear at initialisation.
 
-phi becomes the pair (phi(x), phi(-x)), read by weights (W, -W).
+phi becomes the pair (phi(x), phi(-x)), which weights (W, -W) read.
 
 [Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
 """
@@ -33,8 +33,8 @@ from .records import Record
 Node = Hashable
 ROUNDING = 1e-13
 MIRRORED = (
-    "weights are mirrored pairs (W, -W), so not independent; as a function this is the network of "
-    "odd parts with independent weights"
+    "weights are mirrored pairs (W, -W) and therefore not independent; the function is that of a "
+    "network of odd parts with independent weights"
 )
 
 
@@ -42,17 +42,17 @@ MIRRORED = (
 class MirroredConstants(Constants):
     """phi becomes output_scale * (phi(x) - phi(-x)).
 
-    The action of mirrored weights on the pair (phi(x), phi(-x)).
+    This is the effect of mirrored weights on the pair (phi(x), phi(-x)).
     """
 
     @cached_property
     def transformed(self) -> Activation:
-        """The scaled odd part; exactly the identity if it is linear."""
+        """Scaled odd part; exactly the identity if it is linear."""
         seen = difference(self.activation)
         return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
 
     def describe(self) -> str:
-        """The pair and the weights that read it, in one line."""
+        """Describe the pair and the weights that read it, in one line."""
         name = self.activation.name
         scale = "" if self.output_scale == 1 else f"{self.output_scale:.6g}*"
         seen = f"{scale}({name}(x) - {name}(-x))" + (
@@ -64,7 +64,7 @@ class MirroredConstants(Constants):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The constants as plain data."""
+        """Return the constants as plain data."""
         return super().to_dict() | {"mirrored": True}
 
 
@@ -75,13 +75,14 @@ class LooksLinear(Shaping):
     Attributes
     ----------
     network
-        The network with the (scaled) odd parts of the activations. It computes the same function.
+        The network with the (scaled) odd parts of the activations, which computes the same
+        function.
 
     """
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """The targets, and the slope of the whole network.
+        """Compute the targets, and the slope of the whole network.
 
         The slope is 1 if the odd parts are linear.
         """
@@ -90,15 +91,15 @@ class LooksLinear(Shaping):
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """The network with pairs (phi(x), phi(-x)), and the Affine nodes that read them.
+        """Return the network with pairs (phi(x), phi(-x)), and the Affine nodes that read them.
 
-        The weights of these nodes start as (gamma W, -gamma W).
+        The initial weights of these nodes are (gamma W, -gamma W).
 
-        In ``network`` the odd part is one activation; here each is again the concatenation of
-        phi(x) and phi(-x), under the old name. Raises: KcalcError if anything but an Affine
+        In ``network``, the odd part is a single activation. Here, it is the concatenation of
+        phi(x) and phi(-x), under the same name. Raises: KcalcError if anything but an Affine
         (directly, or through pooling over all locations) reads a pair.
         """
-        pairs: dict[Node, float] = {}  # nodes that hold a pair, with its scale
+        pairs: dict[Node, float] = {}  # {node that holds a pair: scale}
         mirrored: list[Node] = []
         steps: list[Step] = []
         pooled: set[Node] = set()
@@ -141,10 +142,9 @@ class LooksLinear(Shaping):
         ), tuple(mirrored)
 
     def mirrored(self, node: Node, weights: Any) -> np.ndarray:
-        """The weights of an Affine that reads the pair of an activation.
+        """Mirror the weights of an Affine that reads the pair of an activation.
 
-        They are (gamma W, -gamma W), of shape (out, 2 in, ...) for W of shape (out, in, ...).
-
+        The result is (gamma W, -gamma W), of shape (out, 2 in, ...) for W of shape (out, in, ...).
         Along axis 1, all phi(x) come first, then all phi(-x).
 
         Parameters
@@ -162,7 +162,7 @@ class LooksLinear(Shaping):
         Raises
         ------
         KcalcError
-            Unless the Affine reads exactly one activation.
+            If the Affine does not read exactly one activation.
 
         """
         source = node
@@ -184,7 +184,7 @@ class LooksLinear(Shaping):
 @shaping_method(
     "looks_linear",
     Record(
-        "Weights mirrored in pairs, which make a network of relu-like activations linear at "
+        "Mirrored pairs of weights, which make a network of relu-like activations linear at "
         "initialisation.",
         compared=True,
         needs=(known_tokens, no_products, fresh),
@@ -198,14 +198,14 @@ def looks_linear(
 ) -> LooksLinear:
     """Mirror the weights, which makes the network linear for suitable activations.
 
-    Suitable are activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu).
+    Activations with phi(x) - phi(-x) = k x are suitable (relu, softplus, swish, gelu).
 
-    Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine
-    layers that read it get weights (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W
+    Every activation becomes the concatenation (phi(x), phi(-x)), which is twice as wide. The Affine
+    layers that read it get weights (gamma W, -gamma W) with Var W = 1/(unmirrored fan_in). W
     (phi(x) - phi(-x)) is exactly W times twice the odd part of phi, with independent weights W. The
     returned ``network`` therefore uses the odd part, scaled to Q(1) = 1, and all kernel maps are
-    exact. If the odd part is linear, the C map is the identity. This holds at initialisation: the
-    first training step breaks the mirror symmetry.
+    exact. If the odd part is linear, the C map is the identity. This holds only at initialisation:
+    the first training step breaks the mirror symmetry.
 
     Parameters
     ----------
@@ -224,8 +224,8 @@ def looks_linear(
     Raises
     ------
     KcalcError
-        For activations that are even, linear or discontinuous, and if anything but an Affine
-        (possibly through concatenation, flattening or mean pooling) reads an activation.
+        If an activation is even, linear or discontinuous, or anything but an Affine (possibly
+        through concatenation, flattening or mean pooling) reads an activation.
 
     """
     plain, changes = prepared(network, activation)
@@ -250,23 +250,23 @@ def looks_linear(
 
 
 def mirrored_constants(phi: Activation) -> MirroredConstants:
-    """The scale that gives phi(x) - phi(-x) a mean square of 1 at q = 1.
+    """Return the scale that gives phi(x) - phi(-x) a mean square of 1 at q = 1.
 
     Raises: KcalcError for activations that cannot be mirrored.
     """
     odd = difference(phi)
     slope = _slope(odd, phi)
-    # a linear odd part has a closed-form scale, which makes the C map the identity without rounding
+    # a linear odd part has a closed-form scale, so the C map is the identity without rounding
     scale = 1 / slope if slope is not None else float(odd.second_moment(1.0)) ** -0.5
     return MirroredConstants(phi, output_scale=float(scale))
 
 
 @lru_cache(maxsize=256)
 def difference(phi: Activation) -> Activation:
-    """phi(x) - phi(-x), twice the odd part.
+    """Return phi(x) - phi(-x), twice the odd part.
 
-    It returns a multiple of the identity if the difference is one to rounding, and 2 phi if phi is
-    odd.
+    Return an exact multiple of the identity if the difference is one up to rounding, and 2 phi if
+    phi is odd.
 
     Raises: KcalcError for activations that are even, linear or discontinuous.
     """
@@ -287,7 +287,7 @@ def difference(phi: Activation) -> Activation:
 
 
 def _probes(phi: Activation) -> np.ndarray:
-    """Positive points of ordinary size, some of them between kinks."""
+    """Return positive points of ordinary size, some of them between kinks."""
     kinks = [abs(k) for k in phi.kink_points if 0 < abs(k) < 60]
     return np.concatenate(
         [
@@ -300,7 +300,7 @@ def _probes(phi: Activation) -> np.ndarray:
 
 
 def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
-    """The scale of the rounding error of phi(x) - phi(-x).
+    """Return the scale of the rounding error of phi(x) - phi(-x).
 
     Terms that cancel inside phi are as large as phi(1) even near 0.
     """
@@ -312,7 +312,7 @@ def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
 
 
 def _slope(odd: Activation, phi: Activation) -> float | None:
-    """The slope of the odd part if it is linear to rounding, else None.
+    """Return the slope of the odd part if it is linear up to rounding, otherwise None.
 
     Slopes close to multiples of 1/64 are rounded to them.
     """
@@ -346,15 +346,15 @@ def _notes(solved: Sequence[Constants]) -> Iterator[Assumption]:
     if odd:
         yield Assumption(
             "network",
-            f"{', '.join(odd)} is odd: mirroring only doubles the width (method='normalisation' "
-            "has the same effect)",
+            f"{', '.join(odd)} is odd, so mirroring only doubles the width; method='normalisation' "
+            "has the same effect",
         )
 
 
 def _check_readers(network: Network) -> None:
     """Reject networks in which something other than weights reads an activation.
 
-    Only weights can take the difference of a pair.
+    Only weights can compute the difference of a pair.
     """
     paired: set[Node] = set()
     for node, layer, parents in network.steps():
@@ -371,7 +371,7 @@ def _check_readers(network: Network) -> None:
         kind = "max pooling" if isinstance(layer, Pool) else type(layer).__name__
         raise KcalcError(
             f"node {node!r} ({kind}) reads the activation {from_pair[0]!r}, but only mirrored "
-            "weights can take phi(x) - phi(-x); put an Affine between them"
+            "weights can compute phi(x) - phi(-x); put an Affine between them"
         )
     for node in network.outputs:
         if node in paired:

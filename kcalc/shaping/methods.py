@@ -1,4 +1,4 @@
-"""The steps common to all shaping methods, and the remedies that their errors suggest."""
+"""Common steps of all shaping methods, and the remedies that their errors suggest."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def shaping_method(
 ) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
     """Turn a function (network, activation, targets) into a shaping method.
 
-    ``about``: its :func:`record`. Errors suggest other methods whose hypotheses hold.
+    ``about`` is the :func:`record` of the method. Errors suggest other methods whose hypotheses
+    hold.
 
-    A function with a parameter ``assume_independent`` has that option, which is handled here: its
-    Shaping records it, and errors suggest it if it helps. If no target suits a network, the error
-    names its structure, not the given target. Layers of several primitives are written out first,
-    except those of the class ``whole``. ``attention``: whether the method accepts networks with
+    If the function has a parameter ``assume_independent``, this decorator handles it: the Shaping
+    records it, and errors suggest it if it helps. If no target suits a network, the error names the
+    structure of the network instead of the target. Composite layers are expanded first, except
+    those of the class ``whole``. ``attention`` states whether the method accepts networks with
     attention.
     """
 
@@ -72,13 +73,13 @@ def shaping_method(
 
 
 def _refuse_attention(network: Network) -> None:
-    """Reject a network with attention, whose maps involve all tokens together."""
+    """Reject a network with attention, because its maps involve all tokens together."""
     attending = network.nodes_of(Attend)
     if attending:
         refusal = NoRule(
-            f"node {attending[0]!r} attends over tokens: method='edge' shapes networks with "
-            "attention, other shaping methods those without; kc.node_values(net, tokens=...) and "
-            "kc.gradients(net, tokens=...) show the effect of its initialisation"
+            f"node {attending[0]!r} attends over tokens: only method='edge' shapes networks with "
+            "attention; kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) show the "
+            "effect of its initialisation"
         )
         refusal.remedies = (Remedy("edge"),)
         raise refusal
@@ -87,9 +88,9 @@ def _refuse_attention(network: Network) -> None:
 def _refusing(
     call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
-    """The result of a call; errors keep only the remedies that may work.
+    """Call a method; its errors keep only the remedies that may work.
 
-    If no target suits the network, this raises FreshnessError instead of UnreachableTarget.
+    If no target suits the network, raise FreshnessError instead of UnreachableTarget.
     """
     serves = partial(suggestion, call=call, name=name, method=method)
     takes_option = OPTION in signature(method).parameters
@@ -116,7 +117,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """The error with ``assume_independent=True`` and any target it needs, if that may work."""
+    """Return the error with ``assume_independent=True`` and targets it needs, if that may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)

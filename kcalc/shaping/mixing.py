@@ -1,7 +1,7 @@
 """Networks that mix tokens, in shaping methods.
 
-After mixing tokens, q = 1 holds only for some cosines between them. The rules for such cosines are
-in the part that reads tokens (``SHAPING["tokens"]``).
+After tokens are mixed, q = 1 holds only for some cosines between them. The part of kcalc that reads
+tokens contains the rules for such cosines (``SHAPING["tokens"]``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TAKING = ("dks", "tat")  # methods that accept tokens
 
 
 def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
-    """The option ``tokens`` of a shaping method; None if not given.
+    """Check the option ``tokens`` of a shaping method; return None if it is not given.
 
-    Raises: KcalcError for anything but cosines, or without a TokenMix.
+    Raises: KcalcError for anything but cosines, or if there is no TokenMix.
     """
     if not isinstance(rows, str) or rows not in ROWS:
         raise unknown("value of token_rows", rows, ROWS)
@@ -39,7 +39,7 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
         return None
     if not network.nodes_of(TokenMix):
         raise KcalcError(
-            "tokens= gives cosines between tokens, but the network has no TokenMix; leave it out"
+            "tokens= gives cosines between tokens, but the network has no TokenMix; omit tokens"
         )
     return SHAPING["tokens"](tokens, rows)
 
@@ -47,7 +47,7 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
 def refuse_mixing(network: Network) -> None:
     """Reject mixings other than permutations if the tokens are unknown.
 
-    Raises: KcalcError naming node and remedy.
+    Raises: KcalcError that names the node and a remedy.
     """
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):
@@ -70,18 +70,18 @@ def moves(layer: Any) -> bool:
 
 
 def unmixed(network: Network) -> Network:
-    """The network without token mixing."""
+    """Return the network without token mixing."""
     return network.map_layers(lambda node, layer: Identity(), TokenMix)
 
 
 def with_tokens(shaped: Network, tokens: Any) -> tuple[Network, tuple[str, ...]]:
-    """The shaped network, with rows rescaled if requested, checked token by token.
+    """Rescale rows if requested, and check the shaped network token by token.
 
-    Also returns the edits. Raises: KcalcError.
+    Return the network and the edits. Raises: KcalcError.
     """
     return (shaped, ()) if tokens is None else tokens.applied(shaped)
 
 
 def token_options(tokens: Any) -> dict[str, Any]:
-    """The tokens as options of a shaping: their number and the treatment of the rows."""
+    """Return the tokens as options of a shaping: their number and the treatment of the rows."""
     return {} if tokens is None else tokens.options

@@ -1,12 +1,12 @@
 """Gaussian integrals of f(x) = phi(alpha x + beta) for the solvers, with x ~ N(0, 1).
 
-It computes moments and their derivatives in (log alpha, beta).
+This module computes moments and their derivatives in (log alpha, beta).
 
-Smooth activations use the trapezoid rule on fixed nodes. Kinked ones use Gauss-Legendre panels
-split at the kinks, plus the contribution of the kinks to derivatives. At input scales beyond GENTLE
-(relative to the activation's narrowest feature), both are replaced by panels that resolve phi.
+Smooth activations use the trapezoidal rule on fixed nodes. Kinked activations use Gauss-Legendre
+panels split at the kinks, plus the contribution of the kinks to derivatives. At input scales beyond
+GENTLE (relative to the activation's narrowest feature), panels that resolve phi replace both rules.
 
-Differences of nearly equal moments, such as E f'^2 - Var f, are integrated directly and never
+Differences of nearly equal moments, such as E f'^2 - Var f, are integrated directly instead of
 subtracted.
 """
 
@@ -33,21 +33,21 @@ from ..gaussian.expectations.quadrature import (
     trapezoid,
 )
 
-REACH = 9.5  # the density there is 2.5e-20 of its peak
-# a homogeneous activation with a kink at |x| between these two gets a rule that extends beyond it
+REACH = 9.5  # the density at this x is 2.5e-20 of its peak
+# a homogeneous activation with a kink at |x| between these two uses a rule that extends beyond it
 FAR = (3.0, 36.0)
-# The step of the coarsest grid. Its error is below rounding for functions whose poles are at least
-# 3 away from the real axis.
+# Step of the coarsest grid. Its error is below rounding for functions whose poles are at least 3
+# away from the real axis.
 STEP = 0.25
-FINEST = 6  # grids are halved that often
-TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
-WIDEST = 1.0  # panels of kinked activations
+FINEST = 6  # largest number of halvings of a grid
+TAME = 30.0  # up to this argument, plain expressions neither overflow nor lose digits
+WIDEST = 1.0  # widest panels of kinked activations
 # the largest input scale for each rule, in widths of the narrowest feature (smooth activations,
 # kinked ones)
 GENTLE = (8.0, 2.0)
-NEAR = 16.0  # |u| up to which narrow features are searched
-MOST = 3000  # panels of one rule
-LOUDEST = 1e150  # the square is finite
+NEAR = 16.0  # narrow features are searched up to this |u|
+MOST = 3000  # largest number of panels of one rule
+LOUDEST = 1e150  # the square of this value is still finite
 TAIL = 1e-10  # tolerance for E f^2 per unit of x at the ends of the rules
 
 Pair = tuple[float, float]  # derivatives in (log alpha, beta)
@@ -57,10 +57,10 @@ Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 class Moments:
     """Moments of f = phi(alpha x + beta) with derivatives in log alpha and beta.
 
-    Notation: g = f', h = f'', a = E f'. Each moment has its derivatives (d/d log alpha, d/d beta).
+    Notation: g = f', h = f'', a = E f'. Each moment has the derivatives (d/d log alpha, d/d beta).
 
-    variance: Var f. excess: E g^2 - Var f >= 0. turn: E[(f - E f) g x] - Var f. tilt: E[g x] = E
-    f''. bend: E h^2 (order 3 only).
+    ``variance`` is Var f; ``excess`` is E g^2 - Var f >= 0; ``turn`` is E[(f - E f) g x] - Var f;
+    ``tilt`` is E[g x] = E f''; ``bend`` is E h^2 (order 3 only).
     """
 
     mean: float
@@ -83,16 +83,17 @@ class Moments:
 
 @lru_cache(maxsize=8)
 def grid(fineness: int) -> Rule:
-    """The trapezoid rule of step ``STEP / 2^fineness`` on [-REACH, REACH]."""
+    """Return the trapezoidal rule of step ``STEP / 2^fineness`` on [-REACH, REACH]."""
     step = STEP / 2**fineness
     return trapezoid(step, math.ceil(REACH / step))
 
 
 @lru_cache(maxsize=512)
 def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rule:
-    """Gauss-Legendre panels with edges at the kinks.
+    """Return Gauss-Legendre panels with edges at the kinks.
 
-    The panels are at most ``WIDEST / 2^fineness`` wide; the kinks are those of x, not of phi.
+    The panels are at most ``WIDEST / 2^fineness`` wide; the kinks are in x, not in the argument of
+    phi.
     """
     return normal_rule(
         split(
@@ -102,17 +103,17 @@ def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rul
 
 
 def _reach(phi: Activation, alpha: float, beta: float) -> float:
-    """The largest |x| at which f counts.
+    """Return the largest |x| at which f contributes.
 
-    A homogeneous activation (relu) may be nonzero only beyond a far kink, however small the density
-    is there.
+    A homogeneous activation (relu) may be nonzero only beyond a distant kink, however small the
+    density is there.
     """
     far = max((abs(k - beta) / alpha for k in phi.kink_points), default=0.0)
     return math.hypot(REACH, far) if phi.degree is not None and FAR[0] < far < FAR[1] else REACH
 
 
 def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Nodes and weights for f at (alpha, beta).
+    """Return nodes and weights for f at (alpha, beta).
 
     Raises: KcalcError if phi varies too fast for all rules.
     """
@@ -130,16 +131,16 @@ def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
 def is_steep(phi: Activation, alpha: float) -> bool:
     """Whether phi is too steep at the input scale for the usual quadrature rules.
 
-    Rules that use only the kinks of phi then do not resolve it.
+    Rules that use only the kinks of phi do not resolve it then.
     """
     return phi.degree is None and alpha > GENTLE[bool(phi.kinks)] * width(phi)
 
 
 @lru_cache(maxsize=256)
 def width(phi: Activation) -> float:
-    """The width of the narrowest feature of phi, at most 1 (that of tanh).
+    """Return the width of the narrowest feature of phi, at most 1 (as for tanh).
 
-    It is 1 if no panels resolve phi.
+    Return 1 if no panels resolve phi.
     """
     with np.errstate(all="ignore"):
         try:
@@ -149,7 +150,7 @@ def width(phi: Activation) -> float:
 
 
 def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Panels on which phi is a polynomial to rounding, each cut into ``fineness + 1``."""
+    """Return panels on which phi is polynomial up to rounding, each cut into ``fineness + 1``."""
     _check_growth(phi, np.array([beta - REACH * alpha, beta + REACH * alpha]))
     radius = 2.0 ** math.ceil(math.log2(max(NEAR, abs(beta) + REACH * alpha)))
     with np.errstate(all="ignore"):
@@ -167,9 +168,9 @@ def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule
 def moments(
     phi: Activation, log_alpha: float, beta: float, fineness: int = 0, order: int = 2
 ) -> Moments:
-    """The moments at one point.
+    """Compute the moments at one point.
 
-    ``order=3`` adds those of the curvature, which need a third derivative.
+    ``order=3`` adds the moments of the curvature, which require a third derivative.
     """
     alpha = math.exp(log_alpha)
     rule = rule_for(phi, alpha, beta, fineness)
@@ -180,7 +181,7 @@ def moments(
         _check_tails(phi, alpha, rule, f)
     mean = float(w @ f)
     centred, slope = f - mean, float(w @ g)
-    rest, drift = centred - slope * x, g - slope  # f and g without their linear part
+    rest, drift = centred - slope * x, g - slope  # f and g without their linear parts
     wf, wg, gx, hx = w * centred, w * g, g * x, h * x
     variance = float(wf @ centred)
     excess = float(w @ (drift * drift)) - float(w @ (rest * rest))
@@ -224,7 +225,7 @@ def moments(
 
 
 def derivatives(phi: Activation, u: Array, order: int) -> Any:
-    """phi, phi', ..., phi^(order) at u."""
+    """Return phi, phi', ..., phi^(order) at u."""
     joint = _joint(phi, order)
     if joint is not None and (not phi.stable or max(abs(u[0]), abs(u[-1])) < TAME):
         with np.errstate(all="ignore"):
@@ -238,9 +239,9 @@ def derivatives(phi: Activation, u: Array, order: int) -> Any:
 
 @np.errstate(all="ignore")
 def _check_growth(phi: Activation, ends: Array) -> None:
-    """Reject ranges at whose ends phi^2 overflows, before evaluating every node exactly.
+    """Raise a KcalcError if phi^2 overflows at the ends of a range.
 
-    Raises: KcalcError.
+    This check comes before an exact evaluation at every node.
     """
     if not np.all(np.abs(phi.numeric(0)(ends)) < LOUDEST):
         raise KcalcError(
@@ -249,11 +250,9 @@ def _check_growth(phi: Activation, ends: Array) -> None:
 
 
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
-    """Reject functions with a large share of their square beyond the rules.
+    """Raise a KcalcError if a large share of the square of f lies beyond the rules.
 
-    All rules would agree on the rest, so their agreement would not reveal the error.
-
-    Raises: KcalcError.
+    All rules would agree on the rest, so comparing them would not reveal the error.
     """
     ends = [0, -1]
     left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())
@@ -263,9 +262,9 @@ def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
 
 @lru_cache(maxsize=256)
 def _joint(phi: Activation, order: int) -> Any:
-    """All derivatives of a smooth activation in one compiled function, or None.
+    """Compile all derivatives of a smooth activation into one function.
 
-    Common subexpressions are shared; the function is None for other activations.
+    The function shares common subexpressions. Return None for other activations.
     """
     if phi.kinks or phi.numeric_only or phi.transformation is not None:
         return None
@@ -285,10 +284,10 @@ def _joint(phi: Activation, order: int) -> Any:
 def _kinks(
     phi: Activation, alpha: float, beta: float, order: int
 ) -> Iterator[tuple[float, float, float, float]]:
-    """(k, x, w, m) of every kink k in reach: x = (k - beta) / alpha.
+    """Return (k, x, w, m) of every kink k in reach, with x = (k - beta) / alpha.
 
-    w is alpha times the jump of phi^(order) times the density at x, m the mean of phi^(order) on
-    both sides.
+    w is alpha times the jump of phi^(order) times the density at x, and m is the mean of
+    phi^(order) on both sides.
     """
     for k, jump in zip(phi.kink_points, phi.jump_sizes(order), strict=True):
         x = (k - beta) / alpha
@@ -298,9 +297,9 @@ def _kinks(
 
 
 def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:
-    """Contributions of jumps J of phi' to six moments that contain h.
+    """Return contributions of the jumps J of phi' to six moments that contain h.
 
-    The moments are E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h], E[x h], F = f - E f; h
+    The moments are E[g x h], E[F x^2 h], E[g h], E[F x h], E[x^2 h] and E[x h] with F = f - E f; h
     contains alpha J delta at kinks.
     """
     out = [0.0] * 6
@@ -312,20 +311,20 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
 
 
 def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
-    """Terms of jumps of phi'' (phi' being continuous) in E[h h' x] and E[h h']."""
+    """Return the terms of jumps of phi'' in E[h h' x] and E[h h'], for continuous phi'."""
     found = [(x, alpha**3 * weight * bend) for _, x, weight, bend in _kinks(phi, alpha, beta, 2)]
     return sum(x * term for x, term in found), sum(term for _, term in found)
 
 
 def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
-    """The rounding error of the density grows as the square of x where rules extend far."""
+    """Return the rounding error; that of the density grows with x^2 if rules extend far."""
     return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
 
 
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
-    """The moments at the first fineness that the next one confirms.
+    """Return the moments at the first fineness that the next one confirms.
 
-    ``order``: 1 gives only the variance, 2 adds the gradient, 3 the curvature.
+    ``order`` 1 gives only the variance, 2 adds the gradient and 3 adds the curvature.
 
     Raises: KcalcError if they do not converge.
     """
@@ -335,7 +334,7 @@ def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)
         pairs = [(getattr(last, name), getattr(m, name)) for name in agreeing]
-        # rules of thousands of nodes round more
+        # rules with thousands of nodes have larger rounding errors
         accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(phi, log_alpha, beta)
         if all(abs(a - b) <= accuracy * abs(b) for a, b in pairs):
             return m

@@ -1,6 +1,6 @@
 """Hypotheses of shaping methods, checked without running the method.
 
-Each check raises KcalcError if it fails. The :class:`Record` of a method lists its checks, so
+Each check raises a KcalcError if it fails. The :class:`Record` of a method lists its checks, so
 errors of other methods suggest it only if it may work.
 """
 
@@ -23,43 +23,43 @@ from .mixing import refuse_mixing, unmixed
 from .norms import refuse_means
 from .records import OPTION, MethodCall, assuming, independent, record
 
-OF_TOKENS = "token"  # prefixes of targets that mean the same for all methods
+OF_TOKENS = "token"  # prefix of targets with the same meaning in all methods
 
 
 def plain_network(call: MethodCall) -> Network:
-    """The network in the form that shaping needs, without token mixing. Raises: KcalcError."""
+    """Bring the network into the form that shaping needs, without token mixing."""
     return prepared(unmixed(call.network), call.activation, products=True)[0]
 
 
 def fresh(call: MethodCall) -> None:
-    """Activations read fresh Gaussians, addends and factors are independent."""
+    """Require fresh Gaussian inputs of activations, and independent addends and factors."""
     check_fresh(plain_network(call))
 
 
 def no_products(call: MethodCall) -> None:
-    """No Product, because most methods have no rule for it."""
+    """Require a network without Products; most methods have no rule for them."""
     prepared(unmixed(call.network), call.activation)
 
 
 def known_tokens(call: MethodCall) -> None:
-    """No mixing of tokens with unknown cosines."""
+    """Reject a mixing of tokens with unknown cosines."""
     if call.targets.get("tokens") is None:
         refuse_mixing(call.network)
 
 
 def shapeable(call: MethodCall) -> None:
-    """Activations that are continuous and not linear."""
+    """Require activations that are continuous and not linear."""
     for phi in plain_network(call).activations:
         check_shapeable(phi)
 
 
 def no_meeting_means(call: MethodCall) -> None:
-    """No Sum that adds the means of several activations."""
+    """Reject a Sum that adds the means of several activations."""
     check_sums(plain_network(call), "")
 
 
 def means_unread(call: MethodCall) -> None:
-    """No norm that would subtract nonzero means, and no Sum that would add them."""
+    """Reject norms that would subtract nonzero means, and Sums that would add them."""
     plain = plain_network(call)
     with_means = dict.fromkeys(plain.nodes_of(Nonlinear), activation("relu"))
     network = replace_activations(plain, with_means)
@@ -68,7 +68,7 @@ def means_unread(call: MethodCall) -> None:
 
 
 def one_group(call: MethodCall) -> None:
-    """No Affine in groups."""
+    """Reject grouped Affine layers."""
     if any(call.network.layer(node).groups != 1 for node in call.network.nodes_of(Affine)):
         raise KcalcError("an Affine has groups")
 
@@ -76,11 +76,11 @@ def one_group(call: MethodCall) -> None:
 def suggestion(
     remedy: Remedy, call: MethodCall, name: str, method: Callable[..., Any]
 ) -> Remedy | None:
-    """A remedy of a failed call with all of its targets; None if a hypothesis fails.
+    """Return a remedy of a failed call with all of its targets, or None if a hypothesis fails.
 
-    ``name``, ``method``: those of the call. The same method keeps its targets; another function
-    replaces those about tokens. ``zeta=...`` is a placeholder for a value that the slopes of
-    products allow.
+    ``name`` and ``method`` are those of the call. The same method keeps its targets; for another
+    method, only the targets about tokens are kept. ``zeta=...`` is a placeholder for a value that
+    the slopes of products allow.
     """
     options = dict(remedy.options)
     if options.get("zeta") is ...:

@@ -1,11 +1,12 @@
 """Normaliser-free networks, in closed form.
 
-They use a gamma per activation, weight standardisation, and an alpha and a beta per block.
+They use a gain gamma per activation, weight standardisation, and alpha and beta per block.
 
-``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)`` and branches that keep
-variances: ``Var h_{l+1} = Var h_l + alpha^2``, and ``1 + alpha^2`` after a transition block, whose
-shortcut has weights. [Brock et al. 2021a, arXiv:2101.08692; 2021b, arXiv:2102.06171] Divided by
-``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised sums.
+The published form is ``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)``
+and branches that preserve variances. Then ``Var h_{l+1} = Var h_l + alpha^2``, or ``1 + alpha^2``
+after a transition block, whose shortcut has weights. [Brock et al. 2021a, arXiv:2101.08692; 2021b,
+arXiv:2102.06171] Dividing by ``beta_{l+1}`` gives normalised sums, ``g_{l+1} = (beta_l g_l + alpha
+f_l(g_l)) / beta_{l+1}``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ VARIANCE, STREAM, SAME = "Var phi", "q before activations", "max |C of .unnormal
 OFF = 1e-10
 PUBLISHED = (
     "`network` has normalised sums instead of beta and plain sums: the same function up to its "
-    "scale; `unnormalised` has them"
+    "scale; `unnormalised` has beta and plain sums"
 )
 
 
@@ -54,15 +55,15 @@ class NormaliserFree(Shaping):
     Attributes
     ----------
     network
-        The network, with normalised sums and no scalars.
+        The network, with normalised sums and without scalars.
     unnormalised
-        The same function in its published form, with sums ``shortcut + alpha branch`` and
-        ``Scale(1/beta)`` before their readers.
+        The same function in its published form, with sums ``shortcut + alpha branch`` and a
+        ``Scale(1/beta)`` before the layers that read them.
     betas
-        {Sum node: beta_l at the entry of the block}: the root of the variance there, or of the mean
-        square with ``standardise=False``.
+        {Sum node: beta_l at the entry of the block}. This is the square root of the variance there,
+        or of the mean square with ``standardise=False``.
     variances
-        The variances of the block outputs in ``unnormalised``, over channels.
+        The channel variances of the block outputs in ``unnormalised``.
 
     """
 
@@ -72,9 +73,9 @@ class NormaliserFree(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Local variances in 30 digits.
+        """Compute local variances with 30 digits.
 
-        q values and C maps of both forms come from the kernel calculus.
+        The kernel calculus computes q values and C maps of both forms.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         found = [values | {VARIANCE: values["Q(1)"] - values["E phi"] ** 2} for values in local]
@@ -86,12 +87,12 @@ class NormaliserFree(Shaping):
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema.
+        """Return all results as plain data with a versioned schema.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         blocks = {
@@ -104,9 +105,8 @@ class NormaliserFree(Shaping):
 def bare_network(call: MethodCall) -> None:
     """Require a network without Products, with fresh Gaussians and known tokens.
 
-    Norms are removed first. Weights must be standardisable, or else no means may add up, and q must
-    be 1 before activations.
-    Raises: KcalcError.
+    Norms are removed first. If weights are standardised, every Affine must allow it; otherwise no
+    means may add up, and q must be 1 before activations. Raises: KcalcError.
     """
     network = call.network
     bare = network.without_normalization() if network.nodes_of(L.Normalisation) else network
@@ -143,16 +143,17 @@ def normaliser_free(
 ) -> NormaliserFree:
     """Make a network normaliser-free.
 
-    Exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
+    Every activation gets the exact gain ``gamma = 1/sqrt(Var phi(x))`` with x ~ N(0, 1), and every
+    block a ``beta``.
 
-    An output that ends in activations, without an Affine after them, keeps their means: its q is
+    An output that ends in activations, without an Affine after them, keeps their means. Its q is
     not 1, and an assumption says so.
 
-    With standardised weights the mean of the activations drops out, C(0) = 0 after every layer, and
-    q = 1 before every activation. ``standardise=False`` uses ``gamma = 1/sqrt(E phi(x)^2)`` and
-    leaves the weights unchanged; no Sum may then add several activations with nonzero means.
-    Normalisation layers are removed and the weights of residual sums (see
-    :func:`kcalc.shaping.residual_blocks`) replaced; other sums must be normalised.
+    With standardised weights, the mean of the activations has no effect, C(0) = 0 after every
+    layer, and q = 1 before every activation. ``standardise=False`` uses ``gamma = 1/sqrt(E
+    phi(x)^2)`` and leaves the weights unchanged; no Sum may then add several activations with
+    nonzero means. Normalisation layers are removed, and the weights of residual sums (see
+    :func:`kcalc.shaping.residual_blocks`) are replaced; other sums must be normalised.
 
     Parameters
     ----------
@@ -175,9 +176,9 @@ def normaliser_free(
     Raises
     ------
     KcalcError
-        For alpha <= 0, activations that are linear, constant or jump, depthwise convolutions with
-        ``standardise=True``, without it sums of addends whose channel means are not 0, and networks
-        that cannot be shaped.
+        If alpha <= 0, an activation is linear, constant or jumps, or the network cannot be shaped.
+        With ``standardise=True``, also for depthwise convolutions; with ``standardise=False``, for
+        sums of addends with nonzero channel means.
 
     """
     refusal = "alpha is the strength of the residual branches and must be a number > 0"
@@ -234,26 +235,26 @@ def normaliser_free(
 
 
 def _table(plain: Network, standardise: bool) -> ConstantsTable:
-    """The gain of every activation."""
+    """Return the gain of every activation."""
     return constants_of(
         plain, lambda phi: Constants(phi, output_scale=exact_gamma(phi, standardise))
     )
 
 
 def _check_level(network: Network) -> None:
-    """Raises: KcalcError if an activation sees a q other than 1."""
+    """Raise a KcalcError if the input of an activation has a q other than 1."""
     node, q = worst_q(network)
     if not abs(q - 1) <= OFF:
         raise KcalcError(
-            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
-            "a concatenation of feature maps with different means; apply an Affine to each part"
+            f"node {node!r} has q = {q:.6g}, but activations need q = 1: an Affine reads a "
+            "concatenation of feature maps with different means; apply an Affine to each part"
         )
 
 
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
-    """The variances ``q - m^2`` at nodes.
+    """Return the variances ``q - m^2`` at nodes.
 
-    They follow the closed form if it holds; it does not if mean squares were preserved instead.
+    They follow the closed form, unless mean squares were preserved instead.
     """
     values = q_and_variances(published, assume_independent=independent()) if told else {}
     found = {node: values[node][1] for node in told}
@@ -264,7 +265,7 @@ def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
 
 
 def _ended_off(network: Network) -> tuple[Assumption, ...]:
-    """A note for every output whose q value is not 1, because activations with means end it."""
+    """Return a note for every output that ends in activations with means, so its q is not 1."""
     values = q_values(network, assume_independent=independent())
     off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
     return tuple(
@@ -274,7 +275,7 @@ def _ended_off(network: Network) -> tuple[Assumption, ...]:
 
 
 def exact_gamma(phi: Activation, centred: bool = True) -> float:
-    """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``.
+    """Return ``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``.
 
     The computation avoids the cancellation in ``E phi^2 - (E phi)^2``.
     """
@@ -284,7 +285,7 @@ def exact_gamma(phi: Activation, centred: bool = True) -> float:
 
 
 def _standardised(network: Network) -> Network:
-    """The network with standardised weights.
+    """Standardise the weights of a network.
 
     Raises: KcalcError if an Affine has only one weight per output.
     """
@@ -302,13 +303,13 @@ def _standardised(network: Network) -> Network:
 
 
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
-    """The network with residual sums ``shortcut + alpha branch``.
+    """Return the network with residual sums ``shortcut + alpha branch``.
 
     A Scale by 1/beta precedes the layers that read the sums.
 
-    Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the
-    growing feature map itself; all other layers read it divided by its standard deviation beta, by
-    one Scale per feature map.
+    Sums of residual blocks, and layers that pass their input on (Pool, Flatten, Identity, Dropout),
+    read the growing feature map itself. All other layers read it divided by its standard deviation
+    beta, with one Scale per feature map.
     """
     sums = {block.node: block for block in blocks}
     variances = stream_variances(network, blocks, alpha)
@@ -334,7 +335,7 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
 
 
 def worst_q(network: Network) -> tuple[Node, float]:
-    """The node whose q value is farthest from 1, and that value.
+    """Return the node whose q value is farthest from 1, and that value.
 
     Only Affine nodes and nodes that an activation reads are considered.
     """

@@ -19,19 +19,19 @@ from .mixing import unmixed
 from .records import independent
 
 Node = Hashable
-CENTRED = 1e-12  # tolerance for the slope of a norm above 1
+CENTRED = 1e-12  # tolerance for the excess of the slope of a norm over 1
 
 
 def centring(network: Network) -> list[Node]:
-    """The norms that subtract means within one example: LayerNorm, GroupNorm and similar."""
+    """Return the norms that subtract means within one example, such as LayerNorm and GroupNorm."""
     norms = ((node, network.layer(node)) for node in network.nodes_of(L.Normalisation))
     return [node for node, layer in norms if layer.centred and layer.over != "batch"]
 
 
 def norm_slopes(network: Network) -> dict[Node, float]:
-    """{node: slope ``q / (q - m^2)``} of norms that read channel means ``m``.
+    """Return {node: slope ``q / (q - m^2)``} of norms that read channel means ``m``.
 
-    The norms are LayerNorms and GroupNorms; the inputs have q = 1.
+    The norms are LayerNorms and GroupNorms, and the inputs have q = 1.
     """
     norms = centring(network)
     if not norms:
@@ -43,9 +43,9 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 
 
 def removals(network: Network, norms: Sequence[Node]) -> list[str]:
-    """The changes made by ``network.without_normalization()`` in words.
+    """Describe the changes made by ``network.without_normalization()``.
 
-    If an output moves, its new node is given.
+    If an output moves, name its new node.
     """
     texts: list[str] = []
     for node in norms:
@@ -60,9 +60,9 @@ def removals(network: Network, norms: Sequence[Node]) -> list[str]:
 
 
 def true_q(network: Network) -> float | None:
-    """The ``q`` with which maxima over subnetworks count norms by their true slopes.
+    """Return the ``q`` at which maxima over subnetworks use the true slopes of norms.
 
-    None if there are no norms.
+    Return None if there are no norms.
     """
     return 1.0 if centring(network) else None
 
@@ -72,8 +72,8 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
 
     The norm is a LayerNorm or a GroupNorm.
 
-    ``promise``: the claim that fails; ``instead``: advice other than edits of the network. Raises:
-    KcalcError naming the node and the remedies.
+    ``promise`` is the claim that fails, and ``instead`` is advice other than edits of the network.
+    Raises: KcalcError that names the node and remedies.
     """
     slopes = norm_slopes(network)
     if slopes:

@@ -1,4 +1,4 @@
-"""Applying a shaping to the model that was read: edits, a patch, an edited copy."""
+"""Apply a shaping to the model that was read: edits, a patch, an edited copy."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Model = TypeVar("Model")
 
 
 class OfModel:
-    """Base of shapings of a model that was read, as a whole or in regions.
+    """Base class of shapings of a model that was read, as a whole or in regions.
 
-    ``reading``: the reading of the model; None for a network built with kcalc.
+    ``reading`` is the reading of the model; it is None for a network built with kcalc.
     """
 
     reading: Any
 
     @cached_property
     def edits(self) -> Edits:
-        """Each change to the model that was read, as :class:`kcalc.Edits`.
+        """Changes to the model that was read, as :class:`kcalc.Edits`.
 
         ``kc.apply_edits(model, s.edits)`` applies them, and ``s.edits.save(path)`` saves them.
-        Raises: KcalcError for shapings of networks that were not read from a model.
+        Raises: KcalcError if the network was not read from a model.
         """
         return self.edits_on(self.reading)
 
     def edits_on(self, reading: Any) -> Edits:
-        """The edits for the model of a reading, given a shaping of its network."""
+        """Return the edits for the model of a reading, given a shaping of its network."""
         return MODELS["edits"](reading, self)
 
     def patch(
@@ -41,28 +41,30 @@ class OfModel:
         *,
         root: str | os.PathLike[str] | None = None,
     ) -> str:
-        """The edits as a patch of the model's source: see :meth:`kcalc.Edits.patch`.
+        """Return the edits as a patch of the model's source; see :meth:`kcalc.Edits.patch`.
 
-        ``path``: a file to write it to; ``root``: the folder in which to apply it. Raises:
-        KcalcError for shapings of networks that were not read from a PyTorch model, and as
-        :meth:`kcalc.Edits.patch` does.
+        ``path`` is a file to write the patch to, and ``root`` is the folder in which to apply it.
+        Raises: KcalcError if the network was not read from a PyTorch model, and the errors of
+        :meth:`kcalc.Edits.patch`.
         """
         return MODELS["patch"](self, path, root)
 
     def apply_to(self, model: Model, *example_inputs: Any, **options: Any) -> Model:
-        """A copy of a model that computes exactly the shaped network.
+        """Return a copy of a model that computes exactly the shaped network.
 
-        ``model`` is unchanged. The copy keeps its class, methods and training code.
+        ``model`` is not changed. The copy keeps its class, methods and training code.
 
         The copy uses the transformed activations and the normalised weights of sums. Normalisations
-        that the shaped network lacks are removed, and weights are redrawn: see :attr:`edits`.
-        ``model``: the model that :func:`kcalc.read` read as the network (same node labels).
-        ``example_inputs`` may be omitted if this object was read before in this process. Parts
-        outside the network are unchanged. ``options``: ``weights``, "orthogonal_delta" (default),
-        "gaussian_delta" or "keep" (those of the model, for which the conditions of the shaping need
-        not hold); for PyTorch ``generator``, a ``torch.Generator`` (default None: PyTorch's global
-        one, which ``torch.manual_seed`` sets); for JAX, Flax, Equinox and Keras ``key``, an integer
-        or ``jax.random.key(seed)`` (default 0). Raises: KcalcError for models that cannot be read,
-        and for networks that do not consist of the model's nodes and edges.
+        that the shaped network lacks are removed, and weights are redrawn; see :attr:`edits`.
+        ``model`` must be the model that :func:`kcalc.read` read as the network (with the same node
+        labels). ``example_inputs`` may be omitted if this object was read before in this process.
+        Parts outside the network do not change.
+
+        The option ``weights`` is "orthogonal_delta" (default), "gaussian_delta" or "keep". "keep"
+        uses the weights of the model, for which the conditions of the shaping need not hold. For
+        PyTorch, ``generator`` is a ``torch.Generator``; the default None uses PyTorch's global
+        generator, which ``torch.manual_seed`` seeds. For JAX, Flax, Equinox and Keras, ``key`` is
+        an integer or ``jax.random.key(seed)`` (default 0). Raises: KcalcError for models that
+        cannot be read, and for networks that do not consist of the model's nodes and edges.
         """
         return MODELS["apply"](model, self, *example_inputs, **options)

@@ -1,6 +1,6 @@
-"""The phase diagram of a deep plain network.
+"""Phase diagram of a deep plain network.
 
-In the ordered phase inputs become similar; in the chaotic phase they separate.
+In the ordered phase, inputs become similar; in the chaotic phase, they separate.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .q_limits import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KNOT = 0.15  # between values of log q at which C maps are tabulated
+KNOT = 0.15  # spacing in log q of the table of C maps
 MARGIN = 3  # extra knots beyond the required q values
 ROUNDED = 1e-14
 
 
 @dataclass(frozen=True)
 class PhaseDiagram(Shown):
-    """The limits of a deep plain network over a grid of (sigma_w, sigma_b).
+    """Limits of a deep plain network over a grid of (sigma_w, sigma_b).
 
     Arrays have the shape (len(sigma_b), len(sigma_w)).
 
@@ -53,22 +53,23 @@ class PhaseDiagram(Shown):
     activation
         The activation.
     sigma_w
-        The values along x.
+        The values of sigma_w along the x axis.
     sigma_b
-        The values along y.
+        The values of sigma_b along the y axis.
     q
-        The fixed point reached from q = 1; nan if q grows, vanishes or never settles.
+        The fixed point reached from q = 1; nan if q grows, vanishes or does not settle.
     chi
-        chi_1 there, < 1 in the ordered phase, > 1 in the chaotic one. If q vanishes, it is the
-        limit; if q grows more slowly than any exponential, 1; if q grows exponentially, nan.
+        The slope chi_1 at q: below 1 in the ordered phase and above 1 in the chaotic phase. If q
+        vanishes, it is the limit; if q grows more slowly than any exponential, it is 1; if q grows
+        exponentially, it is nan.
     c
-        The limit of the c value of pre-activations of different inputs: 1 in the ordered phase,
-        below 1 in the chaotic one.
+        The limit of the c value of the pre-activations of different inputs: 1 in the ordered phase,
+        below 1 in the chaotic phase.
     rate
-        chi at c*, the slope of the c map there: chi_1 in the ordered phase.
+        The slope of the c map at c*, which is chi_1 in the ordered phase.
     depth
-        xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the
-        rate is 1.
+        The depth scale xi_c = -1/log rate, the number of layers over which |c - c*| shrinks by a
+        factor of e; infinite if the rate is 1.
 
     References
     ----------
@@ -86,17 +87,17 @@ class PhaseDiagram(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the diagram."""
+        """Assumptions of the diagram."""
         text = "infinite width, independent Gaussian weights and biases; q starts from 1"
         return (Assumption("network", text, "convention"),)
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None.
+        """Return the grid and the arrays as nested lists; values that are not finite become None.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
@@ -133,21 +134,21 @@ class PhaseDiagram(Shown):
 
     @property
     def depth(self) -> Array:
-        """xi_c = -1/log rate."""
+        """Depth scale xi_c = -1/log rate."""
         return length_scale(self.rate)
 
     @property
     def ordered(self) -> NDArray[np.bool_]:
-        """Where chi_1 < 1."""
+        """Whether chi_1 < 1, at every point."""
         return self.chi < 1
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
+        """Plot log10 of the depth scale in colour, and the edge of chaos as a line.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -159,21 +160,20 @@ class PhaseDiagram(Shown):
 
 
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
-    """The phases of a deep plain network.
+    """Compute the phase diagram of a deep plain network.
 
-    Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1, with the limits of
+    Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1. The limits are those of
     :func:`kcalc.depth_limit`.
 
     q and chi have a relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope
-    Q' of its map is near 1). c and rate, where they differ from 1 and chi, have an error of about
-    1e-7.
+    Q' of its map is near 1). If c and rate differ from 1 and chi, their error is about 1e-7.
 
     Parameters
     ----------
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     sigma_w, sigma_b
-        Increasing arrays, by default .5 to 3 and 0 to 1.
+        Increasing arrays; the defaults range from .5 to 3 and from 0 to 1.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     Raises
     ------
     KcalcError
-        For other arrays, and for activations that are linear or discontinuous.
+        If the arrays are invalid, or the activation is linear or discontinuous.
 
     """
     phi = resolve(activation)
@@ -200,7 +200,7 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
 
 
 def axis(values: Any, name: str) -> Array:
-    """An axis of a diagram: increasing numbers >= 0. Raises: KcalcError otherwise."""
+    """Check an axis of a diagram: increasing numbers >= 0. Raises: KcalcError otherwise."""
     array = real_array(values, name)
     if array.ndim != 1 or array.size < 2 or np.any(np.diff(array) <= 0) or array[0] < 0:
         raise KcalcError(f"{name} must be an increasing array of at least two numbers >= 0")
@@ -210,9 +210,9 @@ def axis(values: Any, name: str) -> Array:
 def _phases(
     phi: Activation, table: QRatioTable, w: Array, b: Array, found: QLimits
 ) -> tuple[Array, Array, Array]:
-    """(chi, c*, slope of the c map there), cell by cell.
+    """Return (chi, c*, slope of the c map at c*) for every cell.
 
-    They are nan if q grows exponentially or never settles.
+    Values are nan if q grows exponentially or does not settle.
     """
     chi = np.full(len(w), np.nan)
     settled, vanishing = found.outcome == SETTLED, found.outcome == SHRINKS
@@ -220,10 +220,10 @@ def _phases(
     chi[settled] = w[settled] * np.array([slope_square(phi, float(q)) for q in distinct])[place]
     first, last = table.nodes[[0, -1]]
     limit = w[vanishing] * slope_square(phi, math.exp(first))
-    # of quantities that vanish algebraically
+    # tolerance for quantities that vanish algebraically
     chi[vanishing] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, limit)
     crawling = (found.outcome == GROWS) & (np.abs(w * np.exp(table.ratio(last)) - 1) <= NEUTRAL)
-    # q grows more slowly than any exponential: where layers become linear, chi tends to Q(q)/q
+    # q grows more slowly than any exponential: if layers become linear, chi tends to Q(q)/q
     if crawling.any():
         limit = w[crawling] * slope_square(phi, math.exp(last))
         chi[crawling] = np.where(np.abs(limit - 1) <= 1e-9, 1.0, np.nan)
@@ -235,16 +235,16 @@ def _phases(
 
 
 def _limits(phi: Activation, q: Array, w: Array, b: Array) -> tuple[Array, Array]:
-    """(c*, slope at c*) of c maps whose slope at c = 1 exceeds 1.
+    """Return (c*, slope at c*) of c maps whose slope at c = 1 exceeds 1.
 
-    The c map is c -> 1 - share (1 - C(c, q)), share = 1 - sigma_b^2/q.
+    The c map is c -> 1 - share (1 - C(c, q)) with share = 1 - sigma_b^2/q.
 
-    With 1 - c = 2 t^2 the ratio R = (1 - C)/(1 - c), C'(1) at t = 0, is smooth in t even for kinked
-    activations, and falls; c* solves share R = 1.
+    With 1 - c = 2 t^2, the ratio R = (1 - C)/(1 - c), which is C'(1) at t = 0, is smooth in t even
+    for kinked activations, and decreases. c* solves share R = 1.
     """
     share = 1 - b / q
     size = np.asarray(phi.second_moment(q))
-    # share R - 1 at c = 0: never > 0, 0 for odd phi without biases
+    # share R - 1 at c = 0 is never > 0, and is 0 for odd phi without biases
     at_zero = share * (1 - np.asarray(phi.mean(q)) ** 2 / size) - 1
     c, slope = np.zeros_like(q), w * np.asarray(phi.mean_slope(q)) ** 2
     inner = at_zero < -ROUNDED
@@ -254,7 +254,7 @@ def _limits(phi: Activation, q: Array, w: Array, b: Array) -> tuple[Array, Array
 
 
 def _limits_by_table(phi: Activation, q: Array, share: Array) -> tuple[Array, Array]:
-    """(c*, slope there) by splines of R in (log q, t)."""
+    """Return (c*, slope at c*) from splines of R in (log q, t)."""
     from scipy.interpolate import RectBivariateSpline
 
     logs = np.log(q)

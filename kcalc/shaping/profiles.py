@@ -1,4 +1,4 @@
-"""Profiles over depth: the stream, its branches, tokens, scores and gradients, block by block."""
+"""Profiles over depth: the stream, its branches, tokens, scores and gradients of each block."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Node = Hashable
 Array = np.ndarray
 SCORES = ("score_variance", "entropy")
-AROUND = 3  # neighbouring blocks whose errors are used to estimate the error of a block
-ROUNDING = 1e-12  # relative error below which a value counts as exact
+AROUND = 3  # number of neighbouring blocks in the estimate of the error of a block
+ROUNDING = 1e-12  # values with a smaller relative error count as exact
 COLUMNS = (
     "q",
     "branch",
@@ -50,12 +50,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DepthProfile(Tabled, Approximable):
-    """Quantities of a network after each of its blocks, arrays of shape (blocks + 1,).
+    """Quantities of a network after each of its blocks, as arrays of shape (blocks + 1,).
 
-    Row 0 is the stream before the first block; quantities of a block are nan there. Quantities that
-    do not exist for the network are None. With several residual streams
-    (:func:`kcalc.architectures.hyper_connected`) a row is a sub-layer, and the stream is the mean
-    of all streams; ``gradient_mean`` is the squared sum of their gradients.
+    Row 0 is the stream before the first block, with nan for quantities of a block. Quantities that
+    the network does not have are None. With several residual streams
+    (:func:`kcalc.architectures.hyper_connected`), a row is a sub-layer and the stream is the mean
+    of all streams; ``gradient_mean`` is the square of the sum of their gradients.
 
     Attributes
     ----------
@@ -64,33 +64,35 @@ class DepthProfile(Tabled, Approximable):
     q
         The mean square of the stream.
     branch
-        The mean square that the branches of the block add to it, with their weights in the sums of
-        the trunk.
+        The mean square that the branches of the block add to the stream, with their weights in the
+        sums of the trunk.
     token_cosine
         The cosine of two tokens of one input.
     c
-        The cosine of two inputs at the same position, (blocks + 1, cosines) if several were given.
+        The cosine of two inputs at the same position; shape (blocks + 1, cosines) for several
+        cosines.
     score_variance
-        The variance of the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for
-        exchangeable tokens.
+        The variance of the attention scores of a row about their mean, which is ``G_s (H_s - H_d)``
+        for exchangeable tokens.
     entropy
-        The expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both are means
-        if a block has several attention layers.
+        The expected entropy of a row of softmax weights in nats, at most ``ln T``. If a block has
+        several attention layers, this and ``score_variance`` are means over them.
     gradient_mean, gradient_difference
-        The two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
-        squared gradient and None.
+        The two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`. Without tokens,
+        these are the squared gradient and None.
     errors
-        {name: standard errors} if attention is sampled; attributes such as ``q_error`` return them.
+        {name: standard errors} if attention is sampled. Attributes such as ``q_error`` return them.
     assumptions
         The assumptions of the values.
     stream_q, stream_gradient
-        The mean square of each stream and ``E|d out / d stream|^2``, (sub-layers + 1, streams).
+        The mean square of each stream and ``E|d out / d stream|^2``, shape (sub-layers + 1,
+        streams).
     forgetting_rate
-        The factor lambda_2 per sub-layer by which differences of streams shrink: the second largest
-        modulus of the eigenvalues of H; if H varies, of the product of all H, to the power of one
-        over their number.
+        The factor lambda_2 per sub-layer by which differences between streams shrink. It is the
+        second largest eigenvalue modulus of H. If H varies, it is the second largest eigenvalue
+        modulus of the product of the L matrices H, to the power 1/L.
     half_life
-        The number of sub-layers that halves such differences, ``ln 2 / -ln lambda_2``.
+        The number of sub-layers that halve these differences, ``ln 2 / -ln lambda_2``.
 
     """
 
@@ -111,24 +113,24 @@ class DepthProfile(Tabled, Approximable):
     half_life: float | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes such as ``q_error``: standard errors; None if the values are exact."""
+        """Return standard errors such as ``q_error``; None if the values are exact."""
         if name.endswith("_error") and name.removesuffix("_error") in COLUMNS:
             return self.errors.get(name.removesuffix("_error"))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def columns(self) -> dict[str, Array]:
-        """The quantities that exist for the network, by name."""
+        """Quantities that the network has, by name."""
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
+        """Plot sizes, cosines, scores and gradients over the blocks, in two to four panels.
 
         Parameters
         ----------
         ax
-            As many Axes; None for those of a new figure.
+            A sequence of Axes, one per panel; None creates a new figure.
 
         Returns
         -------
@@ -139,12 +141,12 @@ class DepthProfile(Tabled, Approximable):
         return DRAWINGS["DepthProfile"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data; values that are not finite become None.
+        """Return all results as plain data; values that are not finite become None.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         errors = {f"{name}_error": array for name, array in self.errors.items()}
@@ -209,36 +211,36 @@ def depth_profile(
     output: Node | None = None,
     backward: bool = True,
 ) -> DepthProfile:
-    """Sizes, cosines, scores and gradients of a network, block by block.
+    """Compute sizes, cosines, scores and gradients of a network, block by block.
 
     Blocks are the repeated pieces of the trunk, and pieces that end in a residual sum; attention
-    and its MLP are one block. A network without blocks uses the nodes on all paths.
+    and its MLP form one block. For a network without blocks, the rows are the nodes on all paths.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     c
-        The cosine of two inputs, a number or an array.
+        The cosine of two inputs: a number or an array.
     q
         The mean square of the inputs.
     tokens, token_cosine, sampling
-        As in :func:`kcalc.node_values`; if attention is sampled, values have standard errors and
-        ``c`` must be one number.
+        As in :func:`kcalc.node_values`. If attention is sampled, values have standard errors and
+        ``c`` must be a single number.
     output
-        The output whose gradients are taken, required if there are several.
+        The output whose gradients are computed; required if there are several.
     backward
         Whether to compute gradients.
 
     Returns
     -------
     DepthProfile
-        Every quantity before the first block and after each block.
+        Every quantity, before the first block and after each block.
 
     Raises
     ------
     KcalcError
-        As :func:`kcalc.node_values` does.
+        For the errors of :func:`kcalc.node_values`.
 
     """
     require_network(network)
@@ -263,7 +265,7 @@ def depth_profile(
     )
     token_cosines = None if trace.token_cosine is None else trace.token_cosine[rows]
     errors = {name: array[rows] for name, array in trace.errors.items()}
-    if errors:  # errors of branches count as fully correlated
+    if errors:  # treat the errors of branches as fully correlated
         errors["branch"] = _branches(network, trace, trace.errors["q"])
     found = DepthProfile(
         tuple(trace.nodes[i] for i in rows),
@@ -286,7 +288,7 @@ def depth_profile(
 
 
 def _of_streams(network: Network, *arguments: Any) -> DepthProfile | None:
-    """The profile of a network with several streams; None for others."""
+    """Return the profile of a network with several streams; None for other networks."""
     try:
         guest = SHAPING["profile of streams"]
     except MissingGuest:
@@ -296,7 +298,7 @@ def _of_streams(network: Network, *arguments: Any) -> DepthProfile | None:
 
 
 def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """The scale of errors: 1 for cosines; for gradients, the greater of both modes."""
+    """Return the scale of errors: 1 for cosines; for gradients, the larger of both modes."""
     own = {
         name: np.abs(array if array.ndim == 1 else array[:, 0]) for name, array in columns.items()
     }
@@ -308,7 +310,7 @@ def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _levelled(sizes: Array, errors: Array) -> Array:
-    """Errors from few chains, none below the root mean square of the errors of nearby blocks.
+    """Raise errors from few chains to at least the root mean square of nearby blocks' errors.
 
     Chains that agree by chance at one block rarely agree at its neighbours. The mean is over errors
     relative to ``sizes``; exact values stay exact.
@@ -322,7 +324,7 @@ def _levelled(sizes: Array, errors: Array) -> Array:
 
 
 def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tuple[Node, Any]]]]:
-    """{sum on the trunk: ((shortcut, its weight), [(branch, its weight), ...])}.
+    """Return {sum on the trunk: ((shortcut, its weight), [(branch, its weight), ...])}.
 
     The shortcut is the addend with the fewest nodes on its longest path from an input.
     """
@@ -346,7 +348,7 @@ def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tupl
 
 
 def _of_blocks(trace: DepthTrace, values: Mapping[Node, float], mean: bool) -> Array:
-    """Sums or means of node values over each block; nan for blocks without such nodes."""
+    """Return sums or means of node values over each block; nan for blocks without such nodes."""
     row = {node: i for i, node in enumerate(trace.nodes)}
     held: list[list[float]] = [[] for _ in trace.blocks]
     for node, value in values.items():
@@ -358,7 +360,7 @@ def _of_blocks(trace: DepthTrace, values: Mapping[Node, float], mean: bool) -> A
 
 
 def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
-    """The contribution of the branches of each block, for node values ``sizes``."""
+    """Return the contribution of the branches of each block, for node values ``sizes``."""
     size = dict(zip(trace.nodes, sizes, strict=True))
     added = {
         node: sum(float(weight) ** 2 * size[branch] for branch, weight in branches)
@@ -370,7 +372,7 @@ def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
 def _scores(
     network: Network, trace: DepthTrace, count: int | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """({"score_variance", "entropy": by block}, their standard errors)."""
+    """Return ({"score_variance", "entropy": values by block}, their standard errors)."""
     found: dict[Node, tuple[float, ...]] = {}
     for node in network.nodes_of(Attend):
         op: Any = network.operations_of(node)[-1].primitive
@@ -398,7 +400,7 @@ def _scores(
 def _exact(
     op: P.Attend, values: Any, reads: Sequence[Node], count: int | None
 ) -> tuple[float, ...] | None:
-    """(score variance, entropy, 0, 0) over exchangeable tokens."""
+    """Return (score variance, entropy, 0, 0) for exchangeable tokens."""
     queries, keys = (values[node] for node in reads)
     if count is None:
         return None
@@ -418,7 +420,7 @@ def _exact(
 def _modes(
     network: Network, trace: DepthTrace, output: Node, q: float, options: Mapping[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Array], tuple[Assumption, ...]]:
-    """A triple: {mode: squared gradients at the rows}, their errors, and assumptions."""
+    """Return {mode: squared gradients at the rows}, their errors, and assumptions."""
     nodes = [trace.nodes[i] for i in trace.blocks]
     try:
         found = gradients_at(network, nodes, float(one_q(q)), output, options)

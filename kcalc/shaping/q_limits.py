@@ -1,10 +1,10 @@
 """Limits of repeated steps q -> scale Q(q) + shift.
 
-It finds the fixed points that q values tend to, for many pairs (scale, shift) at once.
+This module finds the fixed points that q values tend to, for many pairs (scale, shift) at once.
 
 With x = log q and g(x) = log((scale Q + shift)/q), iterates move up where g > 0 and down where g <
-0. Where Q is increasing they cannot pass a zero of g, so their limit is the next one. Where Q is
-  decreasing they may, and are iterated step by step.
+0. In ranges in which Q is increasing, they cannot pass a zero of g, so their limit is the next
+zero. In ranges in which Q is decreasing, they can, so they are iterated step by step.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..foundation.rootfinding import finite_part
 from ..gaussian.expectations.quadrature import Array
 
 SPAN = math.log(1e20)  # q values from 1e-20 to 1e20 times the start
-SPACING = 0.1  # of the nodes in log q
-PARTS = 4  # of the interval between two nodes
-NEUTRAL = 1e-12  # relative steps of q below this have no sign
-KEPT = 1e-13  # relative steps of the start below this count as no step
-ROUNDING = 2e-15  # of a relative step
+SPACING = 0.1  # spacing of the nodes in log q
+PARTS = 4  # parts of the interval between two nodes
+NEUTRAL = 1e-12  # smaller relative steps of q count as 0
+KEPT = 1e-13  # if the first relative step is smaller, q stays at its start
+ROUNDING = 2e-15  # rounding error of a relative step
 ARRIVED = 1e-9  # relative step at which an iterate counts as a fixed point
 BISECTIONS = 50
-POLISHED = 1e-8  # a Newton step in log q after which the next one would be rounding
+POLISHED = 1e-8  # after a smaller Newton step in log q, the next step is rounding error
 NEWTON_STEPS = 20
-FOLLOWED = 100  # steps
+FOLLOWED = 100  # largest number of steps
 CHUNK = 512  # pairs (scale, shift) at a time
 
 SETTLED, GROWS, SHRINKS, UNSETTLED = 0, 1, -1, 2
@@ -41,9 +41,9 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 @dataclass(frozen=True)
 class QRatioTable:
-    """log(Q(q)/q), interpolated between equally spaced nodes of log q around ``start``.
+    """log(Q(q)/q), interpolated between equally spaced nodes in log q around ``start``.
 
-    ``level`` is Q itself.
+    ``level`` is the function Q.
     """
 
     level: Callable[[Array], Array]
@@ -51,7 +51,7 @@ class QRatioTable:
 
     @cached_property
     def nodes(self) -> Array:
-        """log q at the nodes, where Q is finite and > 0."""
+        """log q at the nodes at which Q is finite and > 0."""
         count = math.ceil(SPAN / SPACING)
         grid = math.log(self.start) + SPACING * np.arange(-count, count + 1)
         return finite_part(self._exact, grid)
@@ -62,7 +62,7 @@ class QRatioTable:
 
     @cached_property
     def ratio(self) -> Any:
-        """The interpolant of log(Q/q)."""
+        """Interpolant of log(Q/q)."""
         from scipy.interpolate import make_interp_spline
 
         if self.nodes.size < 8:
@@ -71,26 +71,26 @@ class QRatioTable:
 
     @cached_property
     def slope(self) -> Any:
-        """The derivative of the interpolant."""
+        """Derivative of the interpolant."""
         return self.ratio.derivative()
 
     @cached_property
     def fine(self) -> Array:
-        """The nodes and PARTS - 1 points between two of them."""
+        """Nodes, with PARTS - 1 points in every interval between them."""
         parts = np.arange(PARTS) / PARTS
         inside = (self.nodes[:-1, None] + np.diff(self.nodes)[:, None] * parts).ravel()
         return np.append(inside, self.nodes[-1])
 
     @cached_property
     def falls(self) -> Array:
-        """The number of intervals of ``fine``, up to each of its points, over which Q decreases."""
+        """For each point of ``fine``, the number of earlier intervals over which Q decreases."""
         levels = self.ratio(self.fine) + self.fine
         return np.concatenate([[0], np.cumsum(np.diff(levels) < -NEUTRAL)])
 
 
 @dataclass(frozen=True)
 class QLimits:
-    """For every pair: the limit of q (nan if there is none) and the outcome.
+    """For every pair, the limit of q (nan if there is none) and the outcome.
 
     The outcome is SETTLED, GROWS, SHRINKS or UNSETTLED.
     """
@@ -101,9 +101,9 @@ class QLimits:
 
 
 def q_limits(table: QRatioTable, scale: Array, shift: Array) -> QLimits:
-    """The limits of q -> scale Q(q) + shift from ``table.start``.
+    """Find the limits of q -> scale Q(q) + shift from ``table.start``.
 
-    ``scale`` > 0 and ``shift`` >= 0 are arrays of one dimension.
+    ``scale`` > 0 and ``shift`` >= 0 are one-dimensional arrays.
     """
     parts = [
         _Pairs(table, scale[k : k + CHUNK], shift[k : k + CHUNK]).limits()
@@ -162,10 +162,10 @@ class _Pairs:
         x[pending[moved]] = here[moved] + g[moved]
 
     def _next_change(self, pairs: Indices, here: Array, way: Array) -> tuple[Array, Indices]:
-        """(end of the interval of equal sign, index of the first point of the other sign).
+        """Return (end of the interval of equal sign, index of the first point of the other sign).
 
-        The interval starts at ``here`` and ends at the log q where the sign changes. The index is
-        -1 if there is no such point.
+        The interval starts at ``here`` and ends at the log q at which the sign changes. If there is
+        no such point, the index is -1.
         """
         fine = self.table.fine
         near, far = here.copy(), np.full(len(pairs), -1)
@@ -181,7 +181,7 @@ class _Pairs:
         return near, far
 
     def g(self, x: Array, pairs: Indices) -> Array:
-        """log((scale Q + shift)/q) by the table."""
+        """Return log((scale Q + shift)/q) from the table."""
         with np.errstate(over="ignore"):
             return np.log(
                 self.scale[pairs] * np.exp(self.table.ratio(x)) + self.shift[pairs] * np.exp(-x)
@@ -196,9 +196,9 @@ class _Pairs:
         return (low + high) / 2
 
     def _polished(self, x: Array, pairs: Indices) -> Array:
-        """Newton's method with Q itself and the slope of the table.
+        """Refine zeros by Newton's method with Q itself and the slope of the table.
 
-        Returns nan if it does not converge.
+        Return nan if the method does not converge.
         """
         x, unfinished = x.copy(), np.arange(len(x))
         for _ in range(NEWTON_STEPS):
@@ -218,10 +218,10 @@ class _Pairs:
 
 
 def length_scale(rate: Array) -> Array:
-    """The length scale -1/log |rate|, in steps.
+    """Return the length scale -1/log |rate|, in steps.
 
-    A distance that shrinks by ``rate`` per step shrinks by a factor e over this many steps;
-    infinite if the rate is >= 1.
+    A distance that is multiplied by ``rate`` per step shrinks by a factor of e over this many
+    steps. The length scale is infinite if the rate is >= 1.
     """
     size = np.abs(rate)
     below = size < 1 - KEPT

@@ -1,4 +1,4 @@
-"""The description of a shaping method, and the option that all methods share."""
+"""Descriptions of shaping methods, and the option that all methods share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ..network.network import Network
 
 OPTION = "assume_independent"
-DEPENDENT = ", or pass assume_independent=True to continue as if it were, a heuristic"
+DEPENDENT = ", or pass assume_independent=True to continue as if it were (a heuristic)"
 OPTION_ABOUT = (
     "continue if activations, products or sums read correlated feature maps (depthwise "
     "convolutions, squeeze and excitation), as if they were independent; the result says so"
@@ -20,13 +20,13 @@ _INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
 
 
 def independent() -> bool:
-    """Whether the running method was given ``assume_independent=True``."""
+    """Whether the running method was called with ``assume_independent=True``."""
     return _INDEPENDENT.get()
 
 
 @contextmanager
 def assuming(independent: bool) -> Iterator[None]:
-    """Run with or without ``assume_independent``, which :func:`independent` reports."""
+    """Set what :func:`independent` returns within the context."""
     token = _INDEPENDENT.set(independent)
     try:
         yield
@@ -49,11 +49,11 @@ Hypothesis = Callable[[MethodCall], None]
 
 @dataclass(frozen=True)
 class Record:
-    """A shaping method in words, for the command line, reports and the documentation.
+    """Description of a shaping method, for the command line, reports and the documentation.
 
-    ``about``: what the method does, and for which networks. ``targets``: {parameter: meaning,
-    domain and default}. ``compared``: whether reports compare its result with those of other
-    methods. ``needs``: its hypotheses; errors of other methods suggest it only if they hold.
+    ``about`` states what the method does, and for which networks. ``targets`` is {parameter:
+    meaning, domain and default}. ``compared`` states whether reports compare its result with other
+    methods. ``needs`` are its hypotheses; errors of other methods suggest it only if they hold.
     """
 
     about: str
@@ -63,6 +63,6 @@ class Record:
 
 
 def record(method: Callable[..., Any]) -> Record:
-    """The record of a method; for a function without one, the first line of its docstring."""
+    """Return the record of a method, or the first line of its docstring if it has none."""
     first = (method.__doc__ or "").strip().partition("\n")[0]
     return getattr(method, "record", Record(first))

@@ -1,4 +1,4 @@
-"""Shapings of the understood parts of a model, each by its own slopes."""
+"""Shape the parts of a model that kcalc understands, each with its own slopes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 
 @dataclass(frozen=True)
 class RegionalShaping(Approximable, Tabled, OfModel):
-    """The shaped regions of a model, and the parts left unchanged.
+    """Shaped regions of a model, and the parts left unchanged.
 
-    A region is a connected part of the network without the operations that were not read. Each is
-    shaped by its own maximal slope function, as if its inputs had q = 1. ``apply_to`` shapes the
-    regions in a copy of the model and leaves the rest unchanged.
+    Operations that were not read divide the network into connected parts, the regions. Each region
+    is shaped with its own maximal slope function, as if its inputs had q = 1. ``apply_to`` shapes
+    the regions in a copy of the model and leaves the rest unchanged.
 
     Attributes
     ----------
     regions
-        {the first node of a region: its :class:`Shaping`}.
+        {first node of a region: its :class:`Shaping`}.
     left_alone
-        {node: reason}.
+        {unchanged node: reason}.
     entries
         {input of a region that the model computes: q measured there, or None}.
     original
@@ -56,17 +56,17 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The shaped networks, region by region."""
+        """Shaped networks, region by region."""
         return tuple(shaping.network for shaping in self.regions.values())
 
     @property
     def options(self) -> dict[str, Any]:
-        """The targets of the method."""
+        """Targets of the method."""
         return next(iter(self.regions.values())).options
 
     @cached_property
     def constants(self) -> ConstantsTable:
-        """The constants of all regions: by node, or by activation name if there is one set."""
+        """Constants of all regions, by node, or by activation name if there is a single set."""
         return ConstantsTable(
             {
                 n: k
@@ -77,13 +77,13 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Every edit in words."""
+        """Description of every edit."""
         made = (change for shaping in self.regions.values() for change in shaping.changes)
         return tuple(dict.fromkeys((*self.prepared, *made)))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """It lists those of every region, and one for every input that the model computes."""
+        """Assumptions of every region, and one for every input that the model computes."""
         own = (a for shaping in self.regions.values() for a in shaping.assumptions)
         entered = (
             Assumption(node, TAKEN_AS_ONE + ("" if q is None else MEASURED.format(q)), "heuristic")
@@ -97,16 +97,16 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         return {name: shaping.residuals for name, shaping in self.regions.items()}
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
-        """The shaping as a document, ``target="json"``; also written to ``path`` if given.
+        """Export the shaping as a JSON document, and write it to ``path`` if given.
 
-        Code for other frameworks covers one region at a time, ``regions[name].export(target)``.
+        Code for other frameworks covers one region at a time: ``regions[name].export(target)``.
 
         Parameters
         ----------
         target
             The format; only "json".
         path
-            The file to write; None only returns the text.
+            The file to write; None writes no file.
 
         Returns
         -------
@@ -116,18 +116,19 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         Raises
         ------
         KcalcError
-            For other targets, naming an operation that was left unchanged, and for missing folders.
+            If the target is not "json" (the message names an unchanged operation), or the folder is
+            missing.
 
         """
         return MODELS["export of regions"](self, target, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data with a versioned schema.
+        """Return all results as plain data with a versioned schema.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return {
@@ -180,7 +181,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         ]
 
     def by_reason(self) -> dict[str, list[str]]:
-        """{reason: the nodes left alone for it}.
+        """Group the unchanged nodes by reason: {reason: nodes}.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""The shaping methods by name: those of kcalc, imported on demand, and user-defined ones."""
+"""Shaping methods by name: those of kcalc, imported on first use, and user-defined methods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ..foundation.guests import MissingGuest
 
 
 class Methods(MutableMapping[str, Callable[..., Any]]):
-    """{name: method}. Names of kcalc whose folder is missing are not listed.
+    """{name: method}; methods of kcalc that are not installed are not listed.
 
-    Your method may replace one of kcalc's; deleting it, or :meth:`clear`, restores the original.
+    Your method may replace a method of kcalc. Deleting it, or calling :meth:`clear`, restores the
+    original.
     """
 
     def __init__(self) -> None:

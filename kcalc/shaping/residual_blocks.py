@@ -1,4 +1,4 @@
-"""The residual blocks of any network, found from the structure of its graph.
+"""Find the residual blocks of any network from the structure of its graph.
 
 This module also builds networks with other residual weights.
 """
@@ -26,7 +26,7 @@ Node = Hashable
 class ResidualBlock(Shown):
     """A Sum of two addends that branch off at the node ``entry``.
 
-    One addend is a shortcut, the other a branch that is deeper.
+    One addend is a shortcut, and the other is a deeper branch.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class ResidualBlock(Shown):
         Whether the shortcut is the identity; otherwise it contains layers, as in a transition
         block.
     weights
-        The present (shortcut, residual) amplitudes of the Sum.
+        The current (shortcut, residual) amplitudes of the Sum.
     shortcut
-        The node of the shortcut that the Sum reads.
+        The shortcut node that the Sum reads.
     branch
-        The node of the branch that the Sum reads.
+        The branch node that the Sum reads.
     slot
         The slot of the shortcut, 0 or 1.
 
@@ -57,12 +57,12 @@ class ResidualBlock(Shown):
 
 
 def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
-    """The residual blocks of a network, inner before outer and first to last.
+    """Find the residual blocks of a network, inner before outer and first to last.
 
     A Sum of two different addends is residual if some node lies on all paths to both; the nearest
     such node is the entry. The shortcut is the addend with fewer nonlinear layers on its longest
-    path from the entry, or with equally many and fewer weights. Sums of two equal branches, or of
-    three or more addends, are not residual.
+    path from the entry. If the numbers are equal, it is the addend with fewer weights. Sums of two
+    equal branches, or of three or more addends, are not residual.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
 def _depth(
     end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]
 ) -> tuple[int, int]:
-    """(nonlinear layers, then Affine layers) on the longest path to ``end``.
+    """Return the numbers of (nonlinear, Affine) layers on the longest path to ``end``.
 
     The path starts at ``entry``, which is not counted.
     """
@@ -125,7 +125,7 @@ def _depth(
             inside.update(fresh)
             waiting.extend(fresh)
     depth: dict[int, tuple[int, int]] = {}
-    for node in sorted(inside):  # numbers are in topological order
+    for node in sorted(inside):  # node indices are in topological order
         nonlinear, affine = (
             (0, 0) if node == entry else max(depth[parent] for parent in parents[node])
         )
@@ -143,7 +143,7 @@ def _passes(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequ
 
 
 def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
-    """The residual blocks. Raises: KcalcError if there are none."""
+    """Return the residual blocks. Raises: KcalcError if there are none."""
     blocks = residual_blocks(network)
     if not blocks:
         raise KcalcError(
@@ -157,13 +157,13 @@ def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
 def with_residual_weights(
     network: Network, shortcut_weight: Any = None, residual_weight: Any = None
 ) -> Network:
-    """The network with new weights for its residual blocks.
+    """Set the weights of the residual blocks of a network.
 
-    If only one of the two weights is given, squares sum to one.
+    If only one of the two weights is given, the other follows because the squares sum to one.
 
-    Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some,
-    or a sequence with one number per block in the order of :func:`residual_blocks`. Weights are
-    amplitudes; if both are given, they are used unchanged.
+    Each weight is a number (or SymPy expression) for all blocks, {Sum node: number} for some
+    blocks, or a sequence with one number per block in the order of :func:`residual_blocks`. Weights
+    are amplitudes; if both are given, they are used unchanged.
 
     Parameters
     ----------
@@ -182,9 +182,8 @@ def with_residual_weights(
     Raises
     ------
     KcalcError
-        For a weight outside [0, 1] if the other follows from it, a residual weight of 0, nodes
-        other than residual Sums, a sequence of the wrong length, or a network without residual
-        blocks.
+        If only one weight is given and it is outside [0, 1], a residual weight is 0, a node is not
+        a residual Sum, a sequence has the wrong length, or the network has no residual blocks.
 
     """
     blocks = require_blocks(network)
@@ -227,7 +226,7 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
 
 
 def needed(steps: Iterable[Step], outputs: Sequence[Node]) -> Network:
-    """The network of the steps that the outputs need."""
+    """Return the network of the steps that the outputs depend on."""
     by_node = {step[0]: step for step in steps}
     kept, waiting = set(outputs), list(outputs)
     while waiting:

@@ -2,11 +2,11 @@
 
 Their squares sum to one. They follow rules from the literature or a target slope.
 
-A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, ``h <- h
-+ a f(h / sqrt(Var h))`` has variance ``v <- v + a^2``; divided by ``sqrt(v)`` it is the same
-function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. If the branch preserves the
-variance of its input instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
-``w^2 = 1 / (1 + a^2)``.
+A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, the block
+``h <- h + a f(h / sqrt(Var h))`` changes the variance as ``v <- v + a^2``. Divided by the standard
+deviation, it is the same function with ``w^2 = v / (v + a^2)`` and ``r^2 = a^2 / (v + a^2)``. If
+the branch preserves the variance of its input instead (``f`` positively homogeneous, no division),
+then ``v <- v (1 + a^2)`` and ``w^2 = 1 / (1 + a^2)``.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ OPTIONS = {
 
 @dataclass(frozen=True, repr=False)
 class ResidualShaping(Shaping):
-    """A network with residual weights by a scheme.
+    """A network whose residual weights follow a scheme.
 
     Attributes
     ----------
     weights
-        {Sum node: (shortcut, residual) weight}.
+        {Sum node: (shortcut, residual) weights}.
     values
         The targets, C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the network
-        as its residual weights go to 0.
+        as its residual weights tend to 0.
 
     """
 
@@ -94,7 +94,7 @@ class ResidualShaping(Shaping):
 
     @cached_property
     def limit(self) -> Network:
-        """The network of shortcuts only.
+        """Network that consists only of the shortcuts.
 
         Every residual Sum passes its shortcut on, and layers without readers are removed.
         """
@@ -118,9 +118,9 @@ class ResidualShaping(Shaping):
         return found
 
     def _steepest(self) -> float:
-        """The maximal slope from the maximal slope function.
+        """Return the maximal slope from the maximal slope function.
 
-        The local slopes are measured with 30 digits, or are those given.
+        The local slopes are measured with 30 digits, or are the given ones.
         """
         if self.options.get("local_slope") is not None:
             return float(maximal_slope(self.network)(self.options["local_slope"]))
@@ -135,12 +135,12 @@ class ResidualShaping(Shaping):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema.
+        """Return all results as plain data with a versioned schema.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return super().to_dict() | {
@@ -149,7 +149,7 @@ class ResidualShaping(Shaping):
 
 
 def blocks_normalise(call: MethodCall) -> None:
-    """Residual blocks, and the needs of normalisation except on the weights of sums.
+    """Require residual blocks, and all that normalisation requires except of weights of sums.
 
     Raises: KcalcError.
     """
@@ -192,8 +192,8 @@ def residual_weights(
     The activations are normalised to Q(1) = 1.
 
     ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
-    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. It raises an error if
-    that does not reproduce the C map. Other schemes keep the norms.
+    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. If these do not
+    reproduce the C map, it raises an error. Other schemes keep the norms.
 
     ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1;
     ``"power"`` takes ``power`` >= 0. ``"slope"`` takes the target for the maximal slope, computed
@@ -230,10 +230,10 @@ def residual_weights(
     Raises
     ------
     KcalcError
-        For bad input, a network without residual blocks, or ``"slope"`` if a LayerNorm or GroupNorm
-        reads activations with nonzero mean.
+        If an argument is invalid or the network has no residual blocks. For ``"slope"``, also if a
+        LayerNorm or GroupNorm reads activations with nonzero mean.
     UnreachableTarget
-        If the slope cannot be reached; the message names the nearest one.
+        If the slope cannot be reached; the message names the nearest slope.
 
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
@@ -262,7 +262,7 @@ def residual_weights(
             weights = _weights(scheme, options, network, blocks, activation)
         except (
             UnreachableTarget
-        ):  # the nearest value from the search is valid only if norms read no means
+        ):  # the nearest value of the search is valid only if norms read no means
             equal = _set(
                 network,
                 dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))),
@@ -302,13 +302,14 @@ def residual_weights(
         raise KcalcError(
             "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads "
             "channel means, some bias or concatenation mixes different q values, or some "
-            "activation sees a q other than 1; remove LayerNorm with net.without_normalization()"
+            "activation has an input with q other than 1; remove LayerNorm with "
+            "net.without_normalization()"
         )
     return shaped
 
 
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
-    """The assumption on norms for the maximal slope.
+    """Return the assumption on norms for the maximal slope.
 
     Raises: KcalcError if norms that read means violate it.
     """
@@ -319,7 +320,7 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
         refuse_means(shaped, f"the maximal slope {options['slope']:g}", first)
         return []
     text = (
-        "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as "
+        "reads activations: its slope is 1 only if they are shaped to mean 0 afterwards, as "
         "method='dks' does"
     )
     return [
@@ -356,7 +357,7 @@ def _weights(
     blocks: Sequence[ResidualBlock],
     activation: Any,
 ) -> Weights:
-    """(shortcut, residual) amplitudes by Sum node."""
+    """Return (shortcut, residual) amplitudes by Sum node."""
     count = len(blocks)
     if scheme == "layernorm_equivalent":
         return grown_weights(blocks, stream_variances(network, blocks, 1.0), 1.0)
@@ -399,7 +400,7 @@ def _by_slope(
 
 
 def slope_of(phi: Any) -> float:
-    """C'(1) at q = 1. Raises: KcalcError for activations that jump."""
+    """Return C'(1) at q = 1. Raises: KcalcError for activations that jump."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"{phi.name} jumps, so its C map has infinite slope at 1; choose a continuous "
@@ -415,12 +416,12 @@ def slope_of(phi: Any) -> float:
 def stream_variances(
     network: Network, blocks: Sequence[ResidualBlock], alpha: float
 ) -> dict[Node, float]:
-    """The variance of every feature map with residual sums ``shortcut + alpha branch``.
+    """Return the variance of every feature map with residual sums ``shortcut + alpha branch``.
 
-    All other nodes have variance 1 and read variance 1.
+    All other nodes have inputs and outputs of variance 1.
 
-    ``v = v_shortcut + alpha^2 v_branch`` at a residual Sum; Pool, Flatten, Identity and Dropout
-    pass it on.
+    At a residual Sum, ``v = v_shortcut + alpha^2 v_branch``. Pool, Flatten, Identity and Dropout do
+    not change it.
     """
     sums = {block.node: block for block in blocks}
     variances: dict[Node, float] = {}
@@ -439,7 +440,7 @@ def stream_variances(
 def grown_weights(
     blocks: Sequence[ResidualBlock], variances: Mapping[Node, float], alpha: float
 ) -> Weights:
-    """The normalised weights of sums ``shortcut + alpha branch`` of the given variances."""
+    """Return the normalised weights of sums ``shortcut + alpha branch`` with given variances."""
     return {
         b.node: (
             math.sqrt(variances[b.shortcut] / variances[b.node]),
@@ -450,7 +451,7 @@ def grown_weights(
 
 
 def _numbers(network: Network, blocks: Sequence[ResidualBlock]) -> dict[Node, int]:
-    """The number of every block, from 1, counted along shortcuts."""
+    """Number the blocks from 1, counted along shortcuts."""
     sums = {block.node: block for block in blocks}
     numbers: dict[Node, int] = {}
     for node, _, parents in network.steps():
@@ -478,7 +479,7 @@ def _with(network: Network, activation: Any) -> Network:
 
 
 def _without_norms(network: Network) -> Network:
-    """The network with normalised sums instead of LayerNorm and RMSNorm.
+    """Replace LayerNorm and RMSNorm by normalised sums.
 
     The weights of the sums follow from the q values of the network.
     """
@@ -503,7 +504,7 @@ def _without_norms(network: Network) -> Network:
 
 
 def apart(one: Network, other: Network) -> float:
-    """The largest difference of two C maps over a few c values, at every output of ``other``.
+    """Return the largest difference of two C maps over a few c values, at all outputs of ``other``.
 
     If ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
     """
@@ -518,13 +519,13 @@ def apart(one: Network, other: Network) -> float:
 
 
 def _by_output(network: Network) -> Mapping[Node, Any]:
-    """The C map of every output over a few c values."""
+    """Return the C map of every output at a few c values."""
     values = c_map(network, independent())(np.array(GRID))
     return values if isinstance(values, Mapping) else {network.outputs[0]: values}
 
 
 def shortcuts_alone(network: Network) -> Network:
-    """The network with its residual sums replaced by their shortcuts.
+    """Replace the residual sums of a network by their shortcuts.
 
     Layers without readers are removed.
     """

@@ -1,4 +1,4 @@
-"""Normalisation of activations and the usual weight variances.
+"""Normalisation of activations, and the usual weight variances.
 
 Normalisation gives activations Q(1) = 1. For weight variances, the consequences for q and c are
 computed.
@@ -43,10 +43,10 @@ def normalisation(
 ) -> Shaping:
     """Scale every activation to Q(1) = 1, without further conditions.
 
-    The ablation of DKS without conditions on C [DKS sec. 28.7].
+    This is the ablation of DKS without conditions on C [DKS sec. 28.7].
 
-    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled. A
-    Product of independent branches also keeps q = 1.
+    ``phi_hat = phi / sqrt(Q(1))``, so q stays 1 for inputs with q = 1, but slopes are not
+    controlled. A Product of independent branches also keeps q = 1.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def normalisation(
     Raises
     ------
     KcalcError
-        For activations that vanish, sums of addends with nonzero channel means, and networks that
+        If an activation vanishes, a sum has addends with nonzero channel means, or the network
         cannot be shaped.
 
     """
@@ -73,7 +73,7 @@ def normalisation(
 
 
 def normalised(network: Network, activation: Any = None) -> Shaping:
-    """:func:`normalisation` as a part of another method."""
+    """Run :func:`normalisation` as a part of another method."""
     plain, changes = prepared(network, activation, products=True)
     table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
@@ -143,12 +143,12 @@ def _fan_out(layer: Affine, fan_in: int | None) -> float:
 
 
 RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
-    "he": (_he, "Var W = 2/fan_in: keeps q under ReLU"),
-    "lecun": (_lecun, "Var W = 1/fan_in: keeps q under the identity, nearly under tanh near 0"),
-    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); unknown features count as equal"),
+    "he": (_he, "Var W = 2/fan_in: preserves q for ReLU"),
+    "lecun": (_lecun, "Var W = 1/fan_in: preserves q for the identity, and nearly for tanh near 0"),
+    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); unknown widths are taken as equal"),
     "fan_out": (
         _fan_out,
-        "Var W = 2/fan_out: keeps gradients under ReLU; unknown features count as equal",
+        "Var W = 2/fan_out: preserves gradients for ReLU; unknown widths are taken as equal",
     ),
 }
 
@@ -159,12 +159,12 @@ CONSEQUENCES = "The result lists the consequences for mean squares and slopes."
 def weights(
     rule: str, network: Network, activation: Any = None, *, assume_independent: bool = False
 ) -> Consequences:
-    """The network with sigma_w by a rule from ``RULES``, and the consequences.
+    """Return the network with sigma_w by a rule from ``RULES``, and the consequences.
 
-    Every Affine has sigma_b = 0; the consequences are for inputs of q = 1.
+    Every Affine has sigma_b = 0, and the inputs have q = 1.
 
-    Raises: KcalcError for networks that cannot be shaped, and for grouped convolutions, whose
-    fan-out differs.
+    Raises: KcalcError for networks that cannot be shaped, and for grouped convolutions, because
+    groups change the fan-out.
     """
     plain, changes = prepared(network, activation)
     variance, meaning = RULES[rule]
@@ -197,7 +197,7 @@ def weights(
 
 
 def _method(rule: str) -> Callable[..., Consequences]:
-    """A rule of weights as a shaping method."""
+    """Turn a rule for weights into a shaping method."""
     ungrouped = (one_group,) if rule in ("glorot", "fan_out") else ()
     needs = (known_tokens, no_products, fresh, *ungrouped)
     own = Record(f"{RULES[rule][1]}. {CONSEQUENCES}", needs=needs)

@@ -1,6 +1,6 @@
-"""Constants that keep mean 0 and variance 1 from layer to layer, as SELU does.
+"""Constants that preserve mean 0 and variance 1 from layer to layer, as SELU does.
 
-It also computes whether that fixed point is attracting.
+This module also computes whether that fixed point is attracting.
 
 [Klambauer, Unterthiner, Mayr, Hochreiter 2017]
 """
@@ -62,9 +62,9 @@ class Halves(Activation):
 
 
 def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
-    """phi with its values at x < 0 multiplied by a number.
+    """Multiply the values of phi at x < 0 by a number.
 
-    Raises: KcalcError unless phi(0) = 0, since it would jump there.
+    Raises: KcalcError unless phi(0) = 0, because the result would jump there.
     """
     at_zero = float(phi(0.0))
     if abs(at_zero) > ZERO:
@@ -88,7 +88,7 @@ def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
 
 @dataclass(frozen=True)
 class HalvesConstants(Constants):
-    """Constants with ``negative_scale``, the factor of the values of phi at x < 0."""
+    """Constants with ``negative_scale``, a factor of phi at x < 0."""
 
     negative_scale: float = 1.0
 
@@ -101,7 +101,7 @@ class HalvesConstants(Constants):
         )
 
     def describe(self) -> str:
-        """The transformed activation in one line."""
+        """Describe the transformed activation in one line."""
         inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
         name = self.activation.name
         return (
@@ -110,7 +110,7 @@ class HalvesConstants(Constants):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The constants as plain data."""
+        """Return the constants as plain data."""
         return super().to_dict() | {"negative_scale": self.negative_scale}
 
 
@@ -118,10 +118,10 @@ class HalvesConstants(Constants):
 class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    The weights have sum 0 and square sum 1.
+    The weights of each output have sum 0 and square sum 1.
 
-    z ~ N(0, variance) for any mean, so the first column is 0, and the second is d/dq of E phi(sqrt
-    q z) and of its variance at q = 1.
+    z ~ N(0, variance) for any mean, so the first column is 0. The second column is d/dq of E
+    phi(sqrt q z) and of its variance at q = 1.
     """
 
     jacobian: tuple[tuple[float, float], tuple[float, float]]
@@ -133,26 +133,26 @@ class FixedPointStability:
 
     @property
     def norm(self) -> float:
-        """The largest singular value.
+        """Largest singular value.
 
-        Below 1 the map contracts at every step, not only asymptotically.
+        If it is below 1, the map contracts at every step, not only asymptotically.
         """
         return math.hypot(self.jacobian[0][1], self.jacobian[1][1])
 
     @property
     def attractive(self) -> bool | None:
-        """Whether (0, 1) is attracting: all eigenvalues have size < 1.
+        """Whether (0, 1) is attracting: all eigenvalues have modulus < 1.
 
-        None if one is 1 to rounding.
+        None if a modulus is 1 up to rounding.
         """
         largest = abs(self.jacobian[1][1])
         return None if abs(largest - 1) < 1e-12 else largest < 1
 
 
 def stability(phi: Activation) -> FixedPointStability:
-    """The linearised map of a layer with this activation.
+    """Return the linearised map of a layer with this activation.
 
-    The activation has E phi = 0 and E phi^2 = 1 at q = 1.
+    The activation must satisfy E phi = 0 and E phi^2 = 1 at q = 1.
     """
     tilt = float(phi.q_series(1.0, 1, 1)[1])
     return FixedPointStability(((0.0, tilt), (0.0, float(local_values(phi)["Q'(1)"]))))
@@ -165,20 +165,20 @@ class SelfNormalising(Shaping):
     Attributes
     ----------
     values
-        The targets and Q'(1), C'(1) and C_f'(1).
+        The targets, and Q'(1), C'(1) and C_f'(1).
 
     """
 
     @cached_property
     def stability(self) -> dict[str, FixedPointStability]:
-        """{activation name: the linearised map of its layer at the fixed point}."""
+        """{activation name: linearised map of its layer at the fixed point}."""
         return {name: stability(self.constants[name].transformed) for name in self.constants}
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """The targets and the largest slopes.
+        """Compute the targets and the largest slopes.
 
-        The largest Q'(1) and C'(1) over activations, then the slope of the whole network.
+        These are the largest Q'(1) and C'(1) over activations, and the slope of the whole network.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         worst = {
@@ -189,12 +189,12 @@ class SelfNormalising(Shaping):
         return super()._measured | worst | whole
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema.
+        """Return all results as plain data with a versioned schema.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         found = {
@@ -209,7 +209,7 @@ class SelfNormalising(Shaping):
 
 
 def constants_exist(call: MethodCall) -> None:
-    """Constants of every activation. Raises: KcalcError."""
+    """Require that constants exist for every activation. Raises: KcalcError."""
     rule = halved if call.targets.get("parameters") == "halves" else shifted
     for phi in plain_network(call).activations:
         rule(phi, float(call.targets.get("input_scale", 1.0)))
@@ -235,7 +235,7 @@ def self_normalising(
     *,
     assume_independent: bool = False,
 ) -> SelfNormalising:
-    """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1.
+    """Give every activation mean 0 and variance 1 for inputs of mean 0 and variance 1.
 
     This is the fixed point of SELU.
 
@@ -243,9 +243,10 @@ def self_normalising(
     form.
 
     The slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds
-    it. For activations that jump (sign) it is infinite although mean and variance are preserved; an
-    assumption says so. ``stability`` holds the Jacobian of the map (mean, variance) -> (mean,
-    variance) and its eigenvalues. A warning names activations with a repelling fixed point.
+    it. For activations that jump (sign), the slope is infinite although mean and variance are
+    preserved; an assumption says so. ``stability`` holds the Jacobian of the map (mean, variance)
+    -> (mean, variance) and its eigenvalues. A warning names activations with a repelling fixed
+    point.
 
     Parameters
     ----------
@@ -254,12 +255,12 @@ def self_normalising(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     parameters
-        The two constants. "shift": output scale and output shift, possible for every activation
-        that is not linear. "halves": output scale and the scale of the negative half (elu gives
-        SELU), for activations that vanish at 0 and have means of opposite sign on the two halves.
-        It adds nothing to the outputs, but scales x > 0 and x < 0 differently.
+        The two constants. "shift" uses the output scale and output shift, which is possible for
+        every activation that is not linear. "halves" uses the output scale and the scale of the
+        negative half (elu gives SELU). It requires phi(0) = 0 and means of opposite sign on the two
+        halves. It adds no constant to the outputs, but scales x > 0 and x < 0 differently.
     input_scale
-        A factor of the inputs, 1 by default; it changes C'(1) and Q'(1).
+        A factor of the inputs, 1 by default; it affects C'(1) and Q'(1).
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
@@ -271,7 +272,7 @@ def self_normalising(
     Raises
     ------
     KcalcError
-        For bad input and linear activations.
+        If an argument is invalid, or an activation is linear.
     UnreachableTarget
         If no positive scale of the negative half works.
 
@@ -301,7 +302,7 @@ def self_normalising(
 
 
 def _consequences(solved: Sequence[Constants]) -> Iterator[str]:
-    """Notes on activations with a repelling fixed point, and on those that jump."""
+    """Return notes on activations that jump or have a repelling fixed point."""
     repelling = [k.activation.name for k in solved if stability(k.transformed).attractive is False]
     if repelling:
         yield (
@@ -317,20 +318,20 @@ def _consequences(solved: Sequence[Constants]) -> Iterator[str]:
 
 
 def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
-    """gamma = 1/std and delta = -mean of phi(input_scale x).
+    """Return gamma = 1/std and delta = -mean of phi(input_scale x).
 
-    Raises: KcalcError for activations that are linear or do not vary.
+    Raises: KcalcError for activations that are linear or constant.
     """
     check_nonlinear(phi)
     square, mean = float(phi.second_moment(input_scale**2)), float(phi.mean(input_scale**2))
     variance = square - mean**2
-    if variance < 0.1 * square:  # digits cancel
+    if variance < 0.1 * square:  # avoid cancellation
         m = converged_moments(phi, math.log(input_scale), 0.0, 1)
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(
-            f"{phi.name}({input_scale:g} x) does not vary under x ~ N(0, 1), to double precision; "
-            f"choose another input_scale"
+            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), to double precision; "
+            "choose another input_scale"
         )
     deviation = math.sqrt(variance)
     delta = None if abs(mean) <= 1e-15 * deviation else -mean
@@ -338,13 +339,13 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
 
 
 def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
-    """The constants alpha and gamma of the two halves of phi(input_scale x).
+    """Return the constants alpha and gamma of the two halves of phi(input_scale x).
 
     alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x <
     0])^(-1/2).
 
     Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget if
-    alpha would not be positive or makes phi linear.
+    alpha would not be positive or would make phi linear.
     """
     check_nonlinear(phi)
     scaled_halves(phi, 1)
@@ -377,7 +378,7 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
 def _half_moments(
     phi: Activation, input_scale: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, f = phi(input_scale x).
+    """Return (E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, with f = phi(input_scale x).
 
     The fineness is the first that the next one confirms.
     """

@@ -1,4 +1,4 @@
-"""All solutions for one activation: a tuple that prints as a table with mirror images marked."""
+"""All solutions for one activation, as a tuple that prints as a table with mirror images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("alpha", "beta", "gamma", "delta")
 
 
 class Solutions(tuple[Constants, ...], Tabled):
-    """Sets of constants, the smallest |beta| first, positive before negative.
+    """Sets of constants in order of |beta|, positive before negative.
 
     ``mirror_of[j] = i`` marks j as the mirror image of i < j.
     """
@@ -27,7 +27,7 @@ class Solutions(tuple[Constants, ...], Tabled):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A header, then a row per solution, with a column per constant that is set."""
+        """Return a header, and one row per solution with a column for each constant that is set."""
         columns = [name for name in ALL if any(getattr(k, name) is not None for k in self)]
         body = [
             (
@@ -56,12 +56,12 @@ class Solutions(tuple[Constants, ...], Tabled):
         return text_table(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """All sets of constants and their mirror images, as plain data.
+        """Return all sets of constants and their mirror images as plain data.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return {
@@ -74,10 +74,10 @@ class Solutions(tuple[Constants, ...], Tabled):
 
 
 def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:
-    """Pairs (i, j) of solutions that are mirror images of each other.
+    """Return pairs (i, j) of solutions that are mirror images of each other.
 
-    Solution j is solution i under x -> -x or phi -> -phi, with the opposite sign of beta (odd and
-    even activations).
+    Solution j is solution i under x -> -x or phi -> -phi, with the opposite sign of beta. This
+    occurs for odd and even activations.
     """
     pairs = []
     for i, one in enumerate(found):

@@ -2,10 +2,10 @@
 
 All methods use this solver; its derivatives are exact.
 
-A smooth activation's branches start where the activation is nearly linear: at shifts beta that are
-zeros of a polynomial in phi', phi'', phi''', with alpha ~ sqrt(target). From there each is followed
-to the target. Other solutions (of kinked activations, on closed loops) come from a scan over (log
-alpha, beta). Every solution is refined until a finer quadrature agrees.
+The branches of a smooth activation start where the activation is nearly linear: at shifts beta that
+are zeros of a polynomial in phi', phi'', phi''', with alpha ~ sqrt(target). From there, each branch
+is followed to the target. Other solutions (for kinked activations, or on closed loops) come from a
+scan over (log alpha, beta). Every solution is refined until a finer quadrature agrees.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .conditions import EquationPair, Equations
 from .constants import Constants
 from .moments import is_steep, moments, width
 
-ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than that of the solver
+ACCEPTED = 1e-13  # largest residual of the two equations, by a finer rule than in the solver
 POLISHED = 5e-15
-SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
-LEAST, LARGEST = -25.0, 8.0  # of log alpha
+SETTLED = 1e-7  # after a smaller Newton step, the error is at rounding level
+LEAST, LARGEST = -25.0, 8.0  # range of log alpha
 # |phi'| below TAIL_RTOL of its maximum over |u| <= TAIL_WINDOW is a tail with few digits
 TAIL_WINDOW = 8.0
 TAIL_RTOL = 1e-7
-FARTHEST = 2e4  # of |beta|
+FARTHEST = 2e4  # largest |beta|
 FINEST = 5
-SMALL = 0.02  # targets up to which the first-order start is good enough
-STRIDE = 4.0  # of the target, along a branch
+SMALL = 0.02  # the first-order start is good enough up to this target
+STRIDE = 4.0  # factor between targets along a branch
 SHORTEST = 1.01
-# where branches are searched
+# range in which branches are searched
 SIGHT = np.concatenate(
     [np.linspace(0.0, 8.0, 321), np.geomspace(1e-4, 0.02, 40), np.geomspace(8.1, 800.0, 120)]
 )
@@ -44,7 +44,7 @@ SIGHT = np.concatenate(
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a family of solutions starts: its shift as alpha -> 0, and |phi'/phi''| there."""
+    """Start of a family of solutions: its shift as alpha -> 0, and |phi'/phi''| at that shift."""
 
     beta: float
     ratio: float
@@ -52,7 +52,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class NewtonPoint:
-    """The current point of Newton's method, its last step, and the fineness of its rule."""
+    """Current point of Newton's method, its last step, and the fineness of its rule."""
 
     log_alpha: float
     beta: float
@@ -63,9 +63,9 @@ class NewtonPoint:
 def newton(
     system: EquationPair, start: NewtonPoint, fineness: int = 0, limit: int = 14
 ) -> NewtonPoint | None:
-    """Newton's method from ``start``, steps clipped to a moderate length.
+    """Run Newton's method from ``start``, with steps clipped to a moderate length.
 
-    None if it leaves the domain or does not converge.
+    Return None if it leaves the domain or does not converge.
     """
     s, beta, moved = start.log_alpha, start.beta, 0.0
     for _ in range(limit):
@@ -89,7 +89,7 @@ def inside(s: float, beta: float) -> bool:
 
 
 def needed(phi: Activation, s: float) -> int:
-    """The least fineness at log alpha = s: features of width 1/alpha need proportional steps.
+    """Return the smallest fineness at log alpha = s; features of width 1/alpha need short steps.
 
     Panels adapt, and homogeneous activations scale with alpha.
     """
@@ -102,9 +102,9 @@ def needed(phi: Activation, s: float) -> int:
 def equations_at(
     system: EquationPair, s: float, beta: float, fineness: int = 0
 ) -> Equations | None:
-    """The equations at log alpha = s and a shift, by a rule of at least this fineness.
+    """Return the equations at log alpha = s and a shift, by a rule of at least this fineness.
 
-    None if phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    Return None if phi(alpha x + beta) is constant, or varies too fast for the rules.
     """
     try:
         m = moments(system.phi, s, beta, max(fineness, needed(system.phi, s)), system.order)
@@ -117,10 +117,10 @@ def equations_at(
 
 
 def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
-    """The solution near ``point`` on which rules of growing fineness agree, or None.
+    """Return the solution near ``point`` on which rules of increasing fineness agree, or None.
 
-    The rule that found a point does not confirm it: a finer one must, and if it does not, the next
-    one follows.
+    A solution must be confirmed by a finer rule than the one that found it. If it is not, try the
+    next finer rule.
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))
     for fineness in range(1 + least, max(FINEST, least + 2) + 1):
@@ -137,7 +137,7 @@ def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
 def _polished(
     system: EquationPair, point: NewtonPoint, found: Equations, fineness: int
 ) -> Constants:
-    """The constants at a point, after one more Newton step if it gains digits."""
+    """Return the constants at a point, after another Newton step if that gains digits."""
     s, beta = point.log_alpha, point.beta
     step = None if found.residual <= POLISHED else found.step
     after = step and equations_at(system, s + step[0], beta + step[1], fineness)
@@ -147,9 +147,9 @@ def _polished(
 
 
 def by_shift(point: Any) -> tuple[float, float]:
-    """The key that sorts points by preference: the smallest |beta| first, positive before negative.
+    """Sort key for points: the smallest |beta| first, positive before negative.
 
-    ``point``: an object with a ``beta``, which may be None for 0.
+    ``point`` is an object with a ``beta``; None counts as 0.
     """
     beta = point.beta or 0.0
     return round(abs(beta), 9), -beta
@@ -160,7 +160,7 @@ def by_shift(point: Any) -> tuple[float, float]:
 
 @lru_cache(maxsize=512)
 def branches(system: EquationPair) -> tuple[Branch, ...]:
-    """The branches of the system, for any target.
+    """Return the branches of the system, for any target.
 
     The branch with the smallest |beta| comes first, positive before negative.
     """
@@ -194,7 +194,7 @@ def branches(system: EquationPair) -> tuple[Branch, ...]:
 
 
 def first_point(system: EquationPair, branch: Branch) -> tuple[float, NewtonPoint] | None:
-    """(a small target, the branch's point there)."""
+    """Return (a small target, the branch's point at that target)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
     # kinks or strong curvature nearby: start closer to the limit
@@ -207,7 +207,7 @@ def first_point(system: EquationPair, branch: Branch) -> tuple[float, NewtonPoin
 def newton_step(
     system: EquationPair, target: float, here: NewtonPoint
 ) -> tuple[float, NewtonPoint]:
-    """The last (target, point) on the path from a point at ``target`` to the system's target."""
+    """Return the last (target, point) on the path from a point to the system's target."""
     before: tuple[float, NewtonPoint] | None = None
     stride = STRIDE
     while target != system.target:
@@ -234,7 +234,7 @@ def _started(system: EquationPair, branch: Branch, target: float) -> NewtonPoint
 def _predicted(
     before: tuple[float, NewtonPoint] | None, here: tuple[float, NewtonPoint], goal: float
 ) -> NewtonPoint:
-    """The secant through the last two points, in the logarithm of the target."""
+    """Extrapolate along the secant through the last two points, in the log of the target."""
     target, point = here
     step = math.log(goal / target)
     if before is None:

@@ -1,6 +1,6 @@
-"""A scan of the whole (log alpha, beta) plane.
+"""Scan the whole (log alpha, beta) plane.
 
-It finds solutions that no branch leads to, and the target nearest to an unreachable one.
+The scan finds solutions that no branch leads to, and the target nearest to an unreachable one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .continuation import BranchEnd, follow_branch
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width
 from .solver import NewtonPoint, needed, newton, refined
 
-_SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
+_SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; branches cover smaller values
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
 # values of log alpha at which smooth activations are close to steps or ramps
@@ -31,11 +31,11 @@ _FAR = np.arange(2.5, 8.0, 0.5)
 _PLACES = np.concatenate(
     [np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)]
 )
-_TRIED = 80  # cells per solve
-_STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha over the width of a narrow feature
+_TRIED = 80  # largest number of cells per solve
+_STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha divided by the width of a narrow feature
 _FEATURES = 3
-_WALKS = 4  # points from which the curve is followed for an unreachable target
-_COARSE = 1e-11  # moments below this times their scale are rounding
+_WALKS = 4  # for an unreachable target, follow the curve from this many points
+_COARSE = 1e-11  # moments below this times their scale are rounding errors
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class MomentGrid:
     values: Array
 
     def surfaces(self, system: EquationPair) -> tuple[Array, Array]:
-        """The first residual and the target quantity; nan if they are only rounding."""
+        """Return the first residual and the target quantity; nan if they are rounding errors."""
         variance = self.values[0]
         with np.errstate(all="ignore"):
             first, second = system.surfaces(*self.values)
@@ -60,9 +60,9 @@ class MomentGrid:
 
 @lru_cache(maxsize=64)
 def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
-    """A grid of shifts for a smooth activation.
+    """Return a grid of shifts for a smooth activation.
 
-    For a kinked one, a grid of positions x of each kink.
+    For a kinked activation, return one grid per kink, with the kink at many positions x.
     """
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
@@ -78,7 +78,7 @@ def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
 
 
 def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
-    """A grid of positions x of one point of phi."""
+    """Return a grid with one point of phi at many positions x."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
     values = np.array(
@@ -88,7 +88,7 @@ def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
 
 
 def _centres(phi: Activation) -> tuple[float, ...]:
-    """Where a smooth activation bends most: 0, or separate narrow features."""
+    """Return the points at which a smooth activation bends most: 0, or separate narrow features."""
     if width(phi) == 1:
         return (0.0,)
     edges = mesh(phi, NEAR)
@@ -100,7 +100,7 @@ def _centres(phi: Activation) -> tuple[float, ...]:
 
 @np.errstate(all="ignore")
 def _row(phi: Activation, alpha: float, beta: Array) -> Array:
-    """The moments for one alpha and many shifts, on the coarsest grid that resolves phi."""
+    """Return the moments for one alpha and many shifts, on the coarsest grid that resolves phi."""
     if is_steep(phi, alpha):
         return np.array([_single(phi, math.log(alpha), float(b)) for b in beta]).T
     rule = grid(needed(phi, math.log(alpha)))
@@ -142,7 +142,7 @@ def _sums(x: Array, w: Array, f: Array, g: Array, h: Array) -> Array:
 
 
 def in_cells(system: EquationPair) -> Iterator[Constants]:
-    """Solutions by Newton's method from cells of the scan, the smallest |beta| first.
+    """Yield solutions by Newton's method from cells of the scan, in order of |beta|.
 
     The starting cells are those in which both equations change sign.
     """
@@ -170,9 +170,9 @@ def _changes(values: Array) -> Any:
 
 
 def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
-    """The curves on which the first equation holds, nearest targets first.
+    """Yield curves on which the first equation holds, nearest targets first.
 
-    Each is given by a point with the target, or by its end on the path there.
+    Each curve is given by a point with the target, or by its end on the path to the target.
     """
     places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
     tried: list[tuple[float, float]] = []
@@ -187,9 +187,9 @@ def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
 
 
 def _crossings(sheet: MomentGrid, system: EquationPair) -> Iterator[tuple[float, float, float]]:
-    """(target, log alpha, beta) at zeros of the first equation on grid edges.
+    """Yield (target, log alpha, beta) at zeros of the first equation on grid edges.
 
-    The edges are those along beta that cross the zero set of the equation.
+    Only grid edges along beta are searched.
     """
     first, second = sheet.surfaces(system)
     low, high = first[:, :-1], first[:, 1:]

@@ -1,6 +1,6 @@
 """Plain networks of symbolic depth.
 
-Q, slope, curvature and C map of ``L`` equal layers, if they have closed forms.
+This module computes Q, slope, curvature and C map of ``L`` equal layers in closed form.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..foundation.printing import Shown, plain
 from ..maps.maps import Assumption
 from .limits import flow
 
-AGREED = 1e-9  # between a symbolic limit and the number
+AGREED = 1e-9  # tolerance between a symbolic limit and the numerical value
 ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """The maps of ``kc.architectures.vanilla`` of symbolic depth.
+    """Maps of ``kc.architectures.vanilla`` with symbolic depth.
 
-    The network is ``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
-    The two inputs have the same q value, and every layer preserves it (positively homogeneous
-    activations need not preserve it). Each map is computed on access and raises KcalcError if it
-    has no closed form.
+    The network consists of ``depth`` times (Affine of ``sigma_w``, then activation), and a readout
+    Affine. The two inputs have the same q value, and every layer preserves it (this is not required
+    of positively homogeneous activations). Each map is computed on access and raises a KcalcError
+    if it has no closed form.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class VanillaMaps(Shown):
     c_map
         An expression in ``kc.symbols.c``.
     slope
-        C_f'(1).
+        The slope C_f'(1).
     curvature
-        C_f''(1).
+        The curvature C_f''(1).
     psi
-        C'(1) of a layer.
+        The slope C'(1) of a layer.
     kappa
-        C''(1) of a layer.
+        The curvature C''(1) of a layer.
 
     """
 
@@ -64,7 +64,7 @@ class VanillaMaps(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formulas."""
+        """Assumptions of the formulas."""
         text = (
             "infinite width, fresh Gaussian weights; two inputs with the same q value that every "
             "layer preserves"
@@ -82,7 +82,7 @@ class VanillaMaps(Shown):
         return found
 
     def _closed(self) -> dict[str, sp.Expr]:
-        """The quantities with a closed form."""
+        """Return the quantities with a closed form."""
         return {
             name: value
             for name, value in self._reasons().items()
@@ -93,12 +93,12 @@ class VanillaMaps(Shown):
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The closed-form expressions, as text.
+        """Return the closed-form expressions as text.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         name = None if self.activation is None else self.activation.name
@@ -122,7 +122,7 @@ class VanillaMaps(Shown):
         ]
 
     def _notes(self) -> list[str]:
-        """A line per reason why quantities have no closed form."""
+        """Return a line for each reason why quantities have no closed form."""
         names: dict[str, list[str]] = {}
         for name, value in self._reasons().items():
             if isinstance(value, KcalcError):
@@ -141,7 +141,7 @@ class VanillaMaps(Shown):
     def q_map(self) -> sp.Expr:
         """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
-        For k = 1 it is (sigma_w^2 E phi(z)^2)^L q.
+        For k = 1, it is (sigma_w^2 E phi(z)^2)^L q.
 
         Raises: KcalcError for activations that are not positively homogeneous.
         """
@@ -149,8 +149,8 @@ class VanillaMaps(Shown):
         if phi.degree is None:
             raise KcalcError(
                 f"the Q map of symbolic depth has no closed form for {phi.name}, which is not "
-                "positively homogeneous; kc.q_map(kc.architectures.vanilla(depth)) computes it "
-                "for any depth"
+                "positively homogeneous; use kc.q_map(kc.architectures.vanilla(depth)) for a given "
+                "depth"
             )
         k, moment = sp.Integer(phi.degree), _second_moment(phi)
         after = (
@@ -163,7 +163,7 @@ class VanillaMaps(Shown):
 
     @property
     def psi(self) -> sp.Expr:
-        """C'(1) of a layer; the symbol ``kc.symbols.psi`` without an activation."""
+        """C'(1) of a layer; without an activation, the symbol ``kc.symbols.psi``."""
         return (
             symbols.psi if self.activation is None else _at_one(self.activation, self._level(), 1)
         )
@@ -172,7 +172,7 @@ class VanillaMaps(Shown):
     def kappa(self) -> sp.Expr:
         """C''(1) of a layer, infinite for kinked activations.
 
-        The symbol ``kc.symbols.kappa`` without an activation.
+        Without an activation, it is the symbol ``kc.symbols.kappa``.
         """
         return (
             symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)
@@ -185,9 +185,9 @@ class VanillaMaps(Shown):
 
     @property
     def curvature(self) -> sp.Expr:
-        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L for psi = 1 [TAT App. B.2]."""
+        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L if psi = 1 [TAT App. B.2]."""
         psi, kappa, depth = self.psi, self.kappa, self.depth
-        # (psi^L - 1)/(psi - 1) would be the ratio of two roundings
+        # (psi^L - 1)/(psi - 1) would be a ratio of rounding errors
         if psi.is_number and abs(float(psi) - 1) < ROUNDING:
             return kappa * depth
         general = kappa * psi ** (depth - 1) * (psi**depth - 1) / (psi - 1)
@@ -201,10 +201,10 @@ class VanillaMaps(Shown):
     def c_map(self) -> sp.Expr:
         """C_f(c), if it has a closed form.
 
-        It is c^(n^L) for C = c^n (Hermite polynomials), 1 - (1 - c) s^L for C = 1 - (1 - c) s
+        It is c^(n^L) for C = c^n (Hermite polynomials), and 1 - (1 - c) s^L for C = 1 - (1 - c) s
         (affine activations).
 
-        Raises: KcalcError for other activations, naming alternatives.
+        Raises: KcalcError for other activations; the message names alternatives.
         """
         phi = self._known("C map")
         level = self._level()
@@ -226,8 +226,8 @@ class VanillaMaps(Shown):
     def gap(self) -> sp.Expr:
         """1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
 
-        It is 9/(2 k^2 L^2) for piecewise linear activations, k = C(0) of a layer, and 2/(kappa L)
-        for others with psi = 1. Raises: KcalcError if psi is not 1.
+        It is 9/(2 k^2 L^2) with k = C(0) of a layer for piecewise linear activations, and 2/(kappa
+        L) for other activations with psi = 1. Raises: KcalcError if psi is not 1.
         """
         phi = self._known("limit")
         if phi.degree == 1:
@@ -238,7 +238,7 @@ class VanillaMaps(Shown):
         psi, kappa = self.psi, self.kappa
         if abs(float(psi) - 1) > AGREED or kappa == sp.oo:
             raise KcalcError(
-                f"1 - C of {phi.name} falls like a power of depth only if C'(1) = 1 (here "
+                f"1 - C of {phi.name} decays as a power of depth only if C'(1) = 1 (here "
                 f"{float(psi):.6g}) and C''(1) is finite; kc.depth_limit returns c* and the rate"
             )
         return 2 / (kappa * self.depth)
@@ -258,7 +258,7 @@ class VanillaMaps(Shown):
         return _local_c(phi, sp.Integer(0))
 
     def flow(self, c: float, depth: int) -> float:
-        """psi(c, k L), the limit of C_f(c) for many layers of small k.
+        """psi(c, k L), the limit of C_f(c) for many layers with small k.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class VanillaMaps(Shown):
         Returns
         -------
         float
-            A cosine.
+            The limit of the cosine.
 
         References
         ----------
@@ -288,7 +288,7 @@ class VanillaMaps(Shown):
         return self.activation
 
     def _level(self) -> sp.Expr:
-        """The q value of pre-activations. Raises: KcalcError if layers do not preserve it."""
+        """Return q of the pre-activations. Raises: KcalcError if layers do not preserve it."""
         phi = self._known("C map")
         if phi.degree is not None:
             return sp.Integer(1)  # the C map is the same at every q
@@ -310,20 +310,20 @@ class VanillaMaps(Shown):
 def vanilla_maps(
     activation: Any = None, depth: Any = None, sigma_w: Any = 1, q: Any = 1, readout: bool = True
 ) -> VanillaMaps:
-    """The maps of a plain network whose depth is a SymPy expression (default the symbol L).
+    """Return the maps of a plain network whose depth is a SymPy expression (default: the symbol L).
 
     Parameters
     ----------
     activation
-        The activation. None leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
+        The activation. None keeps C'(1) and C''(1) of a layer as the symbols ``kc.symbols.psi`` and
         ``kc.symbols.kappa``.
     depth
         The number of layers, an integer or a SymPy expression.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     q
         The mean square of the inputs. It matters only for activations that are not positively
-        homogeneous: their layers must preserve it.
+        homogeneous; their layers must preserve it.
     readout
         Whether an Affine layer ends the network.
 
@@ -335,7 +335,7 @@ def vanilla_maps(
     Raises
     ------
     KcalcError
-        For a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
+        If a numerical depth is not an integer >= 1, or sigma_w or q is invalid.
 
     """
     layers: Any = (
@@ -370,7 +370,7 @@ def vanilla_maps(
 
 
 def _second_moment(phi: Activation) -> sp.Expr:
-    """E phi(z)^2, exact if there is a closed form."""
+    """Return E phi(z)^2, exactly if there is a closed form."""
     closed = phi.q_map.expr.closed_form
     return (
         sp.Float(float(phi.second_moment(1.0)))
@@ -390,9 +390,10 @@ def _local_c(phi: Activation, c: sp.Expr) -> sp.Expr:
 
 
 def _at_one(phi: Activation, level: sp.Expr, order: int) -> sp.Expr:
-    """C'(1) or C''(1) at uniform q.
+    """Return C'(1) or C''(1) at uniform q.
 
-    The limit of the closed form if it agrees with the numerical value, else that value.
+    This is the limit of the closed form if it agrees with the numerical value, otherwise that
+    value.
     """
     number = float(phi.c_map.derivative(order)(1.0, float(level)))
     closed: Any = phi.c_expr(symbols.c, level, level)

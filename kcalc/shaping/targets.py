@@ -1,4 +1,4 @@
-"""The targets of every shaping method, for type checkers: :func:`kcalc.shape` hands them on.
+"""Types of the targets of every shaping method, which :func:`kcalc.shape` passes on.
 
 They are the keyword arguments of the methods; a test compares the two.
 """
@@ -12,13 +12,13 @@ Scheme = Literal["layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "c
 
 
 class RuleTargets(TypedDict, total=False):
-    """Those of methods without targets, and of nearly all others."""
+    """Targets of methods without targets of their own, and of nearly all other methods."""
 
     assume_independent: bool
 
 
 class DksTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.dks`."""
+    """Targets of :func:`kcalc.shaping.dks`."""
 
     zeta: float
     subnetworks: Literal["strict", "forward"]
@@ -30,7 +30,7 @@ class DksTargets(RuleTargets, total=False):
 
 
 class TatTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.tat`."""
+    """Targets of :func:`kcalc.shaping.tat`."""
 
     eta: float | None
     tau: float | None
@@ -39,7 +39,7 @@ class TatTargets(RuleTargets, total=False):
 
 
 class EocTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.eoc`."""
+    """Targets of :func:`kcalc.shaping.eoc`."""
 
     sigma_b: float | None
     sigma_w: float | None
@@ -47,14 +47,14 @@ class EocTargets(RuleTargets, total=False):
 
 
 class SelfNormalisingTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.self_normalising`."""
+    """Targets of :func:`kcalc.shaping.self_normalising`."""
 
     parameters: Literal["shift", "halves"]
     input_scale: float
 
 
 class ResidualWeightsTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.residual_weights`."""
+    """Targets of :func:`kcalc.shaping.residual_weights`."""
 
     scheme: Scheme
     shortcut_weight: float | None
@@ -65,14 +65,14 @@ class ResidualWeightsTargets(RuleTargets, total=False):
 
 
 class NormaliserFreeTargets(RuleTargets, total=False):
-    """Those of :func:`kcalc.shaping.normaliser_free`."""
+    """Targets of :func:`kcalc.shaping.normaliser_free`."""
 
     alpha: float
     standardise: bool
 
 
 class GeometricTargets(TypedDict, total=False):
-    """Those of :func:`kcalc.finite_width.geometric`."""
+    """Targets of :func:`kcalc.finite_width.geometric`."""
 
     features: Any
     image_shape: Any
@@ -84,7 +84,7 @@ class GeometricTargets(TypedDict, total=False):
 
 
 class EdgeTargets(TypedDict, total=False):
-    """Those of :func:`kcalc.shaping.transformer_edge.edge`."""
+    """Targets of :func:`kcalc.shaping.transformer_edge.edge`."""
 
     growth: float | None
     token_slope: float | None
@@ -108,4 +108,4 @@ TARGETS: dict[str, type] = {
     "geometric": GeometricTargets,
     "edge": EdgeTargets,
 }
-"""{method: its targets}; :class:`RuleTargets` of all others."""
+"""{method: its targets}; other methods have :class:`RuleTargets`."""

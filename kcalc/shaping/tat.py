@@ -1,7 +1,7 @@
-"""Tailored activation transformations.
+"""Tailored activation transformations [TAT].
 
-Leaky ReLUs with a slope tailored to the network, and smooth activations with a given curvature
-[TAT].
+These are leaky ReLUs with a slope tailored to the network, and smooth activations with a given
+curvature.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .norms import refuse_means
 from .records import MethodCall, Record
 
 ETA, TAU = 0.9, 0.3
-NEARLY_RELU = 0.05  # negative slopes below it get a note
+NEARLY_RELU = 0.05  # smaller negative slopes get a note
 DKS = Remedy("dks")
 
 
 def tailored(call: MethodCall) -> None:
-    """Activations that have a curvature or that eta tailors, in a deep enough network.
+    """Require activations with a curvature, or that eta tailors, in a deep enough network.
 
     Raises: KcalcError.
     """
@@ -85,25 +85,26 @@ def tat(
 ) -> Shaping:
     """Give all C maps slope 1 at c = 1 and a target curvature.
 
-    The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
-    weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
-    mean^2) > 1 and raises an error. An RMSNorm may be anywhere. For the same reason, a Sum raises
-    an error if more than one addend ends in an activation: their means would add up.
+    The activations have nonzero means. A LayerNorm or GroupNorm may therefore read only outputs of
+    weights (an Affine, or sums and pools of them). If it reads an activation, it has slope q / (q -
+    mean^2) > 1 and raises an error. An RMSNorm may be anywhere. A Sum also raises an error if more
+    than one addend ends in an activation, because their means would add up.
 
     If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
-    networks and ResNets ``eta`` = .9 may leave nearly plain ReLUs; a negative slope below .05 gets
-    a note.
+    networks and ResNets, ``eta=.9`` may leave nearly plain ReLUs; a negative slope below .05 gets a
+    note.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        The activation that replaces every activation; None keeps the present ones.
+        The activation that replaces every activation; None keeps the existing activations.
     eta
         For relu and leaky_relu, .9 by default: the largest c value that any subnetwork gives to
-        orthogonal inputs, in (0, 1). Every such activation becomes a leaky ReLU with the same
-        negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
+        orthogonal inputs, in (0, 1). Every such activation becomes a leaky ReLU, multiplied by
+        sqrt(2/(1 + slope^2)), with a common negative slope in [0, 1). The closed form is exact for
+        every q.
     tau
         For smooth activations, .3 by default: the largest curvature C_f''(1) of any subnetwork, >
         0. Then Q(1) = Q'(1) = C'(1) = 1 and C''(1) = tau / multiplier at every layer.
@@ -120,7 +121,7 @@ def tat(
     Raises
     ------
     KcalcError
-        For bad targets, unsuitable activations, and norms that read means.
+        If a target is invalid, an activation is unsuitable, or a norm reads means.
     UnreachableTarget
         If the network is too shallow for ``eta`` or no constants give ``tau``; the message names
         the nearest target.
@@ -209,10 +210,10 @@ def _tailored(
 
 
 def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumption]:
-    """Notes about the negative slope that eta gives."""
+    """Yield notes on the negative slope that eta gives."""
     yield Assumption(
         "network",
-        "eta bounds the c value of orthogonal inputs after any subnetwork; negative slope "
+        "eta bounds the c value of orthogonal inputs after any subnetwork; the negative slope is "
         f"{slope:.10g} everywhere",
     )
     if slope < NEARLY_RELU:
@@ -229,15 +230,15 @@ def _check_tailored(kinds: tuple[Activation, ...]) -> None:
     for phi in kinds:
         if not _is_leaky(phi):
             raise KcalcError(
-                f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, "
-                f"or activation='leaky_relu'"
+                f"eta tailors only relu and leaky_relu, not {phi.name}; use tau for smooth "
+                "activations, or activation='leaky_relu'"
             )
 
 
 def negative_slope(network: Network, eta: float) -> float:
-    """The negative slope in [0, 1) at which the maximal c value is ``eta``.
+    """Return the negative slope in [0, 1) at which the maximal c value is ``eta``.
 
-    The maximal c value is that of a network of leaky ReLUs.
+    The maximal c value is that of the network with leaky ReLUs.
 
     Raises: UnreachableTarget if even ReLUs (slope 0) do not reach it.
     """
@@ -255,12 +256,12 @@ def negative_slope(network: Network, eta: float) -> float:
 
 
 def plain_depth(eta: float) -> str:
-    """The minimal depth of a plain ReLU network for the c value ``eta``, as text.
+    """Return the minimal depth of a plain ReLU network for the c value ``eta``, as text.
 
     It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 
-    ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks deeper
-    than ``DEEPEST`` cannot be built.
+    It uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks
+    deeper than ``DEEPEST`` cannot be built.
     """
     u, depth = 1.0, 0
     while u > 1 - eta and depth <= DEEPEST:
@@ -314,7 +315,7 @@ def _smooth(
 def check_curvature(phi: Activation) -> None:
     """Reject activations whose C map has no second derivative at 1, or with too few constants.
 
-    Raises: KcalcError saying why.
+    Raises: KcalcError with the reason.
     """
     check_shapeable(phi)
     if any(phi.jump_sizes(1)):
@@ -336,14 +337,14 @@ def check_curvature(phi: Activation) -> None:
 
 
 def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSystem, CurvatureSystem]:
-    """The conditions with either sign of the mean."""
+    """Return the conditions with either sign of the mean."""
     return CurvatureSystem(phi, curvature, 1), CurvatureSystem(phi, curvature, -1)
 
 
 def _applied(
     plain: Network, table: ConstantsTable, target: str, tokens: Any
 ) -> tuple[Network, tuple[str, ...]]:
-    """The checked network with these constants, and the edits of its token mixing."""
+    """Check the network with these constants; return it and the edits of its token mixing."""
     shaped, edited = with_tokens(replace_activations(plain, table.activations), tokens)
     promise = f"C'(1) = 1 and {target}"
     check_fresh(shaped)

@@ -19,10 +19,10 @@ DIGITS = 30
 
 @lru_cache(maxsize=256)
 def local_values(phi: Activation) -> dict[str, Any]:
-    """Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
+    """Return Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    If phi jumps, C'(1) is infinite; if phi' jumps, C''(1) is. Callables, and functions without
-    certified bounds, give double precision.
+    If phi jumps, C'(1) is infinite; if phi' jumps, C''(1) is infinite. Callables, and functions
+    without certified bounds, have double precision only.
     """
     if not phi.numeric_only:
         try:

@@ -1,4 +1,4 @@
-"""Phases of a transformer over its gains: where tokens stay distinct or become equal."""
+"""Phases of a transformer over its gains: whether tokens stay distinct or become equal."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ QUANTITIES = {
     "gradient_difference": "difference mode of gradients",
     "growth": "growth of the stream",
 }
-RANGE = (0.02, 50.0)  # of gains, searched for a target
+RANGE = (0.02, 50.0)  # range of gains in the search for a target
 POINTS = 11
 
 
 def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
-    """The network with weights multiplied by factors.
+    """Multiply weights of a network by factors.
 
-    ``scores``: multiplies the weights of queries, and so the scores; ``values``: the weights of
-    values; ``residual``, ``shortcut``: the weights of the branches and of the shortcut in every sum
-    of the trunk. Raises: KcalcError for other names, and if the network has no such weights.
+    ``scores`` multiplies the weights of queries, and so the scores; ``values`` multiplies the
+    weights of values. ``residual`` and ``shortcut`` multiply the weights of the branches and of the
+    shortcut in every sum of the trunk. Raises: KcalcError for other names, and if the network has
+    no such weights.
     """
     for name in gains:
         choice(name, "gain", GAINS)
@@ -76,28 +77,28 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
             factor |= {name: w * gains.get("residual", 1) for name, w in branches}
             made[node] = Sum(tuple(factor[parent] for parent in network.parents(node)))
     if gains and not made:
-        raise KcalcError(f"the network has no weights of the gains {', '.join(gains)}")
+        raise KcalcError(f"the network has no weights for the gains {', '.join(gains)}")
     return network.map_layers(lambda node, layer: made.get(node, layer), Affine, Sum)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TokenPhases(Shown, Approximable):
-    """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
+    """Laws in depth of a transformer over two gains, as arrays of shape (len(y), len(x)).
 
-    Values are nan if a block has no law.
+    Values are nan at points with no law.
 
     Attributes
     ----------
     names
         The gains along x and along y.
     cosine
-        The limit of token cosines, 1 if tokens become equal.
+        The limit of token cosines; 1 if tokens become equal.
     slope
-        The slope of the token map at 1, above 1 if nearly equal tokens separate.
+        The slope of the token map at 1; above 1 if nearly equal tokens separate.
     rate
-        The factor per block of distances from the limit (1 if they fall as a power of depth).
+        The factor per block of distances from the limit; 1 if they decay as a power of depth.
     gradient_mean, gradient_difference, growth
-        As in :class:`DepthLaws`. Values are nan if a block has no law.
+        As in :class:`DepthLaws`.
 
     """
 
@@ -113,12 +114,12 @@ class TokenPhases(Shown, Approximable):
     assumptions: tuple[Assumption, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None.
+        """Return the grid and the arrays as nested lists; values that are not finite become None.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return {
@@ -154,7 +155,7 @@ class TokenPhases(Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
         quantity
             "cosine", "slope", "rate", "growth", "gradient_mean" or "gradient_difference".
 
@@ -172,19 +173,19 @@ class TokenPhases(Shown, Approximable):
 def token_phases(
     network: Network, tokens: int, token_cosine: float = 0.0, **gains: Any
 ) -> TokenPhases:
-    """The laws of depth of a transformer over two of its gains.
+    """Find the laws in depth of a transformer over two of its gains.
 
     The slope at 1 does not depend on the scores, but the limit x* < 1 does.
 
     Parameters
     ----------
     network
-        A block, or a network that repeats one.
+        A block, or a network that repeats a block.
     tokens, token_cosine
-        As in :func:`kcalc.depth_laws`, which is evaluated at every point.
+        As in :func:`kcalc.depth_laws`, which is called for every point.
     **gains
-        Two of ``scores``, ``values``, ``residual``, ``shortcut``, each an increasing array of
-        factors > 0, the first along x.
+        Two of ``scores``, ``values``, ``residual`` and ``shortcut``. Each is an increasing array of
+        factors > 0, and the first is along x.
 
     Returns
     -------
@@ -194,7 +195,7 @@ def token_phases(
     Raises
     ------
     KcalcError
-        For other gains or arrays.
+        If a gain is unknown or an array is invalid.
 
     """
     require_network(network)
@@ -237,10 +238,11 @@ def _laws(
 def token_gain(
     network: Network, tokens: int, gain: str, token_cosine: float = 0.0, **target: float
 ) -> float:
-    """The factor of a gain at which a law of depth meets a target.
+    """Find the factor of a gain at which a law in depth meets a target.
 
-    ``token_gain(net, 64, "scores", cosine=0.5)`` gives the limit of token cosines. Among several
-    factors between 0.02 and 50, the result is the one nearest to 1 (in its logarithm).
+    ``token_gain(net, 64, "scores", cosine=0.5)`` finds the factor for a limit of token cosines of
+    0.5. Among several factors between 0.02 and 50, the result is the one nearest to 1 on a
+    logarithmic scale.
 
     Parameters
     ----------
@@ -259,14 +261,14 @@ def token_gain(
     Returns
     -------
     float
-        The factor by which the gain is multiplied.
+        The factor that multiplies the gain.
 
     Raises
     ------
     UnreachableTarget
-        If no factor meets the target; the message gives the range of values.
+        If no factor meets the target; the message states the range of values.
     KcalcError
-        For other names.
+        If a name is unknown.
 
     """
     require_network(network)

@@ -2,10 +2,11 @@
 
 The condition is q = 1 at every token before every activation, for inputs with known token cosines.
 
-Local conditions hold if every activation sees q = 1. Rows of a mixing preserve that only for some
-cosines between the tokens they mix, so the cosines must be given. An exact recursion over pairs of
-tokens follows them. Slopes and curvature are those of the activations only: the effect of mixing on
-the *difference* of two inputs depends on how it is spread over their tokens.
+Local conditions hold if the input of every activation has q = 1. The rows of a mixing preserve this
+only for some cosines between the tokens that they mix, so the cosines must be given. An exact
+recursion over pairs of tokens follows them. Slopes and curvature are those of the activations only,
+because the effect of mixing on the *difference* of two inputs depends on how it is spread over
+their tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ APART = (
 class TokenCosines:
     """The cosines between the tokens of an input, (T, T), and their images under a network.
 
-    ``rows``: the treatment of the rows of mixings, "keep" or "rescale".
+    ``rows`` is the treatment of the rows of mixings, "keep" or "rescale".
     """
 
     cosines: Array
@@ -51,13 +52,13 @@ class TokenCosines:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The tokens in the options of a shaping: their number, and the treatment of the rows."""
+        """Return the tokens as options of a shaping: their number and the treatment of the rows."""
         rescaled = {} if self.rows == "keep" else {"token_rows": self.rows}
         return {"tokens": len(self.cosines)} | rescaled
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """The assumptions of a shaping for these tokens."""
+        """Assumptions of a shaping for these tokens."""
         return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
 
     @cached_property
@@ -70,7 +71,7 @@ class TokenCosines:
         return rows * np.sqrt(rows.shape[1]) / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def _image(self, network: Network) -> tuple[Any, Network, Array]:
-        """(map, network, example) with the example as an input of the network.
+        """Return (map, network, example), with the example as an input of the network.
 
         The inputs of the network get the channels of the example, and the example gets the shape of
         an input.
@@ -95,30 +96,30 @@ class TokenCosines:
         )
 
     def q_values(self, network: Network) -> dict[Node, Array]:
-        """{node: q value of every token}."""
+        """Return {node: q value of every token}."""
         kernel, _, image = self._image(network)
         return {node: q.ravel() for node, q in kernel.q_values(image[None]).items()}
 
     def cosines_in(self, network: Network) -> dict[Node, Array]:
-        """{node: cosines between its tokens}."""
+        """Return {node: cosines between its tokens}."""
         kernel, _, image = self._image(network)
         found = kernel.c_values(image, image, pairs=True)
         return {node: c.reshape(int(np.sqrt(c.size)), -1) for node, c in found.items()}
 
     def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """The assumptions of the recursion over pairs of tokens."""
+        """Return the assumptions of the recursion over pairs of tokens."""
         return self._image(network)[0].assumptions
 
     def farthest(self, network: Network) -> float:
-        """The q value before an activation that is farthest from 1."""
+        """Return the q value before an activation that is farthest from 1."""
         q = self.q_values(network)
         seen = np.concatenate([q[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)])
         return float(seen[np.argmax(np.abs(seen - 1))])
 
     def check(self, network: Network) -> None:
-        """Reject a network in which an activation sees a q other than 1.
+        """Reject a network in which the input of an activation has a q other than 1.
 
-        Raises: KcalcError naming the row that changes q.
+        Raises: KcalcError that names the row that changes q.
         """
         q = self.q_values(network)
         off = {node: np.abs(values - 1) > KEPT for node, values in q.items()}
@@ -133,7 +134,7 @@ class TokenCosines:
             if off[node].any() and order.index(node) < order.index(bad):
                 row = int(np.argmax(np.abs(q[node] - 1)))
                 raise KcalcError(
-                    f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for "
+                    f"row {row} of the TokenMix at node {node!r} gives q = {q[node][row]:.6g} for "
                     f"these tokens, so activation {bad!r} does not see q = 1; pass "
                     "token_rows='rescale', put an RMSNorm before the activation, or use a matrix "
                     "that preserves q: kc.token_mixing.preserving(source, target) for the cosines "
@@ -147,18 +148,18 @@ class TokenCosines:
         )
 
     def applied(self, shaped: Network) -> tuple[Network, tuple[str, ...]]:
-        """The shaped network, with rows rescaled if requested, checked token by token.
+        """Rescale rows if requested, and check the shaped network token by token.
 
-        Also returns the edits. Raises: KcalcError.
+        Return the network and the edits. Raises: KcalcError.
         """
         made, edits = self.rescaled(shaped) if self.rows == "rescale" else (shaped, ())
         self.check(made)
         return made, edits
 
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
-        """The network with rescaled token mixings, and the edits.
+        """Rescale the token mixings; return the network and the edits.
 
-        The rows of the mixings are divided to give q = 1 after every mixing.
+        The rows of the mixings are divided such that q = 1 after every mixing.
         """
         normed = with_norms(network, network.nodes_of(TokenMix))
         q = self.q_values(normed)
@@ -178,7 +179,7 @@ class TokenCosines:
 
 
 def with_norms(network: Network, behind: Container[Node]) -> Network:
-    """The network with an RMSNorm after some nodes."""
+    """Add an RMSNorm after some nodes."""
     names: dict[Node, Node] = {}
     steps = []
     for node, layer, parents in network.steps():
@@ -191,5 +192,5 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
 
 
 def given_tokens(tokens: Any, rows: str) -> TokenCosines:
-    """The option ``tokens`` of a shaping method. Raises: KcalcError for anything but cosines."""
+    """Read the option ``tokens`` of a shaping method. Raises: KcalcError unless it has cosines."""
     return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

@@ -1,4 +1,4 @@
-"""The depth trace of a network: q, c and token cosine of every layer, and its blocks."""
+"""Depth trace of a network: q, c and token cosine of every layer, and the network's blocks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class DepthTrace:
 
     The inputs have the c values ``cosines``, and q = 1 by default.
 
-    ``depth``: the number of nonlinear layers on the longest path from an input to the node,
-    including the node, plus a half after a following Affine; shape (nodes,). ``values``: c values,
-    shape (nodes, cosines). ``q``, ``token_cosine``: shape (nodes,); the latter is None without
-    tokens and nan after pooling. ``errors``: {"q", "c", "token_cosine": standard errors, (nodes,)}
-    if attention is sampled. ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the rows
-    of the nodes on all paths from inputs to outputs or, if there are hardly any, on a longest path.
-    ``blocks``: the rows of the nodes that separate the blocks. ``found``: the result of
-    :func:`kcalc.node_values`.
+    ``depth`` has shape (nodes,). It is the number of nonlinear layers on the longest path from an
+    input to the node, including the node, plus a half after a following Affine. ``values`` holds c
+    values, shape (nodes, cosines). ``q`` and ``token_cosine`` have shape (nodes,); the latter is
+    None without tokens and nan after pooling. ``errors`` is {"q", "c", "token_cosine": standard
+    errors, (nodes,)} if attention is sampled. ``layers`` holds the rows that are Affine or
+    Nonlinear. ``trunk`` holds the rows of the nodes on all paths from inputs to outputs or, if
+    there are hardly any, on a longest path. ``blocks`` holds the rows of the nodes that separate
+    the blocks. ``found`` is the result of :func:`kcalc.node_values`.
     """
 
     cosines: tuple[float, ...]
@@ -58,16 +58,16 @@ class DepthTrace:
 def depth_trace(
     network: Network, cosines: Iterable[float] = STARTS, q: float = 1.0, **options: Any
 ) -> DepthTrace:
-    """The values of every node for inputs with the given q and c values.
+    """Compute the values of every node for inputs with the given q and c values.
 
-    ``options``: the arguments of :func:`kcalc.node_values` about tokens and sampling. Sampled
+    ``options`` are the arguments of :func:`kcalc.node_values` about tokens and sampling. Sampled
     values are only for the first c value.
 
     Raises: KcalcError if the kernel calculus does not apply or overflows.
     """
     starts = tuple(float(c) for c in cosines)
     tokens = options.get("tokens")
-    own = has_distinct_tokens(tokens)  # an array fixes its q and cosines
+    own = has_distinct_tokens(tokens)  # an array determines q and cosines
     if one_by_one(network, tokens, options.get("sampling")):
         given = (tokens, options.get("token_cosine"))
         c, levels = (None, (None, None)) if own else (starts[0], (q, q))
@@ -104,7 +104,7 @@ def depth_trace(
 def _columns(
     found: Any, nodes: Sequence[Node], count: int
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """({"q", "c", "token_cosine": values}, {name: standard errors}), a row per node."""
+    """Return ({"q", "c", "token_cosine": values}, {name: standard errors}), one row per node."""
     values = [found[node] for node in nodes]
 
     def column(name: str) -> Array:
@@ -126,11 +126,11 @@ def _columns(
 
 
 def block_ends(network: Network) -> list[int]:
-    """Rows of the nodes that separate the blocks of a network.
+    """Return the rows of the nodes that separate the blocks of a network.
 
     Blocks are the repeated pieces of the trunk, and pieces with a residual sum. The comparison
     ignores widths, standard deviations, weights of sums and activations, so blocks with different
-    constants count as repeated. For a network without blocks, these are all rows on every path.
+    constants count as repeated. For a network without blocks, the result is all rows on every path.
     """
     tanh = activation("tanh")
 
@@ -155,7 +155,7 @@ def block_ends(network: Network) -> list[int]:
         inside = [k for k in range(start, start + size) if sums[k]]
         mixed = any(mixes[start : start + size])
         if len(inside) > 1 and not (mixed and len({codes[k] for k in inside}) == len(inside)):
-            size = 1  # every residual branch is a block, but attention and its MLP form one
+            size = 1  # every residual branch is a block, but attention and its MLP form one block
         count = 1
         while _same(codes, start, start + count * size, size):
             count += 1
@@ -176,7 +176,7 @@ def _same(codes: Sequence[Any], one: int, two: int, size: int) -> bool:
 
 
 def _depths(network: Network) -> tuple[Array, list[int]]:
-    """(depth of every node, rows of a longest path from an input to the deepest output)."""
+    """Return (depth of every node, rows of a longest path from an input to the deepest output)."""
     row = {node: i for i, (node, _, _) in enumerate(network.steps())}
     depth, before = np.zeros(len(row)), np.full(len(row), -1)
     for node, layer, parents in network.steps():

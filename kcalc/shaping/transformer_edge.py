@@ -1,10 +1,10 @@
 """Transformers at the edge: residual weights, value and query-key scales, shaped attention.
 
-Nearly equal tokens stay so if the *token slope*, the derivative R'(1) of the token map, is at most
-1; if it is larger, they separate. Attention with a shortcut of amplitude a has slope ``a^2 / (a^2 +
-v)``, ``v = sigma_V^2 sigma_O^2``, at every query-key scale; an MLP has the slope of its C map.
-Attention without a shortcut, ``a I + A - c 1 1^T / T``, has slope ``a^2 / (a + 1 - c)^2``. [Noci et
-al. 2023; He et al. 2023]
+Nearly equal tokens stay nearly equal if the *token slope*, the derivative R'(1) of the token map,
+is at most 1; otherwise they separate. Attention with a shortcut of amplitude a has slope ``a^2 /
+(a^2 + v)``, with ``v = sigma_V^2 sigma_O^2``, at every query-key scale. An MLP has the slope of its
+C map. Attention without a shortcut, ``a I + A - c 1 1^T / T``, has slope ``a^2 / (a + 1 - c)^2``.
+[Noci et al. 2023; He et al. 2023]
 
 The conditions apply to the stream from the entry of the first block to the last block.
 """
@@ -69,7 +69,7 @@ NAMES = {
 MLPS = ("keep", "dks", "tat")
 TOKENS = 128
 LEVEL_KEPT = 1e-6
-NARROW = "its queries and keys use wide=False, but the constants are for wide ones"
+NARROW = "its queries and keys use wide=False, but the constants assume wide queries and keys"
 APART = (
     "constants are for exchangeable tokens that all read one another; {}, which distinguishes "
     "them, is assumed not to change the constants"
@@ -91,13 +91,13 @@ class TransformerShaping(Shaping):
     weights
         {residual Sum: (shortcut, branch) amplitudes}.
     query_key_scale
-        The factor of the ``sigma_w`` of all queries.
+        The factor that multiplies ``sigma_w`` of all queries.
     identity
         The weight of the identity in attention, for networks without shortcuts.
     centre
         The centring of attention, for networks without shortcuts.
     value_gains
-        {the Affine that reads the heads: its sigma_w}, for networks without shortcuts.
+        {Affine that reads the heads: its sigma_w}, for networks without shortcuts.
 
     """
 
@@ -110,17 +110,17 @@ class TransformerShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Computed by the kernel calculus on the shaped network."""
+        """Compute the conditions with the kernel calculus on the shaped network."""
         return Stream.of(self.network, self.start).measured
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the kernel calculus on the stream, and those of the method."""
+        """Assumptions of the kernel calculus on the stream, and of the method."""
         return (*self.warnings, *Stream.of(self.network, self.start).values.assumptions)
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Pairs (name, value) for every constant other than those of activations."""
+        """Return (name, value) for every constant other than those of activations."""
         rows = []
         for text, blocks in (("attention", True), ("MLP", False)):
             pairs = {
@@ -146,12 +146,12 @@ class TransformerShaping(Shaping):
         return {block.node for block in parts_of(self.network).attending}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema.
+        """Return all results as plain data with a versioned schema.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return super().to_dict() | {
@@ -163,11 +163,11 @@ class TransformerShaping(Shaping):
         }
 
     def edits_on(self, reading: Any) -> Any:
-        """The edits for the model of a reading, which multiply its initial weights.
+        """Return the edits for the model of a reading, which multiply its initial weights.
 
         The last layer of a residual branch is multiplied by the ratio of the new to the old branch
-        weight, and queries by the query-key scale. At initialisation the model then computes the
-        same function as ``network``.
+        weight, and queries are multiplied by the query-key scale. At initialisation, the model then
+        computes the same function as ``network``.
 
         Parameters
         ----------
@@ -182,9 +182,9 @@ class TransformerShaping(Shaping):
         Raises
         ------
         KcalcError
-            For shapings that change more than such weights (activations, attention without
-            shortcuts, shortcut weights), for branches that end in a norm, and for models of
-            frameworks other than PyTorch.
+            If the shaping changes more than these weights (activations, attention without
+            shortcuts, shortcut weights), a branch ends in a norm, or the model is not a PyTorch
+            model.
 
         """
         if reading is None or reading.trace is None:
@@ -192,7 +192,7 @@ class TransformerShaping(Shaping):
         return MODELS["scaled edits"](reading, self._factors())
 
     def _factors(self) -> dict[Node, float]:
-        """{Affine node: the factor of its weights}."""
+        """Return {Affine node: factor of its weights}."""
         parts = parts_of(self.original)
         if not parts.blocks or self.original.activations != self.network.activations:
             raise KcalcError(
@@ -215,12 +215,12 @@ class TransformerShaping(Shaping):
         return {node: factor for node, factor in factors.items() if factor != 1}
 
     def plot(self, ax: Any = None) -> Figure:
-        """Draw q and the token cosine along the stream, before and after.
+        """Plot q and the token cosine along the stream, before and after shaping.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -239,7 +239,7 @@ class TransformerShaping(Shaping):
 
 
 def activations_at_one(call: MethodCall) -> None:
-    """Attention, and q = 1 before every activation to be shaped. Raises: KcalcError."""
+    """Require attention, and q = 1 before every activation to be shaped. Raises: KcalcError."""
     network, mlp = two_by_two(call.network), call.targets.get("mlp")
     parts = parts_of(network)
     if parts.blocks and mlp is not None:
@@ -256,7 +256,7 @@ def activations_at_one(call: MethodCall) -> None:
         "stream, the slope of the token map, gradients and scores; without shortcuts, shaped "
         "attention.",
         {
-            "growth": "q at the end of the stream over q at its start; default 2 if sums are "
+            "growth": "q at the end of the stream divided by q at its start; default 2 if sums are "
             "plain and norms are in branches",
             "token_slope": "slope of the token map at equal tokens; default 1",
             "gradient_mean": "squared gradient of one token at the end of the stream, summed "
@@ -292,26 +292,27 @@ def edge(
     """Put a transformer at the edge: choose constants of attention and residual sums for targets.
 
     The conditions apply to the stream from the entry of the first block to the last block, for
-    ``tokens`` tokens of cosine ``token_cosine`` at the input of the network:
+    ``tokens`` tokens with cosine ``token_cosine`` at the input of the network:
 
-    - ``growth``: q at the last residual sum over q at the entry;
+    - ``growth``: q at the last residual sum divided by q at the entry;
     - ``token_slope``: R'(1), the slope of the token map at equal tokens;
     - ``gradient_mean``, ``gradient_difference``: the two modes of the squared gradient of a token
-      at the end, ``mean`` and ``difference`` of :func:`kcalc.gradients` at the entry, times q at
-      the entry over q at the end;
-    - ``score_variance``: the variance of a score within its row, mean over attentions.
+      at the end, ``mean`` and ``difference`` of :func:`kcalc.gradients` at the entry, multiplied by
+      q at the entry and divided by q at the end;
+    - ``score_variance``: the variance of a score within its row, averaged over attention layers.
 
-    With shortcuts, the constants are the branch weights of all attentions, those of all other
-    residual blocks, and the query-key scale, a factor of the ``sigma_w`` of all queries. You may
-    give as many targets as there are constants. The default is ``token_slope=1`` and ``growth=2``
-    (if every norm is in a branch, so the stream can grow; otherwise ``gradient_mean=1.1``).
-    Normalised sums stay normalised; others keep their shortcut weight. Other weights are unchanged.
+    With shortcuts, the constants are the branch weights of all attentions, the branch weights of
+    all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all queries.
+    You may give as many targets as there are constants. The defaults are ``token_slope=1`` and
+    ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
+    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; others keep their
+    shortcut weight. Other weights are unchanged.
 
-    Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and ``sigma_b =
-    0`` everywhere, the output maps get value gains that keep q = 1 for these tokens, and
-    activations are shaped by DKS (``zeta``) or TAT. With ``centre=0`` the constant a follows from
-    ``token_slope``. With ``centre=1`` the slope at equal tokens is that of only the MLPs, and a is
-    the ``identity`` of the network, or 1.
+    Without shortcuts, attention becomes ``a I + A - c 1 1^T / T``, with ``sigma_w = 1`` and
+    ``sigma_b = 0`` everywhere. The output maps get value gains that keep q = 1 for these tokens,
+    and activations are shaped by DKS (``zeta``) or TAT. With ``centre=0``, the constant a follows
+    from ``token_slope``. With ``centre=1``, only the MLPs determine the slope at equal tokens, and
+    a is the ``identity`` of the network, or 1.
 
     Causal masks, windows and rotary embeddings stay in the network, but the constants ignore them;
     ``assumptions`` lists this heuristic.
@@ -333,7 +334,7 @@ def edge(
     score_variance
         The target for the variance of the scores.
     centre
-        The centring c of attention in networks without shortcuts; None keeps that of the network.
+        The centring c of attention in networks without shortcuts; None keeps the network's value.
     mlp
         The method that shapes the MLPs; None keeps their activations.
     zeta
@@ -351,9 +352,9 @@ def edge(
     Raises
     ------
     KcalcError
-        For bad targets, and for networks without attention or with another structure.
+        If a target is invalid, or the network has no attention or an unsuitable structure.
     UnreachableTarget
-        If a target is out of reach; the message gives the reachable range.
+        If a target cannot be reached; the message states the reachable range.
 
     References
     ----------
@@ -457,9 +458,9 @@ def _scores_changed(parts: Parts, scale: float) -> list[str]:
 def _activated(
     request: Request, activation: Any, mlp: str, zeta: float
 ) -> tuple[Network, ConstantsTable, list[str]]:
-    """The network with activations kept, or each shaped separately, and the edits.
+    """Return the network with activations kept or shaped separately, and the edits.
 
-    Raises: KcalcError if an activation to be shaped does not see q = 1.
+    Raises: KcalcError if the input of an activation to be shaped does not have q = 1.
     """
     network = request.network
     if activation is not None:
@@ -470,8 +471,8 @@ def _activated(
     slope = as_number(zeta, "zeta")
     if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
         raise KcalcError(
-            f"with shortcuts, activations are kept or shaped by mlp='dks' to C'(1) = zeta > 1, "
-            f"got mlp={mlp!r}, zeta={zeta}"
+            "with shortcuts, activations are kept, or shaped by mlp='dks' to C'(1) = zeta > 1, got "
+            f"mlp={mlp!r}, zeta={zeta}"
         )
     table = constants_of(network, lambda phi: constants_for(phi, float(slope)))
     plain = {n: 1.0 for node in table.by_node for n in network.parents(node)}
@@ -500,12 +501,12 @@ def _without_shortcuts(
     for name in (GROWTH, MEAN):
         if name in request.targets:
             raise KcalcError(
-                f"{name} is a target of networks with shortcuts; without them value gains keep "
-                f"q = 1, and zeta bounds the gradients of the MLPs"
+                f"{name} is a target for networks with shortcuts; without them, value gains keep q "
+                "= 1, and zeta bounds the gradients of the MLPs"
             )
     if mlp == "keep":
         raise KcalcError(
-            "without shortcuts the activations must keep q = 1 and bounded slopes: use mlp='dks' "
+            "without shortcuts, the activations must keep q = 1 and bounded slopes: use mlp='dks' "
             "or mlp='tat'"
         )
     plain, changes = prepared(request.network, activation)

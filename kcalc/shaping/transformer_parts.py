@@ -1,4 +1,4 @@
-"""The parts of a transformer with constants: its attentions, their maps, its residual sums."""
+"""Parts of a transformer with constants: its attentions, their maps, its residual sums."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Node = Hashable
 class AttentionParts:
     """An Attend node, the Affine layers for its queries, keys and values, and its output map.
 
-    ``source``: the node that queries, keys and values are computed from; ``normed``: whether
-    queries or keys are normalised, so the scale of their weights has no effect.
+    ``source`` is the node that queries, keys and values are computed from. ``normed`` states
+    whether queries or keys are normalised, in which case the scale of their weights has no effect.
     """
 
     node: Node
@@ -47,9 +47,10 @@ class AttentionParts:
 class Parts:
     """The parts of a transformer.
 
-    ``entry``: the node before the first block; ``end``: the last node of the stream, including the
-    norm after it; ``attending`` and ``others``: residual blocks with attention in their branches,
-    and all others. A network without shortcuts around its attentions has no blocks.
+    ``entry`` is the node before the first block, and ``end`` is the last node of the stream,
+    including the norm after it. ``attending`` and ``others`` are the residual blocks with and
+    without attention in their branches. A network without shortcuts around its attentions has no
+    blocks.
     """
 
     entry: Node
@@ -65,10 +66,10 @@ class Parts:
 
 
 def parts_of(network: Network) -> Parts:
-    """The parts of a transformer.
+    """Find the parts of a transformer.
 
-    Raises: KcalcError for networks without attention, cross-attention, BatchNorm, some attentions
-    with shortcuts and some without, and sums of three or more addends around attention.
+    Raises: KcalcError for networks without attention, cross-attention, BatchNorm, a mixture of
+    attentions with and without shortcuts, and sums of three or more addends around attention.
     """
     if not network.nodes_of(Attend):
         raise KcalcError(
@@ -91,7 +92,7 @@ def parts_of(network: Network) -> Parts:
         if sums:
             raise KcalcError(
                 f"the Sum at node {sums[0]!r} is not a residual block of two addends, so its "
-                "weights have no rule; write it as sums of a stream and a branch of it"
+                "weights have no rule; write it as sums of two addends, a stream and a branch"
             )
         end = network.outputs[0]
         return Parts(attentions[0].source, _with_tokens(network, end), attentions, (), ())
@@ -132,7 +133,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """The node and the nodes before it, as long as each reads exactly one."""
+    """Return the node and the nodes before it, as long as each reads exactly one node."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])
@@ -140,20 +141,20 @@ def _way(network: Network, node: Node) -> list[Node]:
 
 
 def _with_tokens(network: Network, node: Node) -> Node:
-    """The last node with tokens on the path to ``node``."""
+    """Return the last node with tokens on the path to ``node``."""
     pools = [n for n in _way(network, node) if isinstance(network.layer(n), Pool)]
     return network.parents(pools[-1])[0] if pools else node
 
 
 def _normed_end(network: Network, node: Node) -> Node:
-    """The node, or the norm that is its only reader."""
+    """Return the node, or the norm that is its only reader."""
     readers = [n for n, _, parents in network.steps() if node in parents]
     one = len(readers) == 1 and isinstance(network.layer(readers[0]), Normalisation)
     return readers[0] if one else node
 
 
 def stream(network: Network, parts: Parts) -> Network:
-    """The network from ``entry``, which becomes its Input, to ``end``, with exchangeable tokens.
+    """Return the network from ``entry``, its new Input, to ``end``, with exchangeable tokens.
 
     Masks, windows and positions of attention are removed.
 
@@ -182,13 +183,13 @@ def _alike(layer: Attend) -> Attend:
 
 
 def tells_apart(network: Network, tokens: int) -> str:
-    """A description of the layers that break the exchangeability of tokens; "" if none does."""
+    """Describe the layers that break the exchangeability of tokens; "" if there are none."""
     found = (unlike(op, tokens) for _, op, _ in network.operations)
     return next((words for words in found if words), "")
 
 
 def two_by_two(network: Network) -> Network:
-    """The network with sums of several branches written as sums of two addends.
+    """Write sums of several branches as sums of two addends.
 
     ``x + f + g`` becomes ``(x + f) + g``; the last sum keeps the node's label.
     """
@@ -208,18 +209,18 @@ def two_by_two(network: Network) -> Network:
 
 
 def _above(network: Network, node: Node) -> set[Node]:
-    """The node and all nodes before it."""
+    """Return the node and all nodes before it."""
     return {node, *nx.ancestors(network.graph, node)}
 
 
 def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
-    """The addend that all others depend on; None if there is none."""
+    """Return the addend that all others depend on, or None if there is none."""
     ways = [_above(network, parent) for parent in parents]
     return next((p for p in parents if all(p in way for way in ways)), None)
 
 
 def tokens_alone(network: Network) -> Network:
-    """The network whose tokens only read themselves: every attention passes its values on."""
+    """Return the network whose tokens read only themselves: attentions pass their values on."""
     steps = [
         (node, Identity(), parents[2:]) if isinstance(layer, Attend) else (node, layer, parents)
         for node, layer, parents in network.steps()
@@ -228,7 +229,7 @@ def tokens_alone(network: Network) -> Network:
 
 
 def with_sigmas(network: Network, sigmas: dict[Node, Any]) -> Network:
-    """The network with other ``sigma_w`` of some Affine layers."""
+    """Replace ``sigma_w`` of some Affine layers."""
     return network.map_layers(
         lambda node, layer: replace(layer, sigma_w=sigmas[node]) if node in sigmas else layer,
         Affine,

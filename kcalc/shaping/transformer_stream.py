@@ -1,4 +1,4 @@
-"""The stream of a transformer over exchangeable tokens, and its measurements."""
+"""Stream of a transformer over exchangeable tokens, and its measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COSINE, LEVEL = "token cosine at the end", "q before activations"
 
 @dataclass(frozen=True)
 class Start:
-    """The start of the stream: the number of tokens, their q and cosine."""
+    """Start of the stream: the number of tokens, their q and their cosine."""
 
     tokens: int
     q: float
@@ -44,13 +44,13 @@ class Stream:
 
     @classmethod
     def of(cls, network: Network, start: Start) -> Stream:
-        """The stream of a network."""
+        """Build the stream of a network."""
         parts = parts_of(network)
         return cls(stream(network, parts), parts, start)
 
     @cached_property
     def values(self) -> Any:
-        """The values of all nodes."""
+        """Values of all nodes."""
         return node_values(
             self.network,
             1.0,
@@ -61,7 +61,7 @@ class Stream:
 
     @cached_property
     def measured(self) -> dict[str, float]:
-        """{condition: value}."""
+        """Return {condition: value}."""
         return {name: float(self._measures[name]()) for name in self._measures}
 
     def __getitem__(self, name: str) -> float:
@@ -83,12 +83,12 @@ class Stream:
         return found
 
     def growth(self) -> float:
-        """q at the last residual sum over q at the entry."""
+        """q at the last residual sum divided by q at the entry."""
         last = max(self.parts.blocks, key=lambda b: list(self.network).index(b.node)).node
         return float(self.values[last].q1) / self.start.q
 
     def slope(self) -> float:
-        """R'(1) of the stream."""
+        """Slope R'(1) of the stream."""
         found = token_map(self.network, self.start.tokens).derivative(1)(1.0, self.start.q)
         return float(np.asarray(found))
 
@@ -104,7 +104,7 @@ class Stream:
         return found.mean[entry] * relative, found.difference[entry] * relative
 
     def score_variance(self) -> float:
-        """The mean over attentions of the variance of a score within its row."""
+        """Variance of a score within its row, averaged over attentions."""
         found = []
         for attention in self.parts.attentions:
             op: Any = self.network.operations_of(attention.node)[-1][1]
@@ -113,7 +113,7 @@ class Stream:
         return float(np.mean(found))
 
     def level(self) -> float:
-        """The q value before an activation that is farthest from 1."""
+        """q value before an activation that is farthest from 1."""
         seen = [
             float(self.values[self.network.parents(n)[0]].q1)
             for n in self.network.nodes_of(Nonlinear)
@@ -121,7 +121,7 @@ class Stream:
         return max(seen, key=lambda q: abs(math.log(q)), default=1.0)
 
     def profile(self) -> tuple[list[float], list[float]]:
-        """q and token cosine at the outputs of attentions, and at the end."""
+        """Return q and token cosine at the outputs of attentions, and at the end."""
         nodes = [b.node for b in self.parts.blocks] or [a.output for a in self.parts.attentions]
         order = [n for n in self.network if n in {*nodes, self.parts.entry}]
         return (
@@ -131,7 +131,7 @@ class Stream:
 
 
 def start_of(network: Network, parts: Parts, tokens: int, cosine: float) -> Start:
-    """q and token cosine at the entry, for inputs with q = 1 and the given cosine."""
+    """Compute q and token cosine at the entry, for inputs with q = 1 and the given cosine."""
     if parts.entry in network.inputs:
         return Start(tokens, 1.0, cosine)
     before = needed(list(network.steps()), (parts.entry,))

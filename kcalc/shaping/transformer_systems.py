@@ -49,17 +49,17 @@ class Request:
     targets: Mapping[str, float]
 
     def scaled(self, network: Network, factor: float) -> Network:
-        """The network with sigma_w of all queries multiplied by ``factor``."""
+        """Multiply sigma_w of all queries by ``factor``."""
         queries = {a.queries for a in self.parts.attentions}
         return with_sigmas(network, {n: float(network.layer(n).sigma_w) * factor for n in queries})
 
     def check_scores(self) -> None:
-        """Raise KcalcError if weights do not set the scale of scores."""
+        """Raise a KcalcError if the weights do not determine the scale of scores."""
         for a in self.parts.attentions:
             if a.normed:
                 raise KcalcError(
                     f"node {a.node!r} reads normalised queries or keys, so the scales of their "
-                    "weights have no effect; leave score_variance out, and set "
+                    "weights have no effect; omit score_variance, and set "
                     "kc.layers.Attend(scale=...)"
                 )
 
@@ -72,29 +72,29 @@ class TransformerSystem(ABC):
 
     @abstractmethod
     def built(self, x: Any) -> Network:
-        """The network of the unknowns."""
+        """Build the network for given unknowns."""
 
     @abstractmethod
     def begin(self) -> list[float]:
-        """Unknowns to start from, as many as targets."""
+        """Return the starting values of the unknowns, one per target."""
 
     @abstractmethod
     def check_reach(self) -> None:
-        """Raise UnreachableTarget with the reachable range if targets are unreachable."""
+        """Raise UnreachableTarget with the reachable range if targets cannot be reached."""
 
     def at(self, x: Any) -> Stream:
-        """The stream of the unknowns."""
+        """Return the stream for given unknowns."""
         return Stream.of(self.built(x), self.request.start)
 
     def misses(self, x: Any) -> Any:
-        """log(value / target) of every target."""
+        """Return log(value / target) for every target."""
         if np.abs(x).max(initial=0.0) > FARTHEST:
             return np.full(len(x), FAR)
         found = self.at(x)
         return np.array([math.log(found[name] / value) for name, value in self.targets.items()])
 
     def solved(self) -> Any:
-        """The unknowns that meet the targets.
+        """Return the unknowns that meet the targets.
 
         Raises: UnreachableTarget with the reachable range.
         """
@@ -119,11 +119,11 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Branch over shortcut weight of attentions and of other blocks, and the scale of queries.
+    """Ratio of branch to shortcut weight for attentions and other blocks, and the query scale.
 
     Targets for weights have defaults.
 
-    Raises: KcalcError for more targets than constants, and for a growth if norms fix q.
+    Raises: KcalcError for more targets than constants, and for a growth target if norms fix q.
     """
 
     def __init__(self, request: Request) -> None:
@@ -141,7 +141,7 @@ class Ratios(TransformerSystem):
         self.targets = self._completed(dict(request.targets))
 
     def built(self, x: Any) -> Network:
-        """The network of the unknowns."""
+        """Build the network for given unknowns."""
         along: dict[Node, float] = {}
         through: dict[Node, float] = {}
         for log_ratio, blocks in zip(x, self.groups, strict=False):
@@ -154,7 +154,7 @@ class Ratios(TransformerSystem):
         return self.request.scaled(made, self.scale(x))
 
     def scale(self, x: Any) -> float:
-        """The factor of the queries."""
+        """Return the factor of the queries."""
         return math.exp(x[-1]) if len(x) > len(self.groups) else 1.0
 
     def _completed(self, targets: dict[str, float]) -> dict[str, float]:
@@ -169,14 +169,14 @@ class Ratios(TransformerSystem):
             raise KcalcError(
                 f"{len(targets)} targets are more than the {most} constants that this network has "
                 f"(a weight for each of {len(self.groups)} kinds of branches, and the query-key "
-                f"scale); leave out one of {', '.join(targets)}"
+                f"scale); omit one of {', '.join(targets)}"
             )
         if len(targets) > len(self.groups):
             self.request.check_scores()
         return {name: targets[name] for name in ORDER if name in targets}
 
     def begin(self) -> list[float]:
-        """Initial ratios for which all branches together add the target growth."""
+        """Return initial ratios for which all branches together add the target growth."""
         blocks = self.request.parts.blocks
         values = self.at([-FARTHEST] * len(self.groups)).values
         share = max(float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks)
@@ -208,7 +208,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """The second target if only one kind of branches meets the first."""
+        """Return the second target if one kind of branches alone meets the first target."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -224,7 +224,8 @@ class Ratios(TransformerSystem):
 class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
-    The unknowns are a, if ``c = 0``, and the scale of queries, if there is a score variance.
+    The unknowns are a, if ``c = 0``, and the query scale, if there is a target for the score
+    variance.
 
     Raises: KcalcError for attention that is not a plain softmax, for a centre other than 0 or 1,
     and for targets that no constant meets.
@@ -261,21 +262,21 @@ class Skipless(TransformerSystem):
         elif asked:
             near = self.at([0.0] * (VARIANCE in targets))[asked[0]]
             raise UnreachableTarget(
-                f"with centre=1 attention preserves nearly equal tokens, and the {asked[0]} is "
-                f"that of the MLPs, {near:.6g}, for any identity: choose zeta, or centre=0"
+                f"with centre=1 attention preserves nearly equal tokens, so the {asked[0]} is that "
+                f"of the MLPs, {near:.6g}, for any identity: choose zeta, or centre=0"
             )
         if VARIANCE in targets:
             self.request.check_scores()
         return {name: targets[name] for name in ORDER if name in targets}
 
     def constants(self, x: Any) -> tuple[float, float]:
-        """The identity and the scale of queries."""
+        """Return the identity and the query scale."""
         known = list(x)
         a = math.exp(known.pop(0)) if self.centre == 0 else self.identity
         return a, math.exp(known[0]) if known else 1.0
 
     def built(self, x: Any) -> Network:
-        """The network of the unknowns.
+        """Build the network for given unknowns.
 
         One fold with norms after the output maps gives its value gains.
         """
@@ -293,7 +294,7 @@ class Skipless(TransformerSystem):
         return with_sigmas(made, {n: float(values[n].q1) ** -0.5 for n in outputs})
 
     def begin(self) -> list[float]:
-        """The identity whose slope at equal tokens, together with the MLPs, meets the target."""
+        """Return the identity for which the slope at equal tokens meets the target."""
         count = len(self.request.parts.attentions)
         at = math.log(100.0)
         ends = self.at([at, 0.0][: len(self.targets)]) if self.centre == 0 else self.at([])
@@ -308,7 +309,7 @@ class Skipless(TransformerSystem):
         return found
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget with the slopes of identities from 0.05 to 10^6."""
+        """Raise UnreachableTarget with the slopes for identities from 0.05 to 10^6."""
         name = next(iter(self.targets))
         if self.centre == 1:
             return

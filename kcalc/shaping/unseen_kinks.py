@@ -1,4 +1,4 @@
-"""Constants that move all kinks of an activation out of the range of inputs."""
+"""Detect constants that move all kinks of an activation out of the range of inputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..maps.maps import Assumption
 from ..network.network import Network
 from .constants import Constants, ConstantsTable
 
-UNSEEN = 5.0  # standard deviations: one in two million inputs lies beyond
-SAME = 1e-9  # of slopes of an affine piece
+UNSEEN = 5.0  # standard deviations, exceeded by one in two million inputs
+SAME = 1e-9  # tolerance of the slopes of an affine piece
 
 
 def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption]:
-    """A note for every activation that meets its conditions by kinks that no input reaches.
+    """Yield a note for every activation that meets its conditions by kinks that no input reaches.
 
-    ``network``: the shaped network. Such an activation acts as the one piece that inputs fall on.
+    ``network`` is the shaped network. Such an activation acts as the one piece that inputs reach.
     """
     sizes: dict[Any, float] | None = None
     told: set[Constants] = set()
@@ -39,14 +39,14 @@ def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption
 
 
 def _solved(k: Constants) -> bool:
-    """Whether constants are numbers that move kinks."""
+    """Whether the constants are numbers that move kinks."""
     given = (k.input_scale, k.input_shift, k.sigma_w)
     numbers = [v for v in given if v is not None]
     return bool(numbers) and all(isinstance(v, int | float) for v in numbers)
 
 
 def _inputs_of(network: Network) -> dict[Any, float]:
-    """{node: q of its input}, empty if the kernel calculus does not apply."""
+    """Return {node: q of its input}, or {} if the kernel calculus does not apply."""
     try:
         found = q_values(network)
     except KcalcError:
@@ -75,6 +75,6 @@ def _note(node: Any, k: Constants, distance: float, q: float) -> Assumption:
 
 
 def _affine(phi: Activation, q: float) -> bool:
-    """Whether phi has a constant slope where inputs fall."""
+    """Whether phi has a constant slope in the range of inputs."""
     slopes = np.asarray(phi.numeric(1)(np.linspace(-UNSEEN, UNSEEN, 101) * q**0.5))
     return bool(np.ptp(slopes) <= SAME * np.abs(slopes).max())

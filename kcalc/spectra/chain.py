@@ -1,10 +1,11 @@
-"""Chains of layers: atoms by dimensions, and equal layers by the S-transform.
+"""Chains of layers: atoms from dimension counts, and equal layers by the S-transform.
 
-The S-transform of J^T J of a chain of free square factors is the product of theirs. Layers with
-the law mu of d^2 and weights of variance s have S_layer(m) = S_W(m) S_mu(m). S_W is
-1 / (s (1 + m)) for Gaussian and 1 / s for orthogonal weights, and S_mu(m) = chi (1 + m) / m with
-the inverse chi of psi_mu(y) = E y d^2 / (1 - y d^2). So z = (1 + m) / (m S(m)^L) at
-psi = m = psi_mu(y) is a function of one number y [Pennington et al. 2018].
+For a chain of free square factors, the S-transform of J^T J is the product of the S-transforms of
+the factors. A layer whose squared slopes d^2 have the distribution mu and whose weights have
+variance s has S_layer(m) = S_W(m) S_mu(m). Here S_W is 1 / (s (1 + m)) for Gaussian weights and 1 /
+s for orthogonal weights, and S_mu(m) = chi (1 + m) / m, where chi is the inverse of psi_mu(y) = E y
+d^2 / (1 - y d^2). At psi = m = psi_mu(y), z = (1 + m) / (m S(m)^L) is therefore a function of the
+single number y [Pennington et al. 2018].
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Array = Any
 
 
 def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | None:
-    """[(weights, the slopes after them)] of a chain from the input, None for other networks.
+    """Return [(weights, slopes after them)] of a chain from the input; None for other networks.
 
     The coordinates of the input have no activation.
     """
@@ -45,7 +46,7 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
 
 
 def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
-    """The share of input channels that a chain loses: ranks of free factors have their minimum."""
+    """Fraction of input channels that a chain loses; the rank of free factors is their minimum."""
     width, rank = 1.0, _rank(first)
     for edge, law in links:
         width *= edge.ratio
@@ -58,18 +59,19 @@ def _rank(law: Slopes) -> float:
 
 
 def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, float]:
-    """{s^2 > 0: its mass over input channels} of a chain.
+    """Return {s^2 > 0: its mass over input channels} of a chain.
 
-    Subspaces of dimensions k and l in general position meet in k + l - n dimensions. So singular
-    values that are exactly alike survive a free factor in that number; Gaussian weights have none.
+    Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. So many
+    equal singular values survive multiplication by a free factor. Gaussian weights have no equal
+    singular values.
     """
     found = _levels(first)
-    width = 1.0  # over that of the input
+    width = 1.0  # relative to the width of the input
     for edge, law in links:
         if not edge.orthogonal:
             return {}
         size = edge.variance * max(1.0, edge.ratio)
-        lost = max(0.0, 1 - edge.ratio) * width  # wide to narrow: a projection
+        lost = max(0.0, 1 - edge.ratio) * width  # from wide to narrow: a projection
         width *= edge.ratio
         found = {x * size: k - lost for x, k in found.items() if k - lost > 1e-12}
         merged: dict[float, float] = {}
@@ -83,7 +85,7 @@ def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, flo
 
 
 def _levels(law: Slopes) -> dict[float, float]:
-    """{d^2 > 0: its probability}."""
+    """Return {d^2 > 0: its probability}."""
     found: dict[float, float] = {}
     for d, share in zip(law.values[law.flat, 0, 0], law.shares[law.flat], strict=True):
         if d != 0:
@@ -95,7 +97,7 @@ def _levels(law: Slopes) -> dict[float, float]:
 def equal_layers(
     links: list[tuple[Weights, Slopes]], first: Slopes, vanishing: bool
 ) -> EqualLayers | None:
-    """The chain as equal layers, and layers of constant slope; None if it is no such chain."""
+    """Return the chain as equal layers and constant slopes; None if it has another form."""
     if any(edge.ratio != 1 for edge, _ in links) or len(first.shares) > 1:
         return None
     log_scale = 2 * math.log(abs(first.values[0, 0, 0]) or math.nan)
@@ -122,9 +124,9 @@ def _alike(one: Slopes, other: Slopes) -> bool:
 
 
 class EqualLayers:
-    """A square chain of ``count`` equal laws of slopes and of ``gaussian`` Gaussian weights.
+    """A square chain with ``count`` equal slope distributions and ``gaussian`` Gaussian weights.
 
-    ``log_scale``: the logarithm of the product of all variances and constant slopes. With m =
+    ``log_scale`` is the logarithm of the product of all variances and constant slopes. With m =
     psi_mu(y), log z = (1 + gaussian - count) log(1 + m) + (count - 1) log m - count log y +
     log_scale.
     """
@@ -137,12 +139,12 @@ class EqualLayers:
         self.squares, self.shares = slopes.values[:, 0, 0] ** 2, slopes.shares
 
     def psi(self, y: Any) -> tuple[Any, Any]:
-        """psi_mu(y) and its derivative."""
+        """Return psi_mu(y) and its derivative."""
         one = 1 / (1 - y * self.squares)
         return self.shares @ (y * self.squares * one), self.shares @ (self.squares * one * one)
 
     def log_z(self, y: Any) -> tuple[Any, Any]:
-        """log z at y, continuous in the lower half-plane, and its derivative by y."""
+        """Return log z at y, continuous in the lower half-plane, and its derivative in y."""
         m, slope = self.psi(y)
         outer = 1 + self.gaussian - self.count
         value = (
@@ -160,12 +162,12 @@ class EqualLayers:
 
     @cached_property
     def top(self) -> Edge:
-        """The largest s^2: min of z over 0 < y < 1 / max d^2."""
+        """The largest s^2: the minimum of z over 0 < y < 1 / max d^2."""
         from scipy.optimize import brentq
 
         end = 1 / float(self.squares.max())
         high = end * (1 - 1e-11)
-        if self.log_z(high)[1] < 0:  # z falls up to psi = infinity
+        if self.log_z(high)[1] < 0:  # z decreases up to psi = infinity
             mass = 1 - self.count * float(self.shares[self.squares < (1 - 1e-12) / end].sum())
             size = self.log_scale - self.count * math.log(end)
             return Edge(math.exp(size), 0.0, max(mass, 0.0))
@@ -176,12 +178,12 @@ class EqualLayers:
 
     @property
     def zero_mass(self) -> float:
-        """The share of singular values that are 0."""
+        """Fraction of singular values that are 0."""
         return float(self.shares[self.squares == 0].sum())
 
     @cached_property
     def bottom(self) -> Edge:
-        """The smallest s^2: max of z over y > 1 / min d^2, where psi < -1."""
+        """The smallest s^2: the maximum of z over y > 1 / min d^2, where psi < -1."""
         from scipy.optimize import minimize_scalar
 
         least = float(self.squares.min())
@@ -207,7 +209,7 @@ class EqualLayers:
         return Edge(math.exp(max(-float(found.fun), end)), 0.0, 0.0)
 
     def density(self, points: Array) -> Array:
-        """The density of s^2 without atoms, at points > 0."""
+        """Density of s^2 without its atoms, at points > 0."""
         out = np.zeros(points.size)
         y = 0.0
         for k in np.argsort(points)[::-1]:
@@ -220,7 +222,7 @@ class EqualLayers:
         return out
 
     def _reached(self, x: float, y: Any) -> Any:
-        """The y of z = x on the real axis, continued from large z or from a point before."""
+        """Solve z(y) = x on the real axis, continued from large z or from an earlier point."""
         if y:
             found = self._newton(y, math.log(x))
             if found is not None and abs(found - y) < 0.2 * abs(y) and found.imag < -1e-9 * abs(y):
@@ -234,7 +236,7 @@ class EqualLayers:
         return self._path(y, log_here + angle, log_here)
 
     def _path(self, y: Any, start: Any, end: Any) -> Any:
-        """Continue y(log z) along a line; at an edge, as far as it goes."""
+        """Continue y(log z) along a line; at an edge, stop as close to it as possible."""
         done, step = 0.0, 0.25
         while done < 1:
             share = min(1.0, done + step)
@@ -261,7 +263,7 @@ class EqualLayers:
         return y if abs(move) < 1e-10 * abs(y) else None
 
     def moments(self, count: int) -> Array:
-        """E s^2, ..., E s^(2 count), by reversion of the power series of psi."""
+        """Return E s^2, ..., E s^(2 count), by reversion of the power series of psi."""
         n = count + 1
         powers = np.array([self.shares @ self.squares**k for k in range(1, n)])
         chi = _reverted(np.concatenate([[0.0], powers / powers[0] ** np.arange(1, n)]))
@@ -274,7 +276,7 @@ class EqualLayers:
 
 
 def _power(series: Array, exponent: int, terms: int) -> Array:
-    """The first terms of a power of a series that starts with 1."""
+    """Return the first terms of a power of a series that starts with 1."""
     a = np.zeros(terms)
     a[: min(terms, len(series))] = series[:terms]
     out = np.zeros(terms)
@@ -286,7 +288,7 @@ def _power(series: Array, exponent: int, terms: int) -> Array:
 
 
 def _reverted(series: Array) -> Array:
-    """The inverse function of x + a_2 x^2 + ..., by Lagrange's formula."""
+    """Return the inverse of the series x + a_2 x^2 + ..., by Lagrange's formula."""
     n = len(series)
     out = np.zeros(n)
     for k in range(1, n):

@@ -1,8 +1,8 @@
 """The operator-valued Dyson equation of the input-output Jacobian, and its solution.
 
-With w^2 = t = 1 / z, the pencil [[w P_out, B^T], [B, w P_in]] of the tangent program B has a
-determinant proportional to det(1 - t J^T J). A group of coordinates has a random local Jacobian T
-(sinks by sources) and, from the weights around it, numbers a at its sinks and b at its sources:
+With w^2 = t = 1 / z, the determinant of the pencil [[w P_out, B^T], [B, w P_in]] of the tangent
+program B is proportional to det(1 - t J^T J). A group of coordinates has a random local Jacobian T
+(sinks by sources). The weights around it give it numbers a at its sinks and b at its sources:
 
     gamma = E diag [(1 - t K b)^-1 K],  K = T^T a T,      eta = E diag [T b (1 - t K b)^-1 T^T].
 
@@ -11,9 +11,9 @@ their inputs:
 
     b (1 + kappa t eta a / c) = s eta,        a (1 + kappa t gamma b) = c s gamma,
 
-with kappa = 0 for Gaussian and min(1, c) for orthogonal weights (f = b / (s eta) = a / (c s gamma)
-solves kappa s t gamma eta f^2 + f = 1). The input has b = 1, the output a = 1, and
-psi(t) = t gamma_input = E t s^2 / (1 - t s^2) over input channels.
+Here kappa = 0 for Gaussian weights and kappa = min(1, c) for orthogonal weights; f = b / (s eta) =
+a / (c s gamma) solves kappa s t gamma eta f^2 + f = 1. The input has b = 1, the output has a = 1,
+and psi(t) = t gamma_input = E t s^2 / (1 - t s^2) over input channels.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ..foundation.errors import KcalcError
 from .groups import Grouped
 
 Array = Any
-STEPS = 12  # of Newton's method
-CLOSE, ROUNDED = 1e-12, 1e-8  # relative steps that end it, the second if they do not shrink
-SHORTEST = 1e-9  # step of a path, as a share of it
+STEPS = 12  # largest number of Newton steps
+CLOSE, ROUNDED = 1e-12, 1e-8  # relative steps at convergence; the second if they no longer shrink
+SHORTEST = 1e-9  # shortest step, as a fraction of the path
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """The law of the local Jacobian of a group: ``values`` (n, sinks, sources), probabilities.
+    """Distribution of the local Jacobian of a group: ``values`` (n, sinks, sources), probabilities.
 
-    ``flat``: which values are taken with positive probability; others are quadrature nodes.
+    ``flat`` marks the values that occur with positive probability; the others are quadrature nodes.
     """
 
     values: Array
@@ -47,7 +47,7 @@ class Slopes:
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution ``x`` at ``t``; ``tangent``: dx / dt."""
+    """A solution ``x`` at ``t``, and ``tangent``, dx / dt."""
 
     t: complex
     x: Array
@@ -58,7 +58,7 @@ class Solution:
 class _Bucket:
     """Groups with equal numbers of sinks and sources, stacked.
 
-    ``values``: their local Jacobians, padded with probabilities 0.
+    ``values`` holds their local Jacobians, padded to equal length with probabilities of 0.
     """
 
     def __init__(self, slopes: Sequence[Slopes]) -> None:
@@ -72,7 +72,7 @@ class _Bucket:
         self.transposed = np.swapaxes(self.values, 2, 3)
 
     def evaluated(self, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array, Array, Array]:
-        """Means of gamma, eta, and of the squares of the blocks of the resolvent."""
+        """Return the means of gamma, eta, and of the squares of the blocks of the resolvent."""
         gamma, cross, eta = self._blocks(a, b, t)
         p = self.shares
         first = np.einsum("gn,gnii->gi", p, gamma)
@@ -111,7 +111,7 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
 
 
 class Equation:
-    """The equation of a network: unknown b of every weight, then its addition to a."""
+    """The Dyson equation of a network; the unknowns are b of every weight and its share of a."""
 
     def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
         weights = network.weights
@@ -165,7 +165,7 @@ class Equation:
             )
 
     def _start(self) -> Array:
-        """The solution at t = 0, where the equation is triangular."""
+        """Return the solution at t = 0, where the equation is triangular."""
         x = np.zeros(self.size)
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.size + 2):
@@ -182,7 +182,7 @@ class Equation:
         return x
 
     def coefficient(self, x: list[Array], order: int) -> Array:
-        """The coefficient of t^order of :meth:`green`, given those of x without the scale."""
+        """Return the coefficient of t^order of :meth:`green`, from the coefficients of x."""
         out = np.zeros(self.size + 1)
         for bucket, (fixed, put, take) in self.buckets:
             sites = [put @ row + (fixed if k == 0 else 0.0) for k, row in enumerate(x[: order + 1])]
@@ -206,7 +206,7 @@ class Equation:
         return out
 
     def green(self, y: Array, t: Any) -> tuple[Array, Array, Array]:
-        """(gamma of weights, eta of weights, gamma of the input), d / dy and d / dt."""
+        """Return (gamma of weights, eta of weights, gamma of the input), d / dy and d / dt."""
         x = y * self.scale
         found = np.zeros(self.size + 1, dtype=complex)
         jacobian = np.zeros((self.size + 1, self.size), dtype=complex)
@@ -233,7 +233,7 @@ class Equation:
         return found, jacobian * self.scale, change
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
-        """The equation's error (relative to the scale), d / dy, d / dt, and those of psi."""
+        """Return the relative residual, its d / dy and d / dt, and the same for psi."""
         with np.errstate(all="ignore"):
             return self._residual(y, t)
 
@@ -270,19 +270,19 @@ class Equation:
 
     @property
     def origin(self) -> Solution:
-        """The solution at t = 0."""
+        """Solution at t = 0."""
         return self._finished(self._first + 0j, 0.0)
 
     def _finished(self, y: Array, t: Any) -> Solution:
         _, jacobian, moved, (psi, _, _) = self.residual(y, t)
         try:
             tangent = -np.linalg.solve(jacobian, moved)
-        except np.linalg.LinAlgError:  # an edge
+        except np.linalg.LinAlgError:  # t is at an edge
             tangent = np.zeros_like(y)
         return Solution(t, y, tangent, psi)
 
     def solved(self, y: Array, t: Any, steps: int = STEPS) -> Solution | None:
-        """Newton's method from ``y``; None if it does not converge."""
+        """Solve by Newton's method, starting from ``y``; None if it does not converge."""
         last = np.inf
         with np.errstate(all="ignore"):
             for _ in range(steps):
@@ -301,9 +301,9 @@ class Equation:
         return None
 
     def path(self, start: Solution, t: Any) -> Solution:
-        """Continue a solution along the straight line to ``t``.
+        """Continue a solution along the straight line to ``t``, with adaptive steps.
 
-        The step adapts. Raises: KcalcError if it becomes too short.
+        Raises: KcalcError if a step becomes too short.
         """
         here, origin, done, step = start, start.t, 0.0, 1.0
         while done < 1:
@@ -315,7 +315,7 @@ class Equation:
                 step /= 2
                 if step < SHORTEST:
                     raise KcalcError(
-                        f"the spectrum is not resolved near s^2 = {abs(1 / there):.6g}; ask at a "
+                        f"the spectrum is not resolved near s^2 = {abs(1 / there):.6g}; choose a "
                         "point farther from the edge"
                     )
                 continue
@@ -323,7 +323,7 @@ class Equation:
         return here
 
     def physical(self, found: Solution) -> bool:
-        """Whether b and a lie in the half-plane of t, as Stieltjes transforms of measures do."""
+        """Whether b and a lie in the half-plane of t, like Stieltjes transforms of measures."""
         side = np.sign(np.imag(found.t))
         if side == 0:
             return True
@@ -332,6 +332,6 @@ class Equation:
 
 
 def _far(found: Array, guess: Array, before: Array) -> bool:
-    """Whether Newton's method left the prediction by more than the step itself."""
+    """Whether Newton's method moved away from the prediction by more than the step itself."""
     off = np.abs(found - guess).max(initial=0)
     return bool(off > 0.3 * (np.abs(before).max(initial=0) + 0.01))

@@ -1,9 +1,10 @@
-"""The coordinate groups of a network, which its weights couple.
+"""Groups of coordinates of a network, which its weights couple.
 
-Activations, sums, products and norms act coordinate by coordinate; only weights mix coordinates. So
-a network is a set of groups: coordinates that elementwise operations tie together, with one program
-for each coordinate. The sources of a program are products with weights, or the input; its sinks are
-what weights, or the output, read. A concatenation lies in several groups.
+Activations, sums, products and norms act on each coordinate; only weights mix coordinates. A
+network is therefore a set of groups. The coordinates of a group are coupled by elementwise
+operations and have one program. The sources of a program are products with weights, or the input.
+Its sinks are the values that weights, or the output, read. A concatenation belongs to several
+groups.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HELP = {
     P.Attend: "it mixes positions; the law is exact for the blocks between attention layers",
     P.Positions: "the law is for networks of one position, without tokens",
     P.Prefix: "the law is for networks of one position, without tokens",
-    P.Moving: "it moves positions, and the law is for networks of one position",
+    P.Moving: "it moves positions, but the law is for networks of one position",
     P.Surrogate: "its backward pass is not the derivative; with layers.Nonlinear the law is exact",
     P.Stop: "its backward pass is not the derivative; with layers.Identity the law is exact",
 }
@@ -35,10 +36,11 @@ HELP = {
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of a program: ``kind`` with ``parameter`` applied to earlier values.
+    """One operation of a program: ``kind`` with ``parameter``, applied to earlier values.
 
-    "post": an activation; "mix": weights; "prod": None; "norm": (mean, root mean square); "mask":
-    the dropped fraction. ``start``: the first of its coordinates at the node.
+    The parameter is an activation for "post", weights for "mix", None for "prod", (mean, root mean
+    square) for "norm", and the dropped fraction for "mask". ``start`` is the first coordinate of
+    the step at its node.
     """
 
     kind: str
@@ -50,11 +52,11 @@ class Step:
 
 @dataclass
 class Group:
-    """Coordinates with one program; the values of the program are sources, then steps.
+    """Coordinates with a common program, whose values are the sources followed by the steps.
 
-    ``sources``: nodes with weights, or the input, and ``starts``, the first coordinates there;
-    ``sinks``: [(node that weights or the output
-    read, index of the value)]; ``width``: the number of coordinates, up to a common factor.
+    ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates
+    there. ``sinks`` is [(node that weights or the output read, index of the value)]. ``width`` is
+    the number of coordinates, up to a common factor.
     """
 
     width: Fraction
@@ -65,13 +67,13 @@ class Group:
 
     @property
     def random(self) -> bool:
-        """Whether slopes may differ between coordinates."""
+        """Whether the slopes may differ between coordinates."""
         return any(step.kind in ("post", "prod", "mask") for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``node`` that read ``reads``: variance sigma_w^2 / fan-in, outputs over inputs."""
+    """Weights ``node`` that read ``reads``: variance sigma_w^2 / fan_in, outputs over inputs."""
 
     node: Node
     reads: Node
@@ -82,7 +84,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A network as groups and weights; ``width``: {node: width, up to a common factor}."""
+    """A network as groups and weights; ``width`` is {node: width, up to a common factor}."""
 
     groups: tuple[Group, ...]
     weights: tuple[Weights, ...]
@@ -93,11 +95,11 @@ class Grouped:
 
 
 def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Grouped:
-    """The groups of a network with one input and one output.
+    """Return the groups of a network with one input and one output.
 
-    ``laws``: {node with weights: whether they are orthogonal}; ``divisors(node, read, start)``: the
-    (mean, root mean square) with which a norm changes the coordinates from ``start``, a share of
-    the channels. Raises: KcalcError naming the node that the law does not cover.
+    ``laws`` is {node with weights: whether they are orthogonal}. ``divisors(node, read, start)``
+    returns the (mean, root mean square) by which a norm changes the coordinates from ``start``, a
+    fraction of the channels. Raises: KcalcError that names a node which the law does not cover.
     """
     operations, same = _plain(network)
     width = _widths(network, operations)
@@ -143,7 +145,7 @@ def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Group
 
 
 def _numbered(group: Group) -> None:
-    """Number sources 0, 1, ..., and steps after them."""
+    """Number the sources 0, 1, ..., and then the steps."""
     count = len(group.sources)
 
     def number(index: int) -> int:
@@ -157,7 +159,7 @@ Operation = tuple[Node, P.Primitive, tuple[Node, ...]]
 
 
 def _plain(network: Network) -> tuple[list[Operation], dict[Node, Node]]:
-    """The operations without those that pass their input on, and {node: the node it equals}."""
+    """Return the operations other than identities, and {node: the equal node that remains}."""
     same: dict[Node, Node] = {}
     found: list[Operation] = []
     for node, op, reads in network.operations:
@@ -177,7 +179,7 @@ def drops(op: P.Mask) -> bool:
 
 
 def _check(network: Network, node: Node, op: P.Primitive) -> None:
-    """Reject what couples coordinates or positions in another way than independent weights do."""
+    """Reject operations other than weights that couple coordinates or positions."""
     where = f"node {owner(node)!r} ({op.kind})"
     if isinstance(op, P.Source):
         if network.layer(node).image_shape is not None:
@@ -216,8 +218,8 @@ def _dense_problem(op: P.Fresh) -> str:
         )
     if op.groups != 1:
         return (
-            f"{op.groups} groups of channels have separate weights; groups=1 is exact, or separate "
-            "branches, one for each group, and a Concat"
+            f"{op.groups} channel groups have separate weights; use groups=1, or one separate "
+            "branch per group and a Concat"
         )
     return ""
 
@@ -238,7 +240,7 @@ def _step(op: P.Primitive, reads: Any, start: Fraction, divisors: Any, node: Nod
 
 
 def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fraction]:
-    """{node: its width}: the numbers of channels if all are known, 1 for each if none is."""
+    """Return {node: width}: the numbers of channels if all are known, 1 for each if none is."""
     sized = [(node, op) for node, op, _ in operations if isinstance(op, P.Source | P.Fresh)]
     known = {node: network.features[owner(node)] for node, _ in sized}
     missing = [node for node, count in known.items() if count is None]
@@ -269,12 +271,12 @@ def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
     if any(a * widths[0] != given[0] * b for a, b in zip(given, widths, strict=True)):
         raise KcalcError(
             f"node {owner(node)!r} (Concat) has inputs with channels in the ratio "
-            f"{':'.join(map(str, given))}, but without features= all widths count as equal; give "
-            "features= of all nodes"
+            f"{':'.join(map(str, given))}, but without features= all widths are taken as equal; "
+            "give features= of all nodes"
         )
 
 
-Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # coordinates of two nodes, and how many
+Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # coordinates of two nodes, and their number
 
 
 def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
@@ -291,7 +293,7 @@ def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
 
 
 def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, list[Fraction]]:
-    """{node: where its coordinates change their program}, from 0 to its width."""
+    """Return {node: positions between 0 and its width at which the program changes}."""
     cuts: dict[Node, set[Fraction]] = {node: {Fraction(0), w} for node, w in width.items()}
     changed = True
     while changed:
@@ -312,7 +314,7 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
 
 
 def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any, Any]:
-    """{(node, start of a part): the representative of its group}."""
+    """Return {(node, start of a part): representative of its group}."""
     root = {(node, start): (node, start) for node, found in cuts.items() for start in found[:-1]}
 
     def find(piece: Any) -> Any:
@@ -329,7 +331,7 @@ def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any,
 
 
 def _depth(operations: list[Operation]) -> dict[Node, int]:
-    """{node: the largest number of weights on a path from the input}."""
+    """Return {node: largest number of weights on a path from the input}."""
     depth: dict[Node, int] = {}
     for node, op, reads in operations:
         depth[node] = max((depth[read] for read in reads), default=0) + isinstance(op, P.Fresh)

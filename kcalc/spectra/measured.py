@@ -1,4 +1,4 @@
-"""Singular values of drawn networks, and the law for the slopes that occur in them."""
+"""Singular values of sampled networks, and the law for the slopes that occur in them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Array = Any
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Measured(Shown):
-    """Squared singular values of drawn networks beside the law; see ``JacobianSpectrum.measure``.
+    """Squared singular values of sampled networks and the law; see ``JacobianSpectrum.measure``.
 
     Attributes
     ----------
     width
         The number n of input channels.
     singular_values
-        (draws, the smaller number of channels), descending.
+        The singular values, shape (draws, smaller number of channels), in descending order.
     moments
-        E s^2 and E s^4 over input channels, (draws, 2).
+        E s^2 and E s^4 over input channels, shape (draws, 2).
     expected_moments
-        The same of the law for the slopes of the draw.
+        The same moments of the law for the slopes of each draw.
     expected_largest
-        The mean largest singular value of the law for the slopes of the draw, at this width.
+        The mean largest singular value of the law for the slopes of each draw, at this width.
     limit
         E s^2, E s^4 and the largest singular value of the limiting law.
 
@@ -57,7 +57,7 @@ class Measured(Shown):
 
     @property
     def largest(self) -> np.ndarray:
-        """The largest singular value of each draw."""
+        """Largest singular value of each draw."""
         return self.singular_values[:, 0]
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Measured(Shown):
 
 
 def measure(spectrum: JacobianSpectrum, width: int, draws: int, seed: int) -> Measured:
-    """The singular values of ``draws`` networks of ``width`` input channels."""
+    """Compute the singular values of ``draws`` networks with ``width`` input channels."""
     reading: Reading = spectrum._reading
     rng = np.random.default_rng(seed)
     sizes = _sizes(reading, width)
@@ -130,7 +130,7 @@ def _step(found: Any) -> int:
 
 
 class _Run:
-    """One draw of a network: values, Jacobians by the input, masks and norms of its nodes."""
+    """One draw of a network: values, Jacobians in the input, masks and norms of its nodes."""
 
     def __init__(self, reading: Reading, sizes: dict[Any, int], rng: np.random.Generator) -> None:
         self.reading, self.rng = reading, rng
@@ -206,7 +206,7 @@ class _Run:
         return y.ravel(), moves.reshape(J.shape)
 
     def slopes(self, group: Group) -> Slopes:
-        """The local Jacobians of the coordinates of a group, in this draw."""
+        """Local Jacobians of the coordinates of a group in this draw."""
         width = self.reading.grouped.width
 
         def part(array: Array, node: Any, start: Any) -> Array:

@@ -1,4 +1,4 @@
-"""A network as coordinate groups with the laws of their slopes at given q."""
+"""Split a network into coordinate groups with the distributions of their slopes at a given q."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVALUATED = "dropout is the identity (evaluation)"
 
 @dataclass(frozen=True)
 class Reading:
-    """A network with its groups, the laws of their slopes, and notes."""
+    """A network with its groups, the distributions of their slopes, and notes."""
 
     network: Network
     q: float
@@ -63,9 +63,9 @@ class Reading:
 def reading_of(
     network: Network, q: Any, weights: Any, features: Any, input_law: str | None
 ) -> Reading:
-    """The reading of a network.
+    """Read a network for its Jacobian spectrum.
 
-    Raises: KcalcError for bad arguments and for what the law does not cover, naming the node.
+    Raises: KcalcError for invalid arguments and for nodes that the law does not cover.
     """
     require_network(network)
     level = one_q(q)
@@ -75,15 +75,15 @@ def reading_of(
         if len(nodes) != 1:
             raise KcalcError(
                 f"the network has {len(nodes)} {what}s ({', '.join(map(repr, nodes))}), but the "
-                f"input-output Jacobian is that of one input and one output; cut the network to "
-                f"one {what}, or join them with a Concat"
+                "input-output Jacobian requires one input and one output; cut the network to one "
+                f"{what}, or join them with a Concat"
             )
     sized = with_widths(network, features)
     require_numbers(sized)
     laws = _weights(sized, weights)
     start = sized.inputs[0]
     rough = grouped(sized, dict.fromkeys(laws, False), lambda *_: (0.0, 1.0))
-    if input_law is None:  # these errors come before those of kernel maps
+    if input_law is None:  # raise these errors before those of kernel maps
         for group in rough.groups:
             Program(group).refuse_unknown([j for j, n in enumerate(group.sources) if n == start])
     reading = MapReading(sized, False)
@@ -125,19 +125,19 @@ def reading_of(
 
 
 def _part(state: Channels, place: Any) -> int:
-    """The number of the group of channels at a share of the channels."""
+    """Return the index of the channel group at a given fraction of the channels."""
     return max(k for k, edge in enumerate(state.edges[:-1]) if edge <= place)
 
 
 def _weights(network: Network, given: Any) -> dict[Node, str]:
-    """{node with weights: "gaussian" or "orthogonal"}."""
+    """Return {node with weights: "gaussian" or "orthogonal"}."""
     nodes = [node for node, op, _ in network.operations if isinstance(op, P.Fresh)]
     if not isinstance(given, Mapping):
         return dict.fromkeys(nodes, choice(given, "weights", WEIGHTS))
     owners = {owner(node) for node in nodes}
     for node, law in given.items():
         if node not in owners:
-            raise KcalcError(f"weights: {glimpse(node)} is no node with weights of the network")
+            raise KcalcError(f"weights: {glimpse(node)} is not a node with weights in the network")
         choice(law, f"weights of {node!r}", WEIGHTS)
     return {node: given.get(owner(node), "gaussian") for node in nodes}
 

@@ -1,4 +1,4 @@
-"""``kc.jacobian_spectrum``: the limiting law of the squared singular values of the Jacobian."""
+"""``kc.jacobian_spectrum``: limiting law of the squared singular values of the Jacobian."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
-MOST = 40  # moments
-DEEP = 0.005  # depth over width beyond which slopes fluctuate too much
+MOST = 40  # largest order of a moment
+DEEP = 0.005  # depth / width above which slopes fluctuate too much
 
 
 class Extreme(NamedTuple):
@@ -36,12 +36,12 @@ class Extreme(NamedTuple):
     Attributes
     ----------
     mean
-        Its mean over draws of the network.
+        The mean over draws of the network.
     std
-        Its standard deviation.
+        The standard deviation over draws of the network.
     heuristic
-        Whether depth / width exceeds 0.005, where fluctuations of the slopes are larger than those
-        of the edge.
+        Whether depth / width exceeds 0.005. The slopes then fluctuate more than the edge of the
+        spectrum.
 
     """
 
@@ -51,14 +51,14 @@ class Extreme(NamedTuple):
 
 
 class Atom(NamedTuple):
-    """A value that a positive share of the squared singular values takes.
+    """A value that a positive fraction of the squared singular values takes.
 
     Attributes
     ----------
     position
         The squared singular value s^2.
     mass
-        Its share, over input channels.
+        The fraction of input channels at this value.
 
     """
 
@@ -70,29 +70,29 @@ class Atom(NamedTuple):
 class JacobianSpectrum(Shown, Approximable):
     """The law of the squared singular values s^2 of a Jacobian; see :func:`jacobian_spectrum`.
 
-    It is over the n_in input channels: if there are fewer outputs, zeros fill up.
+    It counts n_in values, one per input channel. If there are fewer outputs, the others are zero.
     """
 
     _reading: Reading
 
     @property
     def network(self) -> Network:
-        """The network, with the widths that were given."""
+        """The network, with the given widths."""
         return self._reading.network
 
     @property
     def q(self) -> float:
-        """The mean square of the input."""
+        """Mean square of the input."""
         return self._reading.q
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The hypotheses of the law, node by node."""
+        """Hypotheses of the law, per node."""
         return self._reading.assumptions
 
     @cached_property
     def _links(self) -> Any:
-        """The chain, with the slopes of its input; None for another network."""
+        """The chain, with the slopes of its input; None if the network is not a chain."""
         found = self._reading.grouped
         slopes = [law.slopes for law in self._reading.laws]
         links = links_of(found, slopes)
@@ -107,7 +107,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @cached_property
     def _law(self) -> EqualLayers | Law:
-        """The law of equal layers by the S-transform, that of the Dyson equation otherwise."""
+        """The law, by the S-transform for equal layers and by the Dyson equation otherwise."""
         laws = self._reading.laws
         vanishing = self._links is not None and any(law.vanishing for law in laws)
         if self._links is not None and self._bounded:
@@ -118,10 +118,10 @@ class JacobianSpectrum(Shown, Approximable):
         lost = None if self._links is None else zero_mass(*self._links)
         return Law(self._reading.grouped, slopes, self._bounded, vanishing, lost)
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     def moment(self, n: int = 1) -> float:
-        """E s^(2n) over input channels; for n = 1 the mean squared Jacobian, |J|^2 / n_in.
+        """E s^(2n) over input channels; n = 1 gives the mean squared Jacobian, |J|^2 / n_in.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class JacobianSpectrum(Shown, Approximable):
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(
                     f"slopes are unbounded, and E s^{2 * order} depends on slopes too rare to "
-                    "integrate; ask for a lower moment"
+                    "integrate; use a lower moment"
                 )
         value = float(self._moments(order)[order - 1])
         if not math.isfinite(value):
@@ -162,8 +162,8 @@ class JacobianSpectrum(Shown, Approximable):
     def isometry(self) -> float:
         """Var s^2 / (E s^2)^2, which is 0 if all singular values are equal.
 
-        ``E s^4 / (E s^2)^2 - 1`` over input channels. For chains of square layers it is the sum of
-        ``mu_2 / mu_1^2 - 1`` of the slopes, and of 1 for each layer of Gaussian weights.
+        It equals ``E s^4 / (E s^2)^2 - 1`` over input channels. For chains of square layers, it is
+        the sum of ``mu_2 / mu_1^2 - 1`` of the slopes, plus 1 for each layer with Gaussian weights.
         """
         first, second = self._moments(2)[:2]
         return float(second / first**2 - 1)
@@ -173,40 +173,43 @@ class JacobianSpectrum(Shown, Approximable):
     @overload
     def density(self, x: Numbers) -> Array: ...
     def density(self, x: Any) -> float | Array:
-        """The density of s^2 at x, without atoms.
+        """Density of s^2 at x, without its atoms.
 
-        Its integral is 1 minus the masses of the :attr:`atoms`. The density of s is ``2 s
+        It integrates to 1 minus the masses of the :attr:`atoms`. The density of s is ``2 s
         density(s^2)``.
 
         Parameters
         ----------
         x
-            Values of s^2 > 0, a number or an array.
+            Values of s^2 > 0: a number or an array.
 
         Returns
         -------
         float | Array
-            0 outside the support.
+            The density; 0 outside the support.
 
         Raises
         ------
         KcalcError
-            Unless all x are numbers > 0.
+            If an x is not a number > 0.
 
         """
         points = real_array(x, "x")
         if np.any(points <= 0):
-            raise KcalcError(f"x is a squared singular value > 0, got {points[points <= 0][0]}")
+            raise KcalcError(
+                f"x must be a squared singular value > 0, got {points[points <= 0][0]}"
+            )
         flat = np.atleast_1d(points).ravel()
         found = self._law.density(flat)
         return finished(found.reshape(points.shape), points.shape, False)
 
     @cached_property
     def atoms(self) -> tuple[Atom, ...]:
-        """Values of s^2 that a positive share of singular values takes, in ascending order.
+        """Values of s^2 that a positive fraction of singular values takes, in ascending order.
 
-        For chains, all of them, by dimensions. For other networks, those at 0 and at the ends of
-        the support, and others of mass 0.002 or more.
+        For chains, these are all atoms; they follow from dimension counts. For other networks,
+        these are the atoms at 0, at the ends of the support, and elsewhere with a mass of at least
+        0.002.
         """
         law = self._law
         zero = law.zero_mass
@@ -225,7 +228,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @property
     def _may_have_atoms(self) -> bool:
-        """Whether some slopes are constant pieces, or weights orthogonal."""
+        """Whether some slopes are piecewise constant, or some weights are orthogonal."""
         pieces = any(
             law.slopes.shares[law.slopes.flat].sum() > 0 and len(law.slopes.shares) > 1
             for law in self._reading.laws
@@ -237,23 +240,25 @@ class JacobianSpectrum(Shown, Approximable):
     @overload
     def largest(self, width: int) -> Extreme: ...
     def largest(self, width: int | None = None) -> float | Extreme:
-        """The largest singular value s (not its square).
+        """Largest singular value s (not its square).
 
-        At a finite width it is that of the edge of a random matrix: with the density ``c sqrt(x_max
-        - x)`` of s^2, the mean of the largest s^2 is ``x_max - 1.2065 (pi c n)^(-2/3)`` and its
-        standard deviation ``1.268 (pi c n)^(-2/3)`` [Tracy and Widom 1996]. This is for given
-        slopes. In networks of depth L, slopes fluctuate too, which matters for L / width > 0.005.
+        At a finite width, it follows the edge statistics of a random matrix. If s^2 has the density
+        ``c sqrt(x_max - x)``, the largest s^2 has the mean ``x_max - 1.2065 (pi c n)^(-2/3)`` and
+        the standard deviation ``1.268 (pi c n)^(-2/3)`` [Tracy and Widom 1996]. This holds for
+        given slopes. In networks of depth L, the slopes fluctuate too, which matters if L / width >
+        0.005.
 
         Parameters
         ----------
         width
-            The number n of input channels, other widths in proportion; None for infinite width.
+            The number n of input channels, with the other widths in proportion; None for infinite
+            width.
 
         Returns
         -------
         float | Extreme
-            The end of the support for None, inf if slopes are unbounded. For a width an
-            ``Extreme``, its mean, standard deviation, and whether it is heuristic.
+            For None, the upper end of the support, or inf if slopes are unbounded. For a width, an
+            ``Extreme`` with the mean, the standard deviation, and whether they are heuristic.
 
         Raises
         ------
@@ -265,8 +270,8 @@ class JacobianSpectrum(Shown, Approximable):
             if width is None:
                 return math.inf
             raise KcalcError(
-                "slopes are unbounded, so the largest singular value grows with the width; its law "
-                "is not that of an edge. Use largest() and moment(n)"
+                "slopes are unbounded, so the largest singular value grows with the width and "
+                "follows no edge statistics. Use largest() and moment(n)"
             )
         edge = self._law.top
         value = math.sqrt(edge.z)
@@ -277,42 +282,44 @@ class JacobianSpectrum(Shown, Approximable):
         return Extreme(*finite_width(edge, n), heuristic)
 
     def smallest(self) -> float:
-        """The smallest singular value s in the support, atoms included.
+        """Smallest singular value s in the support, atoms included.
 
         Returns
         -------
         float
-            0 if s^2 has an atom at 0 or a density down to 0, as for square Gaussian layers.
+            The smallest s; 0 if s^2 has an atom at 0 or a density down to 0, as in square Gaussian
+            layers.
 
         Raises
         ------
         KcalcError
-            If it is too small to be resolved, in deep networks without such an end.
+            If the value is too small to be resolved, in deep networks whose support does not reach
+            0.
 
         """
         end = self._law.bottom.z
         if math.isnan(end):
             raise KcalcError(
-                "the smallest singular value is too small to be resolved in double precision; "
-                "density(x) shows the lower end of the spectrum"
+                "the smallest singular value is too small to be resolved in double precision; use "
+                "density(x) for the lower end of the spectrum"
             )
         return math.sqrt(end)
 
-    # -- measured ----------------------------------------------------------------------------------
+    # -- measurements ------------------------------------------------------------------------------
 
     def measure(self, width: int | None = None, draws: int = 3, seed: int = 0) -> Measured:
-        """Draw networks, and compare their singular values with the law.
+        """Sample networks and compare their singular values with the law.
 
-        The network runs on Gaussian inputs of mean square q. Each draw is also compared with the
-        law for the slopes that occur in it, since at finite width slopes fluctuate.
+        The inputs are Gaussian with mean square q. Each draw is also compared with the law for the
+        slopes that occur in it, because slopes fluctuate at finite width.
 
         Parameters
         ----------
         width
-            The number of input channels; other widths are in the ratios of the network. None
-            means the network's own number, or 400 if it has none.
+            The number of input channels; other widths keep their ratios. None uses the number of
+            the network, or 400 if the network specifies none.
         draws
-            The number of networks.
+            The number of networks to sample.
         seed
             The seed of the random numbers.
 
@@ -323,7 +330,8 @@ class JacobianSpectrum(Shown, Approximable):
         Raises
         ------
         KcalcError
-            For bad arguments, and widths that are not integers for this number of input channels.
+            If an argument is invalid, or a width is not an integer for this number of input
+            channels.
 
         """
         own = self.network.features[self.network.inputs[0]]
@@ -332,17 +340,17 @@ class JacobianSpectrum(Shown, Approximable):
         return measure(self, n, count, whole(seed, "seed"))
 
     def plot(self, ax: Axes | None = None, measured: Any = None, **line: Any) -> Axes:
-        """Draw the density of singular values s, with bars for atoms.
+        """Plot the density of singular values s, with bars for atoms.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on; None creates new axes.
         measured
-            Singular values to draw as a histogram: a :class:`Measured`, an array, or the
+            Singular values to show as a histogram: a :class:`Measured`, an array, or the
             ``jacobians`` of :func:`kcalc.verify_kernels`.
         **line
-            Further options of the line, passed to matplotlib.
+            Additional options of the line, passed to Matplotlib.
 
         Returns
         -------
@@ -352,12 +360,12 @@ class JacobianSpectrum(Shown, Approximable):
         return DRAWINGS["JacobianSpectrum"](self, measured, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """The main numbers as plain data; infinite ones become None.
+        """Return the main numbers as plain data; infinite numbers become None.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Plain values that can be written as JSON.
 
         """
         return plain(self._frame()[0] | {"assumptions": self.assumptions})
@@ -394,50 +402,50 @@ def jacobian_spectrum(
     features: Any = None,
     input_law: str | None = None,
 ) -> JacobianSpectrum:
-    """The limiting law of the squared singular values of the input-output Jacobian.
+    """Compute the limiting law of the squared singular values of the input-output Jacobian.
 
-    J = d output / d input at initialisation, for all widths to infinity in fixed ratios. The law is
-    that of the eigenvalues of ``J^T J`` (n_in x n_in), exact for networks of one position with
-    independent dense weights, activations, sums, products (gates), concatenations, active dropout,
-    and channel norms (for the bulk).
+    J is d output / d input at initialisation, and all widths tend to infinity in fixed ratios. The
+    law is the distribution of the eigenvalues of ``J^T J`` (n_in x n_in). It is exact for networks
+    of one position with independent dense weights, activations, sums, products (gates),
+    concatenations and active dropout. With channel norms, it is exact for the bulk.
 
     Parameters
     ----------
     network
-        The :class:`kcalc.Network`, with one input and one output. All widths are known, or none is;
-        then they count as equal.
+        The :class:`kcalc.Network`, with one input and one output. Either all widths are known, or
+        none is; unknown widths are taken to be equal.
     q
         The mean square of the input, > 0.
     weights
-        The law of the weights: "gaussian", "orthogonal" (uniform, with orthonormal rows or
-        columns), or {node: law}, Gaussian for other nodes. The entries have variance sigma_w^2 /
-        fan-in in both cases.
+        The distribution of the weights: "gaussian", "orthogonal" (uniform, with orthonormal rows or
+        columns), or {node: distribution}, with Gaussian weights at other nodes. The entries have
+        variance sigma_w^2 / fan_in in both cases.
     features
-        One width, or {node: width}, for layers without one.
+        The width of layers that do not specify one, or {node: width}.
     input_law
-        "gaussian" if the input's coordinates are independent Gaussians, which is needed if an
-        activation or a product acts directly on them; None: their law does not matter.
+        "gaussian" if the input's coordinates are independent Gaussians. This is required if an
+        activation or a product acts on them directly; otherwise use None.
 
     Returns
     -------
     JacobianSpectrum
-        With ``.moment(n)``, ``.density(x)``, ``.atoms``, ``.largest(width)``, ``.smallest()``,
-        ``.isometry``, ``.measure(...)`` and ``.plot()``.
+        The law, with ``.moment(n)``, ``.density(x)``, ``.atoms``, ``.largest(width)``,
+        ``.smallest()``, ``.isometry``, ``.measure(...)`` and ``.plot()``.
 
     Raises
     ------
     KcalcError
-        For windows, positions, pooling, attention, BatchNorm, one-hot inputs, groups of channels,
-        surrogate and stopped gradients, widths of unknown ratio, activations on an input of unknown
-        law, several inputs or outputs, slopes without a finite mean square, symbols, and bad q.
-        The message names the node.
+        If the network has windows, positions, pooling, attention, BatchNorm, one-hot inputs,
+        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols. Also
+        if ratios of widths are unknown, an activation acts on an input of unknown distribution, the
+        slopes have no finite mean square, or q is invalid. The message names the node.
 
     Notes
     -----
-    Slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
-    jointly Gaussian with the q values of the kernel maps. The law solves an operator-valued Dyson
-    equation with one unknown for each side of each weight. Chains of equal square layers use the
-    product of S-transforms.
+    The slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
+    jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation with
+    one unknown for each side of each weight determines the law. Chains of equal square layers use
+    the product of S-transforms.
 
     References
     ----------

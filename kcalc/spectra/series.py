@@ -1,4 +1,4 @@
-"""Moments of s^2 as the power series of psi in t = 1 / z, which needs no bounded slopes."""
+"""Moments of s^2 from the power series of psi in t = 1 / z; slopes may be unbounded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = Any
 
 
 def moments(equation: Equation, count: int) -> Array:
-    """E s^2, ..., E s^(2 count) by orders of t.
+    """Return E s^2, ..., E s^(2 count), order by order in t.
 
-    The coefficient of an order solves a linear system, with the matrix of the equation at t = 0.
+    The coefficient of each order solves a linear system with the matrix of the equation at t = 0.
     """
     n, scale = equation.count, equation.scale
     start = equation.origin.x.real
@@ -33,7 +33,7 @@ def moments(equation: Equation, count: int) -> Array:
 
 
 def _error(equation: Equation, x: list[Array], g: list[Array], order: int) -> Array:
-    """The coefficient of t^order of the equation's error."""
+    """Return the coefficient of t^order in the residual of the equation."""
     n, s, c, kappa = equation.count, equation.variance, equation.ratio, equation.kappa
     b, a = [row[:n] for row in x], [row[n:] for row in x]
     gamma, eta = [row[:n] for row in g], [row[n:-1] for row in g]

@@ -1,7 +1,7 @@
-"""The law of the local Jacobian of a group of coordinates, whose sources are joint Gaussians.
+"""Distribution of the local Jacobian of a group, given jointly Gaussian sources.
 
-The slopes depend only on the linear forms of the sources that enter nonlinear operations. With one
-form they are integrated on panels between the kinks, so the probability of every piece of a
+The slopes depend only on those linear forms of the sources that enter nonlinear operations. A
+single form is integrated on panels between the kinks, so the probability of every piece of a
 piecewise linear activation is exact to rounding. Two forms are nested integrals of the same kind.
 More forms use a quasi-Monte Carlo rule. Equal Jacobians are merged.
 """
@@ -25,29 +25,30 @@ from .groups import Group, Step
 Array = Any
 REACH = 9.0  # standard deviations
 PANELS = (-REACH, -6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5, 4.0, 6.0, REACH)
-WIDE = (-REACH, -5.0, -2.0, 0.0, 2.0, 5.0, REACH)  # of nested rules
+WIDE = (-REACH, -5.0, -2.0, 0.0, 2.0, 5.0, REACH)  # panels of nested rules
 NODES, INNER = 16, 12
 RESOLVED, COARSE = 1e-10, 1e-5
 HALVINGS = 12
 GRID = 801
-RARE = 1e-13  # probability of slopes whose moments are not resolved
-REPEATED = 8  # nodes with one Jacobian, of a piece of positive probability
-LIGHT = 1e-16  # probabilities of nested rules
-LEAST = 1e-18  # probabilities
+RARE = 1e-13  # slopes of lower probability have unresolved moments
+REPEATED = 8  # nodes with equal Jacobians that show a piece of positive probability
+LIGHT = 1e-16  # smallest probability in nested rules
+LEAST = 1e-18  # smallest probability
 SEED = 20
 FEWEST, MOST, MANY = 10, 12, 15  # logarithms of the number of quasi-random points
 WORK = 4e6
-FEW = 12  # sources
-EXACT, MASKS = 2, 6  # forms and dropout masks up to which the law is exact
+FEW = 12  # number of sources
+EXACT, MASKS = 2, 6  # largest numbers of forms and dropout masks with an exact law
 FAR = (8.0, 8e2, 8e4)
 
 
 @dataclass(frozen=True)
 class GroupLaw:
-    """The slopes of a group.
+    """Distribution of the slopes of a group.
 
-    ``bounded``: whether they are; ``vanishing``: whether the only slope of a group with one source
-    and one sink comes close to 0; ``sampled``: whether their law is a quasi-Monte Carlo rule.
+    ``bounded`` states whether the slopes are bounded. ``vanishing`` states whether the slope of a
+    group with one source and one sink comes close to 0. ``sampled`` states whether the distribution
+    is a quasi-Monte Carlo rule.
     """
 
     slopes: Slopes
@@ -57,10 +58,10 @@ class GroupLaw:
 
 
 def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
-    """The law of the local Jacobian.
+    """Return the distribution of the local Jacobian of a group.
 
-    ``variance``: {source: its variance}, None for an input of unknown law, which no nonlinear
-    operation reads. Raises: KcalcError if the slopes have no finite mean square.
+    ``variance`` is {source: its variance}, or None for an input of unknown distribution that no
+    nonlinear operation reads. Raises: KcalcError if the slopes have no finite mean square.
     """
     for step in group.steps:
         if step.kind == "post":
@@ -68,7 +69,7 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     program = Program(group)
     size = np.sqrt([variance[node] or 0.0 for node in group.sources])
     basis = _basis(program.forms * size)
-    directions = basis * size  # of the sources, for independent standard normals
+    directions = basis * size  # sources in terms of independent standard normals
     sampled = len(basis) > EXACT or len(program.masks) > MASKS
     values, merged, flat = _rule(program, directions, _count(program.size))
     if sampled and 4 * len(values) < 2**FEWEST and program.size <= FEW:  # few sign patterns
@@ -84,14 +85,14 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
-    """What the law of a group depends on; equal for groups of the same law."""
+    """Return a key of all that the distribution depends on; equal groups have equal keys."""
     steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
     sizes = tuple(variance[node] for node in group.sources)
     return steps, sizes, tuple(index for _, index in group.sinks)
 
 
 def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array, Array]:
-    """Local Jacobians, their probabilities, and which are taken with positive probability."""
+    """Return local Jacobians, their probabilities, and whether the probability is positive."""
     points, cases, shares = _points(program, directions, count)
     with np.errstate(over="ignore", invalid="ignore"):
         found = [program.jacobian(points, keeps) for keeps in cases]
@@ -99,7 +100,7 @@ def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array
 
 
 def _points(program: Program, directions: Array, count: int) -> tuple[Array, list[Any], Array]:
-    """Values of the sources, the factors of dropout for all of them, and all probabilities."""
+    """Return source values, dropout factors and the probabilities of all combinations."""
     masks = program.masks
     if len(directions) > EXACT or len(masks) > MASKS:
         u, uniform = _quasi_random(len(directions), len(masks), count)
@@ -117,18 +118,18 @@ def _points(program: Program, directions: Array, count: int) -> tuple[Array, lis
 
 
 def _check_slopes(step: Step) -> None:
-    """Raise KcalcError for an activation whose slope is infinite somewhere."""
+    """Raise a KcalcError for an activation whose slope is infinite at some point."""
     phi = step.parameter
     if any(phi.jump_sizes(0)) or getattr(phi, "rough", False):
         what = "jumps" if any(phi.jump_sizes(0)) else "has an infinite slope at a kink"
         raise KcalcError(
             f"node {owner(step.node)!r}: {phi.name} {what}, so its slopes have no finite moments "
-            "and the Jacobian has no limiting spectrum; use an activation of finite slope"
+            "and the Jacobian has no limiting spectrum; use an activation with finite slopes"
         )
 
 
 def tail_share(law: Slopes, order: int) -> float:
-    """The share of E |T|^(2 order) from slopes that are rarer than the rule resolves."""
+    """Fraction of E |T|^(2 order) from slopes that are too rare for the rule to resolve."""
     with np.errstate(all="ignore"):
         size = np.linalg.norm(law.values, axis=(1, 2))
         powers = law.shares * (size / size.max()) ** (2 * order)
@@ -143,12 +144,12 @@ def _check_finite(group: Group, values: Array, shares: Array) -> None:
         node = next(step.node for step in group.steps if step.kind in ("post", "prod"))
         raise KcalcError(
             f"node {owner(node)!r}: the mean square of its slopes is not finite at this q, so the "
-            "spectrum has no moments; lower q or sigma_w, or use an activation of bounded slope"
+            "spectrum has no moments; lower q or sigma_w, or use an activation with bounded slopes"
         )
 
 
 class Program:
-    """A group's program on arrays: values and derivatives along the sources."""
+    """A group's program on arrays: values and derivatives with respect to the sources."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -157,7 +158,7 @@ class Program:
         self.forms = self._forms()
 
     def _forms(self) -> Array:
-        """The linear forms of the sources that nonlinear operations read, (forms, sources)."""
+        """Linear forms of the sources that nonlinear operations read, (forms, sources)."""
         found: list[Array] = []
         values: list[tuple[Array, list[Array]]] = [(row, []) for row in np.eye(self.size)]
         for step in self.group.steps:
@@ -177,7 +178,7 @@ class Program:
         return np.array(found).reshape(len(found), self.size)
 
     def refuse_unknown(self, unknown: list[int]) -> None:
-        """Raise KcalcError if a nonlinear operation reads an input whose law is not known."""
+        """Raise a KcalcError if a nonlinear operation reads an input of unknown distribution."""
         if not unknown or not np.any(self.forms[:, unknown]):
             return
         reads = [np.eye(self.size)[j] for j in range(self.size)]
@@ -186,13 +187,13 @@ class Program:
             if step.kind in ("post", "prod") and touched:
                 raise KcalcError(
                     f"node {owner(step.node)!r} acts on the coordinates of the network's input, "
-                    'whose law is unknown; pass input_law="gaussian" if they are Gaussian, or put '
-                    "an Affine after the input"
+                    'whose distribution is unknown; pass input_law="gaussian" if they are '
+                    "Gaussian, or put an Affine after the input"
                 )
             reads.append(np.sum([np.abs(reads[read]) for read in step.reads], axis=0))
 
     def run(self, points: Array, keeps: Any = None, slopes: bool = True) -> tuple[Any, Any]:
-        """Values (n,) and derivatives (n, sources) of every source and step."""
+        """Return values (n,) and derivatives (n, sources) of every source and step."""
         values = [points[:, j] for j in range(self.size)]
         eye = np.eye(self.size)
         moves: list[Any] = [np.broadcast_to(eye[j], points.shape) for j in range(self.size)]
@@ -207,17 +208,17 @@ class Program:
         return values, moves
 
     def jacobian(self, points: Array, keeps: Any = None) -> Array:
-        """The local Jacobian (n, sinks, sources)."""
+        """Return the local Jacobian (n, sinks, sources)."""
         _, moves = self.run(points, keeps)
         shape = points.shape
         return np.stack([np.broadcast_to(moves[i], shape) for _, i in self.group.sinks], axis=1)
 
     def _at(self, points: Array, index: int) -> Array:
-        """One value of the program."""
+        """Return one value of the program."""
         return self.run(points, slopes=False)[0][index]
 
     def kinks(self, along: Callable[[Array], Array]) -> list[float]:
-        """The u in which an activation's argument crosses a kink on the line ``along(u)``."""
+        """Return the u at which an argument crosses a kink on the line ``along(u)``."""
         grid = np.linspace(-REACH, REACH, GRID)
         found: list[float] = []
         values, _ = self.run(along(grid), slopes=False)
@@ -234,7 +235,7 @@ class Program:
                         off[crossings + 1] - off[crossings]
                     )
                     left = np.abs(self._at(along(guess), read) - kink)
-                    if np.all(left <= 1e-14 * (1 + abs(kink))):  # it is linear
+                    if np.all(left <= 1e-14 * (1 + abs(kink))):  # the argument is linear in u
                         found += guess.tolist()
                         continue
                     for _ in range(52):
@@ -246,7 +247,7 @@ class Program:
 
 
 def _constants(step: Step, masks: Any) -> Any:
-    """The derivatives of a linear step by its inputs; None for other steps."""
+    """Return the derivatives of a linear step in its inputs; None for other steps."""
     if step.kind == "mix":
         return step.parameter
     if step.kind == "norm":
@@ -271,7 +272,7 @@ def _slopes(step: Step, inputs: list[Array]) -> list[Array]:
 
 
 def _basis(forms: Array) -> Array:
-    """Orthonormal rows that span the forms, the first one along the first form."""
+    """Return orthonormal rows that span the forms; the first row is along the first form."""
     basis: list[Array] = []
     for form in forms:
         size = np.linalg.norm(form)
@@ -289,7 +290,7 @@ def _basis(forms: Array) -> Array:
 
 
 def _nested(program: Program, directions: Array) -> tuple[Array, Array]:
-    """Points (n, 1 or 2) in the orthonormal coordinates, and probabilities."""
+    """Return points (n, 1 or 2) in the orthonormal coordinates, and their probabilities."""
     if len(directions) == 1:
         u, p = _line(program, lambda u: u[:, None] * directions[0])
         return u[:, None], p
@@ -318,7 +319,7 @@ def _line(
     nodes: int = NODES,
     resolved: float = RESOLVED,
 ) -> tuple[Array, Array]:
-    """Nodes and probabilities of a standard normal u, between the kinks on a line.
+    """Return nodes and probabilities of a standard normal u, between the kinks on a line.
 
     Panels are halved until the local Jacobian is a polynomial on each.
     """
@@ -354,7 +355,7 @@ def _line(
 
 
 def _last_rows(nodes: int) -> Array:
-    """Rows that map values at the nodes to the last two Legendre coefficients."""
+    """Return rows that map values at the nodes to the last two Legendre coefficients."""
     x, w = gauss_legendre(nodes)
     degrees = np.array([nodes - 2, nodes - 1])
     vander = np.polynomial.legendre.legvander(x, nodes - 1)[:, degrees]
@@ -362,12 +363,12 @@ def _last_rows(nodes: int) -> Array:
 
 
 def _count(sources: int) -> int:
-    """Number of quasi-random points for local Jacobians of this many sources."""
+    """Return the number of quasi-random points for local Jacobians of this many sources."""
     return 2 ** int(np.clip(math.log2(WORK / sources**3), FEWEST, MOST))
 
 
 def _quasi_random(normals: int, uniforms: int, count: int) -> tuple[Array, Array]:
-    """Quasi-random standard normals with their negatives, and uniform numbers, ``count`` rows."""
+    """Return ``count`` quasi-random standard normals (with their negatives) and uniforms."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 
@@ -377,7 +378,7 @@ def _quasi_random(normals: int, uniforms: int, count: int) -> tuple[Array, Array
 
 
 def _merged(values: Array, shares: Array) -> tuple[Array, Array, Array]:
-    """Equal Jacobians counted once; the third array marks those of whole panels of nodes."""
+    """Merge equal Jacobians; the third array marks those that fill whole panels of nodes."""
     flat = values.reshape(len(values), -1)
     size = np.abs(flat).max(initial=0.0)
     keys = np.round(flat / size, 13) + 0.0 if size > 0 and np.isfinite(size) else flat
@@ -389,9 +390,9 @@ def _merged(values: Array, shares: Array) -> tuple[Array, Array, Array]:
 
 
 def _far_sizes(program: Program, directions: Array) -> tuple[list[float], list[float]]:
-    """The largest and least entry of the local Jacobian far out, at increasing distances.
+    """Return the largest and smallest entry of the local Jacobian at increasing distances.
 
-    Along lines in all directions: along one form, and with others as usual.
+    The points lie on lines in all directions: along one form, with typical values of the others.
     """
     rng = np.random.default_rng(SEED)
     d = len(directions)

@@ -1,4 +1,4 @@
-"""Moments, edges, atoms and the density of s^2 over input channels, from the Dyson equation."""
+"""Moments, edges, atoms and density of s^2 over input channels, from the Dyson equation."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .groups import Grouped
 from .series import moments
 
 Array = Any
-SMALL = 1e-3  # psi at which the real branch starts
+SMALL = 1e-3  # psi at the start of the real branch
 FACTOR = 1.4
 LARGEST_PSI = 1e7
-SHELF = 0.5  # imaginary over real part of z, from which the real axis is approached
+SHELF = 0.5  # Im z / Re z of the points from which the real axis is approached
 LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
-ROUNDED = 1e-7  # relative steps of Newton's method that no longer shrink
-NO_DENSITY = 1e-7  # Im psi below it is rounding
+ROUNDED = 1e-7  # relative size of Newton steps that no longer shrink
+NO_DENSITY = 1e-7  # smaller values of Im psi are rounding errors
 FLOOR = 1e-6
-SCANNED = 160  # points at which atoms are sought
-LIGHT = 2e-3  # mass of the lightest
-FAR = 50.0  # means up to which an unbounded law is searched
+SCANNED = 160  # number of points in the search for atoms
+LIGHT = 2e-3  # mass of the lightest atom
+FAR = 50.0  # an unbounded law is searched up to this multiple of the mean
 STRIDE = 10.0
-POWER = 0.9  # ratio of logarithmic slopes above which a decay is that of a power
-LOWEST = 280.0  # of the logarithm of -t, over its start
+POWER = 0.9  # ratio of logarithmic slopes above which a decay is a power law
+LOWEST = 280.0  # largest increase of log(-t)
 
 
 @dataclass(frozen=True)
 class Edge:
     """The end z of a spectrum, in s^2.
 
-    ``curvature``: z'' by psi, with which the density is a square root; 0 at an atom.
-    ``mass``: that of the atom at the edge.
+    ``curvature`` is z'' with respect to psi, which makes the density a square root; it is 0 at an
+    atom. ``mass`` is the mass of the atom at the edge.
     """
 
     z: float
@@ -62,28 +62,29 @@ def _bordered(jacobian: Array, moved: Array, by_y: Array, by_t: Any) -> Array:
     return np.real(np.concatenate(rows))
 
 
-TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, of real matrices
+TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, for real matrices
 
 
 def finite_width(edge: Edge, n: int) -> tuple[float, float]:
-    """Mean and standard deviation of the largest s for n input channels."""
+    """Return mean and standard deviation of the largest s for n input channels."""
     root = math.sqrt(edge.z)
-    if edge.curvature <= 0:  # an atom
+    if edge.curvature <= 0:  # the edge is an atom
         return root, 0.0
     c = math.sqrt(2 / edge.curvature) / (math.pi * edge.z)
     unit = (math.pi * c * n) ** (-2 / 3)
     mean, std = edge.z + TRACY_WIDOM[0] * unit, math.sqrt(TRACY_WIDOM[1]) * unit
     if mean <= std:
-        raise KcalcError(f"width = {n} is too small for the law of the edge of the spectrum")
+        raise KcalcError(f"width = {n} is too small for the edge statistics; use a larger width")
     root = math.sqrt(mean)
     return root - std**2 / (8 * root**3), std / (2 * root)
 
 
 class Law:
-    """The law of s^2 of a network with given laws of slopes.
+    """The law of s^2 of a network, given the distributions of its slopes.
 
-    ``bounded``: whether the slopes are; ``vanishing``: whether slopes come close to 0 in a group
-    that all of the Jacobian passes; ``lost``: the share of singular values that are 0, if known.
+    ``bounded`` states whether the slopes are bounded. ``vanishing`` states whether slopes come
+    close to 0 in a group that the whole Jacobian passes through. ``lost`` is the fraction of
+    singular values that are 0, if known.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Law:
     # -- the real branch ---------------------------------------------------------------------------
 
     def _at_psi(self, psi: float, y: Array, t: float) -> tuple[Array, float, Array, float]:
-        """(y, t, dy / dpsi, dt / dpsi) at a real psi, by Newton's method."""
+        """Return (y, t, dy / dpsi, dt / dpsi) at a real psi, by Newton's method."""
         equation = self.equation
         last = math.inf
         for _ in range(40):
@@ -144,7 +145,7 @@ class Law:
         return self._end(SMALL, 0.0, self._at_psi(SMALL, y, SMALL / self.mean))
 
     def _end(self, psi: float, base: float, found: tuple[Array, float, Array, float]) -> Edge:
-        """The end of the real branch from psi, away from ``base``: a fold, or an atom."""
+        """Return the end of the real branch from psi, away from ``base``: a fold, or an atom."""
         ratio = FACTOR
         while found[3] > 0 and abs(psi) < LARGEST_PSI:
             y, t, dy, dt = found
@@ -164,7 +165,7 @@ class Law:
         return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
 
     def _fold(self, low: tuple[float, Any], high: tuple[float, Any]) -> Edge:
-        """The edge at which dt / dpsi changes its sign between two points of the branch."""
+        """Return the edge at which dt / dpsi changes sign between two points of the branch."""
 
         def at(psi: float) -> tuple[Array, float, Array, float]:
             start, (y, t, dy, dt) = min((low, high), key=lambda one: abs(one[0] - psi))
@@ -189,7 +190,7 @@ class Law:
 
     @cached_property
     def _below(self) -> tuple[Array, list[Array]]:
-        """(log tau, 1 + psi) and solutions at t = -tau: 1 + psi = E 1 / (1 + tau s^2)."""
+        """Return (log tau, 1 + psi) and solutions at t = -tau: 1 + psi = E 1 / (1 + tau s^2)."""
         equation = self.equation
         first = equation.origin.x.real
         alive = first > 0
@@ -205,7 +206,7 @@ class Law:
             there = self._negative(here + slope * (stop - u), stop, alive)
             if there is None or np.abs(there - here - slope * (stop - u)).max(initial=0) > 1:
                 step /= 2
-                if step < 1e-3:  # rounding errors
+                if step < 1e-3:  # limited by rounding errors
                     break
                 continue
             slope, here, u, step = (there - here) / (stop - u), there, stop, min(1.6 * step, STRIDE)
@@ -216,7 +217,7 @@ class Law:
         return np.array(points), found
 
     def _negative(self, v: Array, u: float, alive: Array) -> Array | None:
-        """The logarithm of the solution at t = -exp(u), by Newton's method; None if it fails."""
+        """Return the log of the solution at t = -exp(u) by Newton's method, or None if it fails."""
         t, last = -math.exp(u), math.inf
         with np.errstate(all="ignore"):
             for _ in range(2 * STEPS):
@@ -232,7 +233,7 @@ class Law:
                     return None
                 v = v - np.clip(move, -3, 3)
                 size = np.abs(move).max(initial=0)
-                if size < 1e-11 or (size < 1e-6 and size > last / 2):  # rounding errors
+                if size < 1e-11 or (size < 1e-6 and size > last / 2):  # limited by rounding errors
                     return v
                 last = size
         return None
@@ -244,7 +245,7 @@ class Law:
 
     @cached_property
     def zero_mass(self) -> float:
-        """The share of singular values that are 0: the limit of 1 + psi."""
+        """Fraction of singular values that are 0: the limit of 1 + psi."""
         if self.lost is not None:
             return self.lost
         u, value = self._below[0].T
@@ -288,7 +289,7 @@ class Law:
         return self._scanned_edge()
 
     def _lower_edge(self, x: float, inverse: float) -> Edge:
-        """The end of the gap at 0, in which 1 + psi is about -x E s^-2, from near a point x."""
+        """Return the end of the gap at 0, in which 1 + psi is about -x E s^-2, from x near it."""
         shelf = None
         for _ in range(8):
             try:
@@ -300,13 +301,13 @@ class Law:
                     and 0.98 < level.real / x / inverse < 4
                 ):
                     return self._continued(found)
-            except KcalcError:  # at an edge
+            except KcalcError:  # x is at an edge
                 pass
             x /= 3
         return self._scanned_edge()
 
     def _scanned_edge(self) -> Edge:
-        """The end of the gap at 0, sought from above: in it 1 + psi is proportional to z at 0."""
+        """Search the end of the gap at 0 from above; there, 1 + psi is proportional to z near 0."""
         x, shelf, before = self.mean / 8, None, 0.0
         for _ in range(30):
             x /= 2
@@ -327,25 +328,25 @@ class Law:
         return Edge(math.nan, 0.0, 0.0)
 
     def _continued(self, gap: Solution) -> Edge:
-        """The end of a gap, from a solution inside it, by the fold of the real branch."""
+        """Return the end of a gap, from a solution inside it: the fold of the real branch."""
         y, t, psi = gap.x.real, float(np.real(gap.t)), float(gap.psi.real)
         return self._end(psi, -1.0, self._at_psi(psi, y, t))
 
     # -- the density -------------------------------------------------------------------------------
 
     def _from_above(self, x: float, shelf: Solution | None = None) -> Solution:
-        """The solution at x (1 + i SHELF), from that at another point or from z = infinity."""
+        """Return the solution at x (1 + i SHELF), from another point or from z = infinity."""
         return self.equation.path(shelf or self.equation.origin, 1 / (x * (1 + 1j * SHELF)))
 
     def _on_axis(self, x: float, shelf: Solution) -> Solution:
-        """The solution next to the real axis, and on it where that is regular."""
+        """Return the solution near the real axis, or on the axis if it is regular there."""
         found = shelf
         for eta in LADDER[1:]:
             found = self.equation.path(found, 1 / (x * (1 + 1j * eta)))
         return self._landed(x, found)
 
     def _landed(self, x: float, near: Solution) -> Solution:
-        """The solution on the real axis, if Newton's method reaches it in the right half-plane."""
+        """Return the solution on the real axis, if Newton's method reaches it there."""
         eta = LADDER[-1]
         found = near
         while eta > 1e-10:
@@ -371,9 +372,10 @@ class Law:
         return None if wrong or found.psi.imag > 1e-9 * (1 + abs(found.psi)) else found
 
     def poles(self) -> list[tuple[float, float]]:
-        """[(s^2 > 0, mass)] of atoms between the ends of the support.
+        """Return [(s^2 > 0, mass)] of atoms between the ends of the support.
 
-        Close above the real axis -Im G eta is the mass at an atom, and falls with eta elsewhere.
+        At a small distance eta above the real axis, -eta Im G equals the mass at an atom; elsewhere
+        it decreases with eta.
         """
         top = self.top.z if self.bounded else FAR * self.mean
         low = max(top * 1e-4, 0.0 if math.isnan(self.bottom.z) else self.bottom.z)
@@ -394,7 +396,7 @@ class Law:
         return found
 
     def _pole(self, x: float, width: float, near: Solution) -> tuple[float, float] | None:
-        """The atom next to x, by Newton's method for the zero of 1 / G on the way to the axis."""
+        """Find the atom next to x: the zero of 1 / G, by Newton's method towards the real axis."""
         masses: list[float] = []
         for _ in range(12):
             z, slope = 1 / near.t, _slope(self.equation, near)
@@ -414,7 +416,7 @@ class Law:
         return x, masses[-1]
 
     def density(self, points: Array) -> Array:
-        """The density of s^2 without atoms, at points > 0."""
+        """Density of s^2 without its atoms, at points > 0."""
         order = np.argsort(points)[::-1]
         out = np.zeros(points.size)
         shelf: Solution | None = None

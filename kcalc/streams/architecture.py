@@ -1,4 +1,4 @@
-"""The builder of networks with several residual streams."""
+"""Build networks with several residual streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..network.network import Network, Step
 from .levels import label
 
 Node = Hashable
-Stream = dict[Node, Any]  # {node: its weight}; empty for a stream that is 0
+Stream = dict[Node, Any]  # {node: weight}; empty if the stream is zero
 READOUTS: dict[str, Callable[[int], list[Any]]] = {
     "sum": lambda n: [1] * n,
     "mean": lambda n: [1 / n] * n,
@@ -35,11 +35,12 @@ def hyper_connected(
     expand: Any = None,
     readout: Any = None,
 ) -> Network:
-    """A network of several residual streams, with hyper-connections at fixed gates.
+    """Build a network with several residual streams and fixed hyper-connection gates.
 
-    With n streams X_j, sub-layer l computes ``X_i' = sum_j H_ij X_j + p_i F(sum_j h_j X_j)``. Its
-    branch F has weights of its own. Gates that depend on the input (dynamic hyper-connections) do
-    not self-average at any width; give the numbers with which they start.
+    With n streams X_j, sub-layer l computes ``X_i' = sum_j H_ij X_j + p_i F(sum_j h_j X_j)``. Every
+    sub-layer has its own copy of the branch F, with its own weights. Gates that depend on the input
+    (dynamic hyper-connections) do not self-average at any width; pass their values at
+    initialisation instead.
 
     Parameters
     ----------
@@ -50,16 +51,17 @@ def hyper_connected(
     depth
         Number of sub-layers.
     h_res
-        The matrix H, shape (n, n): ``h_res[i, j]`` is the weight to stream i from stream j.
-        :func:`kcalc.sinkhorn` makes one from logits.
+        The matrix H, shape (n, n): ``h_res[i, j]`` is the weight from stream j to stream i.
+        :func:`kcalc.sinkhorn` builds such a matrix from logits.
     h_pre, h_post
-        The read vector h and the write vector p, shape (n,).
-        Each of the three may be a function of the sub-layer 0 ... depth - 1. Entries are numbers or
-        SymPy expressions.
+        The read vector h and the write vector p, shape (n,). ``h_res``, ``h_pre`` and ``h_post``
+        may also be functions of the sub-layer index 0 ... depth - 1. Entries are numbers or SymPy
+        expressions.
     expand
-        Weights with which the input is copied to the streams, shape (n,); ones by default.
+        Weights of the input in the initial streams, shape (n,). The default is all ones.
     readout
-        "sum", "mean" or n weights for one output; None for the outputs "stream_1" ... "stream_n".
+        "sum", "mean" or n weights, which combine the streams into one output. With None, the
+        streams are the outputs "stream_1" ... "stream_n".
 
     Returns
     -------
@@ -71,7 +73,7 @@ def hyper_connected(
     Raises
     ------
     KcalcError
-        If a shape does not fit, a row of ``h_res`` is 0 throughout, a branch reads nothing, or the
+        If a shape does not fit, a row of ``h_res`` is all zeros, a branch reads only zeros, or the
         branch does not end in an Affine.
 
     Notes
@@ -121,7 +123,7 @@ def hyper_connected(
 
 
 def _read_by(outputs: Sequence[Node], steps: list[Step]) -> list[Step]:
-    """The steps that that the outputs depend on; a readout may leave streams out."""
+    """Return the steps that the outputs depend on; a readout may omit streams."""
     needed, kept = set(outputs), []
     for step in reversed(steps):
         if step[0] in needed:
@@ -139,7 +141,7 @@ def _sub_layer(
     write: list[Any],
     names: Sequence[str],
 ) -> list[Stream]:
-    """The streams after one sub-layer, each a node of its own."""
+    """Return the streams after one sub-layer, one node per stream."""
     inside = builder.append(branch, _node(builder, _combined(state, read), "a branch"))
     after = []
     for row, weight, name in zip(mixing, write, names, strict=True):
@@ -158,7 +160,7 @@ def _added(first: Stream, second: Stream) -> Stream:
 
 
 def _combined(state: Iterable[Stream], weights: Iterable[Any]) -> Stream:
-    """The sum of streams times weights."""
+    """Return the weighted sum of streams."""
     total: Stream = {}
     for stream, weight in zip(state, weights, strict=True):
         total = _added(total, _scaled(stream, weight))
@@ -170,7 +172,7 @@ def _summed(builder: Builder, stream: Stream, name: str | None = None) -> Node:
 
 
 def _node(builder: Builder, stream: Stream, what: str) -> Node:
-    """The node of a stream, a sum if it is no single node."""
+    """Return the node of a stream; add a Sum unless the stream already is a single node."""
     if not stream:
         raise KcalcError(f"{what} reads only weights of 0; give a stream that is not 0 a weight")
     if list(stream.values()) == [1]:
@@ -179,11 +181,11 @@ def _node(builder: Builder, stream: Stream, what: str) -> Node:
 
 
 def _check_branch(branch: Any) -> None:
-    """Raises: KcalcError for a branch that does not end in new weights."""
+    """Raise a KcalcError if the branch does not end in an Affine with new weights."""
     network = chain(branch)
     made = {node: (op, reads) for node, op, reads in network.operations}
     ends = [network.outputs[0]]
-    while ends:  # the last weights, also of the addends of a mixture of experts
+    while ends:  # follow both inputs of a mixture of experts
         op, reads = made[ends.pop()]
         if op is None or isinstance(op, P.Mix):
             ends.extend(reads)
@@ -218,8 +220,8 @@ def _matrix(given: Any, n: int, layer: int) -> list[list[Any]]:
     for i, row in enumerate(rows):
         if all(value == 0 for value in row):
             raise KcalcError(
-                f"row {i} of {what} is 0 throughout, so stream {i + 1} forgets all streams; give "
-                f"it a weight"
+                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; give the row "
+                "a nonzero weight"
             )
     return rows
 

@@ -1,4 +1,4 @@
-"""The streams of a network: which nodes they are after each sub-layer."""
+"""Find the residual streams of a network after each sub-layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LABEL = re.compile(r"stream_(\d+)_(\d+)")
 
 
 def label(stream: int, level: int) -> str:
-    """The label of a stream, counted from 1, after ``level`` sub-layers."""
+    """Return the label of a stream (counted from 1) after ``level`` sub-layers."""
     return f"stream_{stream}_{level}"
 
 
 def levels_of(network: Network) -> list[Level] | None:
-    """The streams before the first sub-layer and after each; None without several streams."""
+    """Return the streams before the first sub-layer and after each; None for a single stream."""
     found: dict[int, dict[int, Node]] = {}
     for node in network:
         match = LABEL.fullmatch(str(node))
@@ -36,7 +36,7 @@ def levels_of(network: Network) -> list[Level] | None:
 
 
 def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combination]:
-    """{node: its weights on the latest streams and on other feature maps, which it adds up}."""
+    """Express each node as {stream or other feature map: weight}, with the latest streams."""
     kept, found = {node for level in levels for node in level}, dict[Node, Combination]()
     for node, layer, parents in network.steps():
         found[node] = _combined(node, layer, [found[p] for p in parents])
@@ -46,7 +46,7 @@ def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combin
 
 
 def after_levels(network: Network, levels: Sequence[Level]) -> Mapping[Node, Combination]:
-    """{stream: its weights on the streams before it and on branches}."""
+    """Express each stream as {previous stream or branch: weight}."""
     before = {node for level in levels for node in level}
     linear, found = combinations(network, levels), {}
     for node in before:

@@ -22,7 +22,7 @@ from .levels import Level, after_levels, levels_of
 
 Node = Hashable
 Array = np.ndarray
-GUARD = 30  # decimal digits beyond those that a product of matrices can lose
+GUARD = 30  # extra decimal digits beyond those that a product of matrices can lose
 
 
 def stream_profile(
@@ -33,9 +33,10 @@ def stream_profile(
     output: Node | None,
     backward: bool,
 ) -> dict[str, Any] | None:
-    """The columns of a :class:`kcalc.DepthProfile`, a row per sub-layer; None for one stream.
+    """Return the columns of a :class:`kcalc.DepthProfile`, or None for a single stream.
 
-    ``cosines``: shape () or (cosines,). ``options``: arguments about tokens.
+    There is one row per sub-layer. ``cosines`` has shape () or (cosines,); ``options`` holds the
+    arguments about tokens.
     """
     levels = levels_of(network)
     if levels is None:
@@ -80,7 +81,7 @@ def stream_profile(
 
 
 def with_means(network: Network, levels: Sequence[Level]) -> tuple[Network, Level]:
-    """The network with the means of the streams after all sub-layers as outputs, and these."""
+    """Add the mean of the streams after each sub-layer as an output; also return these nodes."""
     taken, steps, means = set(network), list(network.steps()), []
     for number, level in enumerate(levels):
         name = f"mean_{number}"
@@ -99,7 +100,7 @@ def _gradients(
     output: Node | None,
     options: Mapping[str, Any],
 ) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """(squared gradients at all streams together, at each, notes)."""
+    """Squared gradients at all streams jointly and at each stream, and the notes."""
     chosen = chosen_output(network, output)
     found = gradients(network, q, chosen, **options)
     own = np.array([[found.nodes[node] for node in level] for level in levels])
@@ -108,13 +109,13 @@ def _gradients(
 
 
 def _first(value: Any, *names: str) -> float:
-    """The first attribute that a value has, as one number; nan without any."""
+    """Return the first named attribute that the value has, as a float; nan if it has none."""
     found = next((getattr(value, n) for n in names if getattr(value, n, None) is not None), np.nan)
     return float(np.ravel(found)[0])
 
 
 def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
-    """The mean square that the branches of a sub-layer add to the mean of the streams."""
+    """Mean square that the branches of each sub-layer add to the mean of the streams."""
     made, found = after_levels(network, levels), [np.nan]
     for before, level in pairwise(levels):
         added: dict[Node, float] = {}
@@ -127,7 +128,7 @@ def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
 
 
 def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
-    """The matrix H of each sub-layer: [i, j] to stream i from stream j before it."""
+    """Return the matrix H of each sub-layer; ``H[i, j]`` weights stream j in stream i."""
     made = after_levels(network, levels)
     return [
         np.array([[float(made[node].get(old, 0)) for old in before] for node in level])
@@ -136,11 +137,11 @@ def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
 
 
 def forgetting_rate(matrices: Sequence[Array]) -> float | None:
-    """The rate lambda_2 per sub-layer at which streams forget their differences.
+    """Return the factor lambda_2 per sub-layer by which differences between streams shrink.
 
-    It is the second largest modulus of the eigenvalues of the product of all matrices H, to the
-    power of one over their number: of H itself if all are equal. The digits of the computation
-    exceed those that the product can lose.
+    It is the second largest eigenvalue modulus of the product of the L matrices H, to the power
+    1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The working
+    precision exceeds the digits that the product can lose.
     """
     if not matrices or len(matrices[0]) < 2:
         return None
@@ -157,7 +158,7 @@ def forgetting_rate(matrices: Sequence[Array]) -> float | None:
 
 
 def half_life(rate: float | None) -> float | None:
-    """The number of sub-layers after which differences of streams are halved."""
+    """Return the number of sub-layers that halve the differences between streams."""
     if rate is None:
         return None
     if rate >= 1:

@@ -1,4 +1,4 @@
-"""Nearly doubly stochastic matrices from logits, as in manifold-constrained hyper-connections."""
+"""Nearly doubly stochastic matrices for manifold-constrained hyper-connections."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ AXES = {"column": 0, "row": 1}
 def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 0.0) -> Array:
     """Divide ``exp(logits)`` by its row sums and column sums in turn.
 
-    If the last division is by column sums, the columns sum to 1, and mixing streams with the matrix
-    conserves their mean. If it is by row sums, equal streams stay equal. The other sums approach 1
-    by a factor of lambda_2^2 per iteration, with lambda_2 the second singular value of the limit,
-    so a few iterations leave matrices near the identity far from doubly stochastic.
+    If the last division is by column sums, the columns sum to 1, so mixing streams with the matrix
+    preserves their mean. If it is by row sums, the rows sum to 1, so equal streams stay equal. Per
+    iteration, the other sums approach 1 by a factor of lambda_2^2, where lambda_2 is the second
+    singular value of the limit. A matrix near the identity therefore stays far from doubly
+    stochastic after a few iterations.
 
     Parameters
     ----------
     logits
-        Square matrix of finite numbers, or -inf where an entry is 0.
+        Square matrix of finite numbers; use -inf for a zero entry of ``exp(logits)``.
     iterations
         Number of pairs of divisions; 0 returns ``exp(logits)``.
     last
         "row" (each iteration divides by column sums, then by row sums) or "column".
     eps
-        Number that is added to every sum before a division.
+        Number added to every sum before the division.
 
     Returns
     -------
@@ -43,8 +44,8 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     Raises
     ------
     KcalcError
-        If the matrix is not square, has an entry that is NaN or +inf, or has a row or column that
-        is -inf throughout.
+        If the matrix is not square, has an entry that is NaN or +inf, or has a row or column with
+        only -inf.
 
     Notes
     -----
@@ -66,10 +67,10 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     eps = number_within(eps, "eps", lambda e: e >= 0, f"eps must be >= 0, got {glimpse(eps)}")
     if count == 0 and matrix.max() > LARGEST:
         raise KcalcError(
-            f"exp of the logit {matrix.max():g} overflows; subtract a number from all logits"
+            f"exp of the logit {matrix.max():g} overflows; subtract a constant from all logits"
         )
     floor = np.log(eps) if eps > 0 else -np.inf
-    for _ in range(count):  # of logarithms, because exp of a logit may overflow
+    for _ in range(count):  # work with logarithms, because exp of a logit may overflow
         for along in (1 - axis, axis):
             sums = logsumexp(matrix, axis=along, keepdims=True)
             matrix = matrix - np.logaddexp(sums, floor)
@@ -77,7 +78,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
 
 
 def _logits(given: Any) -> Array:
-    """A square matrix of numbers below inf, without rows or columns of -inf."""
+    """Check that the logits form a square matrix below +inf with no row or column of -inf."""
     try:
         matrix = np.asarray(given, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -92,7 +93,7 @@ def _logits(given: Any) -> Array:
         empty = np.flatnonzero((matrix == -np.inf).all(axis=axis))
         if len(empty):
             raise KcalcError(
-                f"{name} {empty[0]} of the logits is -inf throughout, so its sum is 0; give it a "
-                f"finite logit"
+                f"{name} {empty[0]} of the logits contains only -inf, so its sum is 0; give it a "
+                "finite logit"
             )
     return matrix

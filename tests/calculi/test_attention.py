@@ -436,7 +436,7 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"normaliser": "relu", "identity": 1}, "identity applies only to softmax"),
     ({"sink": True, "centre": 1}, "cannot be combined"),
     ({"wide": True, "rotary": 1e4, "key_width": 4}, "use wide=None"),
-    ({"wide": False}, "needs key_width >= 4"),
+    ({"wide": False}, "and key_width >= 4"),
     ({"scale": -1, "key_width": 3}, "must be > 0"),
     ({"dropout": 1}, r"\[0, 1\)"),
     ({"relative": (1, 8)}, r"must be \(sigma, buckets, furthest\)"),

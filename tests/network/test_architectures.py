@@ -40,7 +40,7 @@ def test_chain_puts_an_input_in_front_and_composes_networks() -> None:
         (lambda: kc.chain(), "at least one"),
         (lambda: kc.chain(L.Affine), "pass an instance"),
         (lambda: kc.chain(L.Affine(), L.Input()), "beginning"),
-        (lambda: kc.chain(L.Input()), "only an Input"),
+        (lambda: kc.chain(L.Input()), "more than an Input"),
         (lambda: kc.repeat(L.Affine(), 0), ">= 1"),
         (lambda: kc.repeat(L.Affine(), 2.0), ">= 1"),
         (lambda: kc.residual(L.Affine(), shortcut_weight=1.2), "\\[0, 1\\]"),

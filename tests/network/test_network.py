@@ -431,6 +431,6 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
 def test_pieces_of_several_outputs_are_not_put_into_chains():
     piece = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
     with pytest.raises(
-        kc.GraphError, match="a piece needs one input and one output, but this one has 1 and 2"
+        kc.GraphError, match="a piece needs one input and one output, but this piece has 1 and 2"
     ):
         kc.chain(L.Affine(), piece)

@@ -145,7 +145,10 @@ def test_rescaled_rows_keep_q():
         (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target has 2"),
         (lambda: tm.preserving(2 * np.eye(3), np.eye(3)), r"ones on its diagonal .* \(0, 0\) is 2"),
         (lambda: tm.preserving([[1, 0.5], [0.4, 1]], np.eye(2)), r"symmetric, but entry \(0, 1\)"),
-        (lambda: tm.preserving(np.ones((2, 2)), np.eye(2)), "positive definite.*least eigenvalue"),
+        (
+            lambda: tm.preserving(np.ones((2, 2)), np.eye(2)),
+            "positive definite.*smallest eigenvalue",
+        ),
         (lambda: tm.preserving([[1, 2], [2, 1]], np.eye(2)), "positive definite"),
         (lambda: tm.preserving(np.ones((2, 3)), np.eye(2)), "square"),
         (lambda: tm.preserving("ab", np.eye(2)), "two-dim"),

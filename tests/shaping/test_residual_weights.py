@@ -394,7 +394,7 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
         residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)
     with pytest.raises(kc.UnreachableTarget, match="for all weights"):
         residual_weights(net, "relu", "slope", slope=2)
-    with refused("depth lowers slopes"):
+    with refused("slopes decrease with depth"):
         residual_weights(net, "softplus", "slope", slope=2)
 
 

@@ -128,7 +128,7 @@ def test_both_signs_of_the_mean_are_found() -> None:
         ("selu", {}, r"kink at 0.*infinite"),
         ("hard_swish", {"tau": 0.3}, "kink at -3, 3"),
         ("square", {}, "positively homogeneous"),
-        ("tanh", {"eta": 0.9}, "relu and leaky_relu only"),
+        ("tanh", {"eta": 0.9}, "only relu and leaky_relu"),
         ("tanh", {"eta": 0.9, "tau": 0.3}, "mutually exclusive"),
         ("relu", {"eta": 1.0}, "between 0 and 1"),
         ("relu", {"eta": -0.2}, "between 0 and 1"),

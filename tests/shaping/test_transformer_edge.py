@@ -323,5 +323,5 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     s, t = (kc.shape(net, method="edge", tokens=8, growth=2) for net in (plain, narrow))
     told = [a for a in t.assumptions if a not in s.assumptions and a.kind == "heuristic"]
     assert [a.text for a in told] == [
-        "its queries and keys use wide=False, but the constants are for wide ones"
+        "its queries and keys use wide=False, but the constants assume wide queries and keys"
     ]

@@ -1,7 +1,8 @@
 """Builders of architectures.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise. None
-hides a gain. Optional parts of kcalc add more builders, which are imported on first use.
+All builders use ``sigma_w = 1`` and leave gains to the activations unless the docstring says
+otherwise. No gain is hidden. Optional parts of kcalc add more builders, which are imported on first
+use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builders of modern networks.
 
-Gated MLPs, ConvNeXt-like stacks, transformers as token mixing at initialisation.
+They are gated MLPs, ConvNeXt-like stacks, and transformers with fixed token mixing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def gated_mlp(
     features: int | None = None,
     hidden: int | None = None,
 ) -> Network:
-    """A network of gated residual blocks.
+    """Build a network of gated residual blocks.
 
-    It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the
+    It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)``, where h is the
     normalised input, and a readout Affine.
 
-    A gate adds the slopes of its factors. With B blocks the slope at c = 1 is therefore ``(1 + (1 -
-    w^2) psi)^B`` with psi = C'(1) of the activation; ``shortcut_weight = sqrt(B/(B + 1))`` keeps it
-    below e^psi.
+    A gate adds the slopes of its factors. With B blocks, the slope at c = 1 is therefore ``(1 + (1
+    - w^2) psi)^B``, where psi = C'(1) of the activation. ``shortcut_weight = sqrt(B/(B + 1))``
+    keeps it below e^psi.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ def gated_mlp(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     shortcut_weight
-        The amplitude of the identity in normalised sums; None gives plain sums.
+        The amplitude of the identity in normalised sums; None uses plain sums.
     norm
         None, "rms" or "layer", applied before every branch and before the readout.
     features
         The width of layers that do not specify one, or {node: width}.
     hidden
-        The width inside a branch, by default ``features``.
+        The width inside a branch; by default ``features``.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def gated_mlp(
     Raises
     ------
     KcalcError
-        For an unknown norm, or if ``blocks`` is not a positive integer.
+        If the norm is unknown, or ``blocks`` is not a positive integer.
 
     References
     ----------
@@ -99,13 +99,14 @@ def convnext(
     image_shape: tuple[int, int] | None = (224, 224),
     patch: int = 16,
 ) -> Network:
-    """ConvNeXt at a single resolution.
+    """Build a ConvNeXt at a single resolution.
 
-    Layers: patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
+    Its layers are the patches, ``blocks`` residual blocks, a global mean, a LayerNorm and a
+    readout.
 
-    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion *
+    A branch is a depthwise ``kernel x kernel`` convolution, a LayerNorm, an Affine to ``expansion *
     features`` channels, the activation, and an Affine back. A depthwise convolution reads one
-    channel, so its output is not Gaussian; the LayerNorm and dense Affine after it restore a
+    channel, so its output is not Gaussian. The LayerNorm and dense Affine after it restore a
     Gaussian feature map.
 
     LayerScale is omitted. A patch of even size has no centre tap, so Delta initialisation does not
@@ -118,19 +119,19 @@ def convnext(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     shortcut_weight
-        As in :func:`gated_mlp`; None gives plain sums.
+        As in :func:`gated_mlp`; None uses plain sums.
     features
-        The number of channels of the stream.
+        The number of channels of the residual stream.
     kernel
-        The side of the depthwise kernel.
+        The kernel side of the depthwise convolution.
     expansion
-        The factor of the channels inside a branch.
+        The number of channels inside a branch, divided by ``features``.
     classes
         The number of outputs.
     image_shape
         (height, width) of the images.
     patch
-        The side of a patch, in pixels.
+        The side of a patch in pixels.
 
     Returns
     -------
@@ -140,7 +141,7 @@ def convnext(
     Raises
     ------
     KcalcError
-        Unless all sizes are integers >= 1.
+        If a size is not an integer >= 1.
 
     References
     ----------
@@ -179,13 +180,13 @@ def transformer(
     features: int | None = None,
     hidden: int | None = None,
 ) -> Network:
-    """A transformer at initialisation, with a fixed ``TokenMix`` as its attention.
+    """Build a transformer at initialisation, with a fixed ``TokenMix`` as its attention.
 
-    Layers: an Affine (embedding), ``blocks`` blocks, a readout Affine.
+    Its layers are an Affine (embedding), ``blocks`` blocks and a readout Affine.
 
     A block consists of attention (Affine for values, TokenMix, Affine for the output) and an MLP
-    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each reads a ``norm``
-    and has a shortcut of amplitude ``shortcut_weight``.
+    (Affine, activation, Affine, or with ``gated`` the MLP of :func:`gated_mlp`). Each of them reads
+    a ``norm`` and has a shortcut of amplitude ``shortcut_weight``.
 
     Parameters
     ----------
@@ -199,7 +200,7 @@ def transformer(
     gated
         Whether the MLP is gated.
     shortcut_weight
-        The amplitude of the shortcut; 0 removes it, None gives a plain sum.
+        The amplitude of the shortcut; 0 removes it, and None uses a plain sum.
     norm
         None, "rms" or "layer".
     features
@@ -215,7 +216,7 @@ def transformer(
     Raises
     ------
     KcalcError
-        Unless ``mixing`` is one matrix or ``blocks`` matrices.
+        If ``mixing`` is neither a single matrix nor a list of ``blocks`` matrices.
 
     References
     ----------
@@ -251,8 +252,8 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
     if isinstance(mixing, list | tuple) and len(mixing) and _is_matrix(mixing[0]):
         if len(mixing) != blocks:
             raise KcalcError(
-                f"mixing has {len(mixing)} matrices for {blocks} blocks; give one for each, or a "
-                f"single one"
+                f"mixing has {len(mixing)} matrices for {blocks} blocks; give one matrix per "
+                "block, or a single matrix"
             )
         return mixing
     return [mixing] * blocks
@@ -261,7 +262,7 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
 def _is_matrix(value: Any) -> bool:
     try:
         return np.ndim(value) == 2
-    except ValueError:  # rows of several lengths, which TokenMix rejects
+    except ValueError:  # rows of different lengths, which TokenMix rejects
         return False
 
 

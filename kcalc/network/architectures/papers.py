@@ -1,8 +1,8 @@
 """Builders of the architectures in the source papers.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise. None
-hides a gain. ``sigma_w`` and ``sigma_b`` apply to all Affine layers: Var W = sigma_w^2/fan_in, Var
-b = sigma_b^2.
+All builders use ``sigma_w = 1`` and leave gains to the activations unless the docstring says
+otherwise. No gain is hidden. ``sigma_w`` and ``sigma_b`` apply to all Affine layers: Var W =
+sigma_w^2/fan_in and Var b = sigma_b^2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _depth(value: Any, least: int = 1, name: str = "depth") -> int:
 
 def _stages(depth: Any) -> tuple[int, ...]:
     if _depth(depth) not in STAGES:
-        raise unknown("ResNet depth (each depth needs known block counts)", depth, map(str, STAGES))
+        raise unknown("ResNet depth (only depths with known block counts)", depth, map(str, STAGES))
     return STAGES[depth]
 
 
@@ -42,7 +42,7 @@ def vanilla(
     readout: bool = True,
     sigma_b: Any = 0,
 ) -> Network:
-    """``depth`` combined layers (Affine, then activation), then a readout Affine if ``readout``.
+    """Build ``depth`` combined layers (Affine, activation) and an optional readout Affine.
 
     All Affine layers, including the readout, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
 
@@ -55,7 +55,7 @@ def vanilla(
     features
         The width of layers that do not specify one, or {node: width}.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     readout
         Whether an Affine layer ends the network.
     sigma_b
@@ -69,7 +69,7 @@ def vanilla(
     """
     if getattr(depth, "free_symbols", None):
         raise KcalcError(
-            f"a graph needs an integer number of layers, and {depth} is a symbol: see "
+            f"a graph needs an integer number of layers, but {depth} is a symbol; use "
             f"kc.vanilla_maps(activation, {depth})"
         )
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
@@ -90,9 +90,9 @@ def rescaled_resnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """An Affine, then ``blocks`` residual blocks with identity shortcuts and normalised sums.
+    """Build an Affine and ``blocks`` residual blocks with identity shortcuts and normalised sums.
 
-    A branch is ``branch_depth`` times (activation, Affine).
+    A branch consists of ``branch_depth`` pairs (activation, Affine).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def rescaled_resnet(
     features
         The width of layers that do not specify one, or {node: width}.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -140,11 +140,11 @@ def resnet_v2(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152.
+    """Build the BatchNorm-free ResNet-V2 with bottleneck branches, of depth 50, 101 or 152.
 
-    It has ``depth - 1`` nonlinear layers, not counting the one on each of the four transition
-    shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch`` with squares
-    summing to one (give either weight).
+    It has ``depth - 1`` nonlinear layers, not counting one on each of the four transition
+    shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch``. Give either
+    weight; the squares sum to one.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def resnet_v2(
 
 
 def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
-    """If given, a residual weight replaces the default shortcut weight."""
+    """Return both weights; a given residual weight replaces the default shortcut weight."""
     return (None, residual_weight) if residual_weight is not None else (shortcut_weight, None)
 
 
@@ -223,10 +223,10 @@ def wide_resnet(
     classes: int = 10,
     image_shape: tuple[int, int] | None = (32, 32),
 ) -> Network:
-    """The BatchNorm-free Wide-ResNet for small images.
+    """Build the BatchNorm-free Wide-ResNet for small images.
 
-    It has ``depth - 3`` nonlinear layers, not counting the one on each of the three transition
-    shortcuts, in ``(depth - 4) / 2`` blocks of two. The weights are as in :func:`resnet_v2`.
+    It has ``depth - 3`` nonlinear layers in ``(depth - 4) / 2`` blocks of two, not counting one on
+    each of the three transition shortcuts. The weights are as in :func:`resnet_v2`.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def wide_resnet(
     residual_weight
         The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
     width
-        The factor of the numbers of channels.
+        The multiplier of the channel counts.
     classes
         The number of outputs.
     image_shape
@@ -299,11 +299,11 @@ def layernorm_resnet(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """ResNet-V2 with LayerNorm instead of BatchNorm.
+    """Build a ResNet-V2 with LayerNorm instead of BatchNorm.
 
-    Its sums are plain and its weights use ``sigma_w = sqrt 2``.
+    Its sums are plain, and its weights use ``sigma_w = sqrt 2``.
 
-    q grows by one per block and returns to 2 at each transition; the C map does not depend on the
+    q grows by one per block and returns to 2 at each transition. The C map does not depend on the
     unnormalised sums, because a LayerNorm precedes every activation.
 
     Parameters
@@ -369,11 +369,11 @@ def layernorm_resnet(
 def densenet(
     layers: int, activation: Any = "relu", growth: int | None = 32, readout: bool = True
 ) -> Network:
-    """A dense block of ``layers`` layers.
+    """Build a dense block of ``layers`` layers.
 
     Layer ``i`` reads the concatenation of the outputs of the stem and of all earlier layers.
 
-    Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth``
+    Each layer is (activation, Affine with ``growth`` channels), and the stem has ``2 * growth``
     channels. Concatenation is incremental, so the graph has O(layers) edges.
 
     Parameters
@@ -383,7 +383,7 @@ def densenet(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     growth
-        The number of channels that each layer adds; None leaves it open.
+        The number of channels that each layer adds; None leaves it unspecified.
     readout
         Whether an Affine layer ends the network.
 
@@ -421,9 +421,10 @@ def lenet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """LeNet-5 with strides instead of pooling.
+    """Build LeNet-5 with strides instead of pooling.
 
-    Two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5].
+    It has two 5 x 5 convolutions of stride 2 and dense layers of 120 and 84 features [Scaling sec.
+    5].
 
     Parameters
     ----------
@@ -436,7 +437,7 @@ def lenet(
     image_shape
         (height, width) of the images.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -460,9 +461,9 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with strided convolutions instead of pooling.
+    """Build AlexNet with strided convolutions instead of pooling.
 
-    The strides of the pooling layers move to the convolutions before them (kernels 11, 5, 3, 3, 3).
+    Each convolution (kernels 11, 5, 3, 3, 3) takes over the stride of the pooling layer after it.
 
     Parameters
     ----------
@@ -475,7 +476,7 @@ def alexnet(
     hidden
         The width of the dense layers.
     sigma_w
-        The root of fan-in times the variance of weights, > 0.
+        The square root of fan_in times the weight variance, > 0.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -511,14 +512,14 @@ def _alternating(
 def _geometric(
     inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same"
 ) -> L.Affine:
-    """An Affine with E[W^2] = c / (k sqrt(n m)): sigma_w^2 = c k sqrt(n/m) [Scaling eq. 3]."""
+    """Affine with E[W^2] = c / (k sqrt(n m)), so sigma_w^2 = c k sqrt(n/m) [Scaling eq. 3]."""
     source, target = (_channels(count) for count in (inputs, outputs))
     sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
     return L.Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
 
 
 def _channels(count: Any) -> sp.Expr:
-    """A number of channels, as a SymPy number or expression.
+    """Convert a number of channels to a SymPy number or expression.
 
     Raises: KcalcError unless it is an integer >= 1 or an expression.
     """
@@ -541,24 +542,28 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block in geometric initialisation.
+    """Build the pre-activation bottleneck block in geometric initialisation.
 
     Its weights scale like weights with c = 1 outside the block. Some constants of the source are
     corrected.
 
-    The block computes ``alpha S(x) + beta F(x)`` with n input and m output channels and ``width``
-    channels inside. The squares of alpha and beta, the weights of the sum, add up to one.
+    The block computes ``alpha S(x) + beta F(x)`` with n input channels, m output channels and
+    ``width`` channels inside. alpha and beta are the weights of the sum; their squares add up to
+    one.
 
-    - S: the identity for n = m without downsampling; else [mean pooling 2 x 2,] 1 x 1 convolution
-      with c = alpha, multiplied by
-      1/sqrt(alpha) [and by 2/sqrt(1 + 3 r) for the pooling, r = ``pool_correlation`` within its
-      windows].
-    - F: times sqrt(beta); three times relu, times sqrt(2/(k beta)), convolution k x k with c = beta
-      (k = 1, 3, 1, the stride at the 3 x 3); times a learnable v = sqrt(beta); times 1/beta.
+    - S is the identity if n = m and there is no downsampling. Otherwise it is [2 x 2 mean pooling
+    and]
+      a 1 x 1 convolution with c = alpha, followed by the multiplier 1/sqrt(alpha) [and, for the
+      pooling, 2/sqrt(1 + 3 r) with r = ``pool_correlation`` within its windows].
+    - F multiplies by sqrt(beta), then repeats three times: relu, multiply by sqrt(2/(k beta)), k x
+    k
+      convolution with c = beta (k = 1, 3, 1, with the stride at the 3 x 3). It ends with a
+      learnable
+      factor v = sqrt(beta) and the multiplier 1/beta.
 
     Both multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for the
-    pooled shortcut and sqrt(m/(beta n)) for the last multiplier; these are wrong both for gamma and
-    for the second moment. Biases are added after the convolutions here.
+    pooled shortcut and sqrt(m/(beta n)) for the last multiplier; both are wrong for gamma and for
+    the second moment. Here, biases are added after the convolutions.
 
     Parameters
     ----------
@@ -598,7 +603,7 @@ def preconditioned_block(
     )
     if alpha == 0:
         raise KcalcError(
-            "a block without a shortcut is not a residual block: give shortcut_weight > 0"
+            "a block without a shortcut is not a residual block; give shortcut_weight > 0"
         )
 
     relu: Any = "relu"
@@ -629,15 +634,15 @@ def preactivation_resnet50(
     pool_correlation: Any = 0,
     output_scale: Any = None,
 ) -> Network:
-    """The unnormalised pre-activation ResNet-50 in geometric initialisation.
+    """Build the unnormalised pre-activation ResNet-50 in geometric initialisation.
 
     Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
 
-    The stem is a 7 x 7 convolution of stride 4 instead of pooling. It reads inputs of mean square 1
-    times (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2
-    ``width``, ... channels inside the blocks and four times as many outside. Then come relu times
-    sqrt(2), the mean over all locations, and a dense layer times ``output_scale``. Mean pooling
-    after relu does not keep the activation scaling: see ``kc.scaling(network).violations``.
+    The stem is a 7 x 7 convolution of stride 4, without pooling. It multiplies inputs of mean
+    square 1 by (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2
+    ``width``, ... channels inside the blocks and four times as many outside. The last layers are
+    relu times sqrt(2), the mean over all locations, and a dense layer times ``output_scale``. Mean
+    pooling after relu changes the activation scaling: see ``kc.scaling(network).violations``.
 
     Parameters
     ----------
@@ -654,7 +659,7 @@ def preactivation_resnet50(
     pool_correlation
         The correlation of the pixels within a pooling window.
     output_scale
-        A fixed multiplier of the output; None for none.
+        A fixed multiplier of the output; None omits it.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from ..network import Network
 
 
 def titled(builder: str, network: Network, *sizes: Any) -> Network:
-    """The network with a name like ``vanilla-20, tanh``.
+    """Name the network, as in ``vanilla-20, tanh``.
 
     The name states its builder, its sizes and its activations.
     """

@@ -1,9 +1,8 @@
 """Transformers with attention, initialised as in practice.
 
-Weights of standard deviation ``std``.
-
-``std=None`` gives every Affine ``sigma_w = 1`` and embeddings ``sigma = 1``. Nodes have descriptive
-names such as ``block_3.queries``. The input consists of token ids or of the patches of an image.
+Weights have standard deviation ``std``; ``std=None`` gives every Affine ``sigma_w = 1`` and
+embeddings ``sigma = 1``. Nodes have descriptive names such as ``block_3.queries``. The input
+consists of token ids or of the patches of an image.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Experts in place of MLPs: their number, the router's layer, channels of a shared expert."""
+    """Experts that replace MLPs: their number, the router layer, channels of a shared expert."""
 
     experts: int
     route: L.Layer
@@ -48,8 +47,8 @@ class _Stack:
     placement: str = "pre"
     bias: bool = True
     attention: dict[str, Any] = field(default_factory=dict)
-    weights: tuple[Any, Any] | None = None  # of shortcut and branch; None: plain sums
-    gains: Mapping[str, Any] = field(default_factory=dict)  # of weights, by role
+    weights: tuple[Any, Any] | None = None  # of shortcut and branch; None for plain sums
+    gains: Mapping[str, Any] = field(default_factory=dict)  # factors of weights, by role
     steps: list[Step] = field(default_factory=list)
     mixture: _Mixture | None = None
 
@@ -73,11 +72,11 @@ class _Stack:
         return name
 
     def sigma(self, scale: Any = 1) -> Any:
-        """The standard deviation of the entries of an embedding."""
+        """Return the standard deviation of the entries of an embedding."""
         return scale if self.std is None or isinstance(self.std, str) else self.std * scale
 
     def affine(self, name: str, below: str, reads: int, features: int) -> str:
-        """New weights of standard deviation ``std``, times the gain of their role.
+        """Add an Affine with weights of standard deviation ``std``, times the gain of their role.
 
         ``reads`` is the number of input channels.
         """
@@ -89,7 +88,7 @@ class _Stack:
         return self.add(name, L.Affine(features, bias=self.bias, sigma_w=gain), below)
 
     def embedded(self, vocabulary: int | None, length: int | None = None) -> str:
-        """Token ids, their embedding, and learned positions if a length is given."""
+        """Add token ids, their embedding, and learned positions if a length is given."""
         below = self.add("ids", L.Input())
         below = self.add("embedding", L.Embedding(self.features, vocabulary, self.sigma()), below)
         if length is None:
@@ -97,7 +96,7 @@ class _Stack:
         return self.add("positions", L.Positions("learned", self.sigma(), length), below)
 
     def attend(self, name: str, below: str) -> str:
-        """Queries, keys, values, attention over them, and the map that reads its heads."""
+        """Add queries, keys, values, attention over them, and the map that reads its heads."""
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
         queries = self.affine(f"{name}.queries", below, self.features, self.heads * width)
@@ -110,9 +109,9 @@ class _Stack:
         return self.affine(f"{name}.output", read, self.heads * width, self.features)
 
     def mlp(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """Two maps with an activation between them.
+        """Add two maps with an activation between them.
 
-        ``gated``: the hidden layer is multiplied by a third map.
+        If ``gated``, the hidden layer is multiplied by a third map.
         """
         inside = self.affine(
             f"{name}.up" if not gated else f"{name}.gate", below, self.features, hidden
@@ -124,7 +123,7 @@ class _Stack:
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
     def experts(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """A router, one node for every layer of an expert, and the experts that all tokens use."""
+        """Add a router, one node per layer of an expert, and the experts shared by all tokens."""
         mixture = self.mixture
         if mixture is None:
             return self.mlp(name, below, hidden, activation, gated)
@@ -137,7 +136,7 @@ class _Stack:
         return self.add(f"{name}.with_shared", L.Sum(), end, shared)
 
     def branch(self, name: str, below: str, *makes: Callable[[str], str]) -> str:
-        """Residual branches that read the same stream, with norms placed by ``placement``."""
+        """Add residual branches that read the same stream, with norms placed by ``placement``."""
         reads, ends = below, []
         if self.placement in ("pre", "sandwich", "peri"):
             reads = self.add(f"{name}.norm", self.norm(), below)
@@ -166,7 +165,7 @@ class _Stack:
         gated: bool = False,
         parallel: bool = False,
     ) -> str:
-        """``count`` blocks of attention and an MLP, in sequence or in parallel."""
+        """Add ``count`` blocks of attention and an MLP, in sequence or in parallel."""
         for number in range(1, whole(count, "blocks", 1, DEEPEST) + 1):
             name = f"block_{number}"
 
@@ -184,7 +183,7 @@ class _Stack:
         return below
 
     def network(self, title: str, *sizes: Any) -> Network:
-        """The finished network."""
+        """Return the finished network."""
         return titled(title, Network.from_steps(self.steps), *sizes)
 
 
@@ -207,9 +206,9 @@ def transformer_stack(
     length: int | None = None,
     std: Any = None,
 ) -> Network:
-    """Blocks of attention and an MLP, in any of the common variants.
+    """Build blocks of attention and an MLP, in any of the common variants.
 
-    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is:
+    With stream ``x``, branch ``f``, norm ``N`` and residual weights a and b, a block is:
 
         pre        a x + b f(N(x))            post   N(a x + b f(x))
         sandwich   a x + b N(f(N(x)))         none   a x + b f(x)
@@ -221,32 +220,32 @@ def transformer_stack(
     blocks
         The number of blocks, >= 1.
     features
-        The number of channels of the stream.
+        The number of channels of the residual stream.
     heads
         The number of heads, a divisor of ``features``.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     placement
-        "pre", "post", "sandwich" or "none", as above. "peri" is sandwich with a norm before the
-        first block. "deepnorm" is post with the constants of Wang et al. for N blocks: ``a = (2
-        N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values, outputs and MLPs.
+        "pre", "post", "sandwich" or "none", as above. "peri" is "sandwich" with a norm before the
+        first block. "deepnorm" is "post" with the constants of Wang et al. for N blocks: ``a = (2
+        N)^(1/4)``, and gains ``(8 N)^(-1/4)`` for values, outputs and MLPs.
     norm
         "layer", "rms", or an activation that replaces the norm, such as
         ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT).
     shortcut_weight, residual_weight
         The weights a and b, as in :func:`kcalc.residual`. None means plain sums, and a shortcut
-        weight of 0 removes the shortcuts. LayerScale is ``shortcut_weight=1,
+        weight of 0 removes the shortcuts. For LayerScale, use ``shortcut_weight=1,
         residual_weight=1e-4``.
     gains
-        {role: factor} for the standard deviations of weights; the roles are queries, keys, values,
-        output, gate, up, down.
+        {role: factor} for the standard deviations of weights. The roles are queries, keys, values,
+        output, gate, up and down.
     attention
         Arguments of :class:`kcalc.layers.Attend`, such as ``identity=`` and ``centre=`` for shaped
         attention.
     parallel
         Whether attention and MLP read the same stream and are added to it together.
     gated, hidden
-        Whether the MLP is gated, and its width, by default ``4 features``.
+        Whether the MLP is gated, and its width; by default ``4 features``.
     vocabulary
         The number of token ids; the network then begins with an embedding. None means that the
         input contains the features of the tokens.
@@ -263,7 +262,7 @@ def transformer_stack(
     Raises
     ------
     KcalcError
-        For an unknown placement, norm or role, and for heads that do not divide the features.
+        If a placement, norm or role is unknown, or the heads do not divide the features.
 
     References
     ----------
@@ -314,14 +313,15 @@ def gpt2(
     causal: bool = True,
     depth_scaled: bool = True,
 ) -> Network:
-    """GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
+    """Build GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
 
-    Its output is the input of the tied readout.
+    The network ends before the tied readout.
 
-    ``std``: the standard deviation of all weights and embeddings; None: ``sigma_w = 1``.
-    ``depth_scaled``: weights that write into the residual stream are divided by ``sqrt(2 blocks)``.
-    ``causal``: False lets every token see all others. Tokens then stay exchangeable and kernel maps
-    are exact. ``hidden``: the width of the MLPs, by default ``4 features``. [Radford et al. 2019]
+    ``std`` is the standard deviation of all weights and embeddings; None means ``sigma_w = 1``.
+    With ``depth_scaled``, weights that write into the residual stream are divided by ``sqrt(2
+    blocks)``. With ``causal=False``, every token sees all others; tokens then stay exchangeable and
+    kernel maps are exact. ``hidden`` is the width of the MLPs, by default ``4 features``. [Radford
+    et al. 2019]
     """
     scale = 1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
     stack = _Stack(
@@ -359,20 +359,21 @@ def llama(
     routed_scale: Any = 1,
     shared_hidden: int | None = None,
 ) -> Network:
-    """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
+    """Build Llama, Mistral or Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
 
     The network ends in the norm before the readout.
 
-    ``key_heads``: the number of heads of keys and values, each shared by several heads of queries;
-    None for the same as ``heads``. ``rotary``: the base of the angles; None for no positions. With
-    ``causal=False, rotary=None`` tokens stay exchangeable and kernel maps are exact.
-    ``query_norm``: RMSNorm on queries and keys. ``window``: how many tokens a token sees, counting
-    itself and those before it, as in Mistral; None for all. Other arguments as in :func:`gpt2`.
+    ``key_heads`` is the number of heads of keys and values, each shared by several query heads;
+    None means ``heads``. ``rotary`` is the base of the angles; None means no positions. With
+    ``causal=False, rotary=None``, tokens stay exchangeable and kernel maps are exact.
+    ``query_norm`` applies RMSNorm to queries and keys. ``window`` is the number of tokens that a
+    token sees, itself and those before it, as in Mistral; None means all. The other arguments are
+    those of :func:`gpt2`.
 
-    ``experts``: the number of experts that replace every MLP, each with ``hidden`` channels. A
-    router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise``,
-    ``routed_scale``: as in :class:`kcalc.layers.Route`. ``shared_hidden``: the channels of an MLP
-    that is added for every token, as in DeepSeek-V3; None for none. [Touvron et al. 2023; Shazeer
+    ``experts`` is the number of experts that replace every MLP, each with ``hidden`` channels. A
+    router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise`` and
+    ``routed_scale`` are as in :class:`kcalc.layers.Route`. ``shared_hidden`` is the width of an MLP
+    that is added for every token, as in DeepSeek-V3; None omits it. [Touvron et al. 2023; Shazeer
     2020; Jiang et al. 2023 and 2024]
     """
     mixture = None
@@ -427,11 +428,10 @@ def bert(
     activation: Any = "gelu",
     std: Any = 0.02,
 ) -> Network:
-    """BERT's encoder: learned positions, one token type, and post-normalisation.
+    """Build BERT's encoder: learned positions, one token type, and post-normalisation.
 
-    A norm follows the embeddings and every sum.
-
-    Arguments as in :func:`gpt2`. [Devlin et al. 2019]
+    A norm follows the embeddings and every sum. The arguments are those of :func:`gpt2`. [Devlin et
+    al. 2019]
     """
     stack = _Stack(features, heads, std, placement="post")
     below = stack.embedded(vocabulary, length)
@@ -453,20 +453,20 @@ def vit(
     classes: int | None = 1000,
     class_token: bool = False,
 ) -> Network:
-    """A vision transformer that reads the mean of its patches, or its class token.
+    """Build a vision transformer that reads the mean of its patches, or its class token.
 
-    Patches, learned positions, pre-norm blocks, mean, readout.
+    Its layers are patches, learned positions, pre-norm blocks, the mean and a readout.
 
-    ``class_token``: a learned token precedes the patches, and the readout reads only this token.
-    ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: the number of
-    outputs of the readout; None for no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et
-    al. 2021]
+    With ``class_token``, a learned token precedes the patches, and the readout reads only this
+    token. ``patch`` is the side of a patch in pixels; the image has 3 channels. ``classes`` is the
+    number of outputs of the readout; None omits the readout. The other arguments are those of
+    :func:`gpt2`. [Dosovitskiy et al. 2021]
     """
     stack = _Stack(features, heads, std)
     side = whole(patch, "patch", 1)
     sizes = extents(image_shape, "image_shape")
     if len(sizes) != 2:
-        raise KcalcError(f"image_shape is (height, width), got {glimpse(image_shape)}")
+        raise KcalcError(f"image_shape must be (height, width), got {glimpse(image_shape)}")
     rows, columns = sizes
     if rows % side or columns % side:
         raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
@@ -497,13 +497,13 @@ def t5(
     factor: Any = 1.0,
     relative: bool = True,
 ) -> Network:
-    """T5's encoder: RMSNorm, no biases of layers, scores without ``1 / sqrt(key_width)``.
+    """Build T5's encoder: RMSNorm, layers without biases, scores without ``1 / sqrt(key_width)``.
 
-    Weights use the standard deviations of the released code: ``factor / sqrt(features key_width)``
-    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings, and ``factor /
-    sqrt(features)`` for the biases of scores by distance, 32 buckets up to a distance of 128.
-    ``relative=False`` leaves these biases out, which makes all tokens exchangeable. ``gated``:
-    version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
+    Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)``
+    for queries, ``factor / sqrt(fan_in)`` for others, and ``factor`` for embeddings. Scores have
+    biases that depend on the distance, with standard deviation ``factor / sqrt(features)`` and 32
+    buckets up to a distance of 128. ``relative=False`` omits these biases, which makes all tokens
+    exchangeable. ``gated`` gives version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
     """
     size, width = whole(features, "features", 1), whole(key_width, "key_width", 1)
     scale = as_number(factor, "factor")
@@ -540,7 +540,7 @@ def _hidden(hidden: int | None, features: int) -> int:
 
 
 def _norm(norm: Any) -> Callable[[], L.Layer]:
-    """A norm given by name, or an activation that replaces it."""
+    """Return the norm of a given name, or an activation that replaces it."""
     if isinstance(norm, str) and norm in NORMS:
         return NORMS[norm]
     try:
@@ -553,7 +553,7 @@ def _norm(norm: Any) -> Callable[[], L.Layer]:
 
 
 def _named(given: Any, what: str, known: Collection[str]) -> dict[str, Any]:
-    """A mapping from known names; empty if none is given. Raises: KcalcError for unknown names."""
+    """Check a mapping from known names; None gives {}. Raises: KcalcError for unknown names."""
     table = {} if given is None else dict(mapping(given, what))
     for name in table:
         choice(name, what, known)

@@ -206,7 +206,7 @@ def test_refusals_name_options(
 
 def test_every_other_shaping_method_refuses_attention() -> None:
     for method in set(kc.shaping.METHODS) - {"edge"}:
-        with pytest.raises(kc.NoRule, match="attends over tokens: method='edge' shapes"):
+        with pytest.raises(kc.NoRule, match="attends over tokens: only method='edge' shapes"):
             kc.shape(A.bert(1), method=method)
 
 
