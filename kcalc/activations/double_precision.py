@@ -23,9 +23,7 @@ MANY = 8
 
 
 def positive(q: Array) -> Array:
-    if not (
-        q >= TINY
-    ).all():  # np.all is several times slower for scalars, which deep networks use
+    if not (q >= TINY).all():  # np.all is several times slower for the scalars of deep networks
         if not (q > 0).all():
             raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
         raise KcalcError(

@@ -178,8 +178,7 @@ def failure(error: Exception, function: Callable[..., Any], argument: Any, name:
     )
     if "Tensor" in text:
         return KcalcError(
-            f"activation {name!r} raised {text}; torch functions do not take NumPy arrays: "
-            f"{_TORCH}"
+            f"activation {name!r} raised {text}; torch functions do not take NumPy arrays: {_TORCH}"
         )
     points = np.ravel(argument)
     where = next(

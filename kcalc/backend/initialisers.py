@@ -285,9 +285,7 @@ def random_bits(key: Any) -> Array:
         return jax.random.key(int(key))
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
     if isinstance(key, bool) or shape is None or dtype is None or isinstance(key, np.generic):
-        raise KcalcError(
-            f"the key must be jax.random.key(seed) or an integer, got {glimpse(key)}"
-        )
+        raise KcalcError(f"the key must be jax.random.key(seed) or an integer, got {glimpse(key)}")
     typed = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if not typed and jnp.issubdtype(dtype, np.integer) and shape == ():
         return jax.random.key(key)
