@@ -23,17 +23,17 @@ from kcalc.gaussian.expectations.quadrature import Array, mesh, z_range
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
 DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
-# relative error of values that have lost their digits, ignoring underflow
+# a relative error above LOST means lost digits; values below TINY are ignored as underflow
 LOST = 1e-5
 TINY = 1e-200
 _APART = 1e-9
 
 
 def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
-    """The given kinks, sorted and without repeats.
+    """Return the given kinks, sorted and without duplicates.
 
-    Raises KcalcError for anything but a list of finite real numbers, for two that are almost equal,
-    and for more than 500.
+    Raises KcalcError for anything but a list of finite real numbers, for two kinks that are almost
+    equal, and for more than 500 kinks.
     """
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
         raise KcalcError(f"kinks={glimpse(kinks)}: give a list of numbers, kinks=[0, 1.5]")
@@ -54,14 +54,15 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
             )
         out.append(point)
     if len(out) > MOST_KINKS:
-        raise KcalcError(f"{len(out)} kinks are too many: at most {MOST_KINKS}")
+        raise KcalcError(f"{len(out)} kinks are too many: give at most {MOST_KINKS}")
     return tuple(out)
 
 
 def simplest(where: float, reach: float = 2e-6) -> float:
-    """The number with the fewest decimals within ``reach`` (relatively, beyond 1).
+    """Return the number with the fewest decimals within ``reach`` of ``where``.
 
-    a search finds kinks to about a millionth.
+    The tolerance is absolute up to |where| = 1 and relative beyond. Its default is the precision of
+    the search for kinks, about 1e-6.
     """
     rounded = (round(where, decimals) for decimals in range(12))
     return next(
@@ -82,7 +83,7 @@ def _place(kink: sp.Expr) -> float:
 
 
 def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
-    """Reject nan, infinities near 0 and functions that vanish.
+    """Reject nan, infinities near 0 and functions that are zero everywhere.
 
     Returns the values at PROBES and ``extra``.
     """
@@ -99,9 +100,9 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
         ends = max((abs(_place(k)) for k in getattr(candidate, "kinks", ())), default=math.inf)
         if abs(where) > ends:
             raise KcalcError(
-                f"activation {candidate.name!r} has no real value at x = {where:.6g}, beyond the "
-                f"known kinks, the last at {ends:.4g}: a root of a function with infinitely many "
-                "kinks is not supported; use a function with finitely many"
+                f"activation {candidate.name!r} has no real value at x = {where:.6g}, beyond its "
+                f"last known kink at {ends:.4g}: roots of functions with infinitely many kinks "
+                "are not supported; use a function with finitely many kinks"
             )
         raise KcalcError(
             f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real "
@@ -114,12 +115,12 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
             f"{probes[near][np.isinf(found[near])][0]:.6g}"
         )
     if not found[np.isfinite(found)].any():
-        raise KcalcError(f"activation {candidate.name!r} vanishes: it must not be zero everywhere")
+        raise KcalcError(f"activation {candidate.name!r} is zero everywhere: it has no C map")
     return found
 
 
 def check_moments(candidate: Any) -> None:
-    """Reject functions that lack Gaussian moments or have poles or undeclared kinks."""
+    """Reject functions with divergent Gaussian moments, poles or undeclared kinks."""
     check_growth(candidate)
     z_range(candidate, 0.01)
     try:
@@ -131,9 +132,10 @@ def check_moments(candidate: Any) -> None:
 
 
 def check_digits(candidate: Any) -> None:
-    """Reject expressions whose values or slopes, as floats, lose their digits to rounding.
+    """Reject expressions that lose their digits to rounding when evaluated in floats.
 
-    Such noise looks like fast variation.
+    Both values and slopes are tested. Quadrature would mistake the rounding noise for fast
+    variation.
     """
     if candidate.numeric_only:
         return
@@ -150,9 +152,9 @@ def check_digits(candidate: Any) -> None:
         if lost:
             raise KcalcError(
                 f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = "
-                f"{lost[0]:g}, as a float, has fewer than five correct digits; avoid functions "
-                "where they are infinitely steep (acos near 1, sqrt near 0) and differences of "
-                "nearly equal numbers, or give a callable that computes it to full precision"
+                f"{lost[0]:g}, computed in floats, has fewer than five correct digits; avoid "
+                "points of infinite slope (acos near 1, sqrt near 0) and differences of nearly "
+                "equal numbers, or give a callable that is accurate to full precision"
             )
 
 
@@ -169,9 +171,9 @@ def _is_lost(exact: Callable[[Any], Any], where: float, found: float) -> bool:
 
 
 def check_growth(candidate: Any) -> None:
-    """Reject growth faster than exp(a x^2) for every a, such as exp(x^4).
+    """Reject functions that grow faster than exp(a x^2) for every a, such as exp(x^4).
 
-    No Gaussian is narrow enough for it.
+    Their Gaussian moments diverge for every variance.
     """
     points = np.array([3.0, 5.0])
     with np.errstate(all="ignore"):
@@ -187,7 +189,7 @@ def check_growth(candidate: Any) -> None:
 def check_corners(candidate: Any) -> None:
     """Reject undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
 
-    The mesh has edges at these points anyway, so its refinement does not detect a kink there.
+    Mesh refinement cannot detect a kink at these points, because the mesh always has an edge there.
     """
     places = np.concatenate([mesh(candidate, 16.0), [32.0, 64.0, -32.0, -64.0]])
     kinks = np.append(np.array(candidate.kink_points), np.inf)
@@ -218,6 +220,6 @@ def check_corners(candidate: Any) -> None:
                 where = simplest(float(places[jumps][0]))
                 raise KcalcError(
                     f"activation {candidate.name!r} is not smooth near x = {where:g}: declare "
-                    f"every point where it or a "
-                    "derivative jumps in kinks=[...]"
+                    f"in kinks=[...] every point where it or a "
+                    "derivative jumps"
                 )

@@ -1,13 +1,13 @@
-"""Activations: functions of one real variable with kernel quantities in every field.
+"""Activations: functions of one real variable, with their kernel quantities in every field.
 
-The quantities are means, Q, and C with its derivatives in c.
+The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives in c, where
+C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)).
 
-C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)), Q(q) = E
-phi(sqrt q z)^2.
+An activation class may override the ``_closed_*`` hooks. Each hook is written once and works in
+every field. If a hook returns None, the quantity is integrated numerically (NumPy, mpmath) or
+printed as an undefined function (SymPy).
 
-An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks
-left at None are integrated numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
-Activations built from others are also here.
+This module also has the transformed and the composed activations.
 """
 
 from __future__ import annotations
@@ -65,18 +65,19 @@ class Activation(PiecewiseFunction):
     degree
         The degree of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
     stable
-        Expressions of phi, phi', ... that do not overflow where ``expr`` would, optional. Further
-        derivatives come from the last one given.
+        Optional expressions for phi, phi', ... that do not overflow where ``expr`` would. Higher
+        derivatives are derived from the last one given.
     growth
-        (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), optional: for certified integrals if no
+        Optional (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|). Certified integrals use it if no
         such bound can be derived.
     tails
-        The behaviour of phi and its first two derivatives at infinity, for bounds on the line.
+        The behaviour of phi and its first two derivatives at infinity, for bounds on the whole
+        line.
 
     """
 
     closed_in_numpy: ClassVar[bool] = False
-    """Whether the closed forms keep relative accuracy at every gap; else NumPy integrates."""
+    """Whether the closed forms keep relative accuracy at every gap; if not, NumPy integrates."""
 
     closed_over_jets: ClassVar[bool] = True
     """Whether the closed form of Q keeps its digits in its Taylor series in q."""
@@ -99,7 +100,7 @@ class Activation(PiecewiseFunction):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """(C', C'') at c = 1 - gap, infinite if they are."""
+        """(C', C'') at c = 1 - gap; a divergent derivative is infinite."""
         return None
 
     @property
@@ -115,22 +116,20 @@ class Activation(PiecewiseFunction):
     def c_map(self) -> LocalCMap:
         """The local C map, ``phi.c_map(c, q=1)`` or ``phi.c_map(c, q1, q2)``.
 
-        Its derivatives, series, fixed points, enclosures, plots.
+        It also has derivatives, a power series, fixed points, enclosures and plots.
         """
         return LocalCMap(self)
 
     @cached_property
     def q_map(self) -> LocalQMap:
-        """The local Q map as an object.
+        """The local Q map, ``phi.q_map(q)``.
 
-        ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots.
+        It also has derivatives, fixed points, enclosures and plots.
         """
         return LocalQMap(self)
 
     def q_expr(self, q: object = 1) -> sp.Expr | None:
         """Q(q) in SymPy, for a number or a positive symbol q.
-
-        None if no closed form is known.
 
         Parameters
         ----------
@@ -146,9 +145,7 @@ class Activation(PiecewiseFunction):
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
-        """C(c, q1, q2) in SymPy in textbook form; q2 = None means q1.
-
-        None if no closed form is known.
+        """C(c, q1, q2) in SymPy in textbook form.
 
         Parameters
         ----------
@@ -220,7 +217,7 @@ class Activation(PiecewiseFunction):
         return self._moment("Q", self._closed_second_moment, expectations.second_moment, q, field)
 
     def mean_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """E phi'(sqrt(q) z) with phi' a distribution (jumps of phi count).
+        """E phi'(sqrt(q) z), with deltas in phi' at the jumps of phi.
 
         Parameters
         ----------
@@ -238,7 +235,7 @@ class Activation(PiecewiseFunction):
         return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
 
     def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus the terms of jumps of phi.
+        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus terms for the jumps of phi.
 
         Parameters
         ----------
@@ -259,7 +256,7 @@ class Activation(PiecewiseFunction):
         return self._moment("", self._closed_q_slope, expectations.q_slope, q, field)
 
     def _closed_q_slope(self, q: Number, field: Field) -> Number | None:
-        """dQ/dq from the closed form of Q, read over jets."""
+        """dQ/dq from the closed form of Q, evaluated at a jet."""
         if field is not NUMPY or not self.closed_over_jets:
             return None
         series = self._closed_second_moment(Jet.variable(q, 1), JetField(field))
@@ -270,7 +267,7 @@ class Activation(PiecewiseFunction):
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
 
-        Power 1 is the mean, 2 is Q. NumPy only.
+        Power 1 gives the mean, power 2 gives Q. NumPy only.
 
         Parameters
         ----------
@@ -308,7 +305,7 @@ class Activation(PiecewiseFunction):
         return series(lambda value: q_series.slope_series(self, value, order), q)
 
     def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.
+        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)].
 
         NumPy only.
 
@@ -342,7 +339,7 @@ class Activation(PiecewiseFunction):
             flat = positive(np.asarray(q, dtype=float))
             with np.errstate(over="ignore"):
                 exact = closed(flat, field) if self.closed_in_numpy else None
-            # where closed forms take powers of q, which vanish
+            # closed forms may take powers of q, which underflow for small q
             small = self.degree is None and bool(np.any(flat < 1 / EXTREME))
             if exact is not None and not small:
                 return finite(self.name, flat, spread(exact, flat.shape))
@@ -434,9 +431,9 @@ class Activation(PiecewiseFunction):
     def _closed_series(
         self, gap: Number, q1: Number, q2: Number, order: int, field: Field
     ) -> tuple[Number, ...] | None:
-        """Taylor coefficients of any order from the closed form, read over jets.
+        """Taylor coefficients of any order, from the closed form evaluated at a jet.
 
-        They exist for |c| < 1.
+        They exist for |c| < 1 only.
         """
         series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
         if series is None:
@@ -445,8 +442,8 @@ class Activation(PiecewiseFunction):
             series = Jet((series, *[series * 0] * order))
         if field is NUMPY and not all(np.all(np.isfinite(a)) for a in series.coefficients):
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.name!r} are available for |c| "
-                f"< 1 only"
+                f"Taylor coefficients of order {order} > 2 of {self.name!r} are available only for "
+                f"|c| < 1"
             )
         return (series.value, *(-a for a in series.coefficients[1:]))
 
@@ -469,7 +466,7 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         gap, q1, q2 = broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
-        # C is the same as at q = 1, where no power of q leaves double precision
+        # C does not depend on q; at q = 1 no power of q leaves double precision
         if self.scale_free:
             q1 = q2 = np.ones(gap.shape)
         if self.closed_in_numpy and all(map(self._multiplies, (q1,) if q2 is q1 else (q1, q2))):
@@ -480,7 +477,7 @@ class Activation(PiecewiseFunction):
             if exact is not None:
                 if np.isnan(exact[0]).any():
                     raise KcalcError(
-                        f"the C map of {self.name!r} is beyond double precision at so large a q; "
+                        f"the C map of {self.name!r} is beyond double precision at such a large q; "
                         f"use c_map.ball"
                     )
                 return tuple(
@@ -489,7 +486,7 @@ class Activation(PiecewiseFunction):
         return double_precision.taylor(self, gap, rest, q1, q2, order)
 
     def _multiplies(self, q: Array) -> bool:
-        """Whether closed forms may multiply several q values and values of Q."""
+        """Whether closed forms can multiply several values of q and Q without overflow."""
         with np.errstate(all="ignore"):
             return double_precision.multiplies(q, self._closed_second_moment(q, NUMPY))
 
@@ -498,7 +495,7 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap.
 
-        G(c) = E[phi(u) psi(v)], ``other`` being psi. The drop G(1) - G(c) is computed without
+        G(c) = E[phi(u) psi(v)], where psi is ``other``. The drop G(1) - G(c) is computed without
         cancellation.
 
         Parameters
@@ -560,7 +557,7 @@ class Activation(PiecewiseFunction):
 
     @property
     def base(self) -> Activation:
-        """The activation that this one transforms; itself if it is not a transformation."""
+        """The activation before the transformation, or this activation if there is none."""
         return self
 
     @property
@@ -569,7 +566,7 @@ class Activation(PiecewiseFunction):
         return None
 
     def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
-        """Draw phi, its Q map and its C maps at several q on three panels.
+        """Draw phi, its Q map and its C maps at several q values in three panels.
 
         Parameters
         ----------
@@ -595,7 +592,7 @@ class Activation(PiecewiseFunction):
         output_scale: Any = 1,
         output_shift: Any = 0,
     ) -> Activation:
-        """output_scale * (phi(input_scale x + input_shift) + output_shift).
+        """Return output_scale * (phi(input_scale x + input_shift) + output_shift).
 
         The identity transformation returns the activation itself.
 
@@ -631,7 +628,7 @@ class Activation(PiecewiseFunction):
         return transform(self, Transformation(*numbers))
 
     def composed(self, inner: Activation) -> Activation:
-        """The activation phi(psi(x)) with ``inner`` as psi.
+        """Return the activation phi(psi(x)), where psi is ``inner``.
 
         Parameters
         ----------
@@ -663,7 +660,7 @@ class Activation(PiecewiseFunction):
 class Transformed(Activation):
     """An affine transformation of ``original``.
 
-    Closed forms survive as long as the input is not shifted.
+    It keeps the closed forms of ``original`` unless the input is shifted.
     """
 
     original: Activation = field(default=None)  # type: ignore[assignment]
@@ -685,9 +682,9 @@ class Transformed(Activation):
         )
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
-        """The kinks of the original, scaled.
+        """Scale the jumps of the original.
 
-        Transformed kinks are rounded, so the two sides would seem to jump.
+        Transformed kinks are rounded, so one-sided limits there would show spurious jumps.
         """
         a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
         jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]
@@ -743,7 +740,7 @@ class Transformed(Activation):
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
         """(a^2, a, scale, shift) of the affine transformation, in numbers of the field.
 
-        a is the input scale; If only the square of the input scale matters, a^2 is used.
+        a is the input scale.
         """
         t = self.constants
         a, scale, shift = map(number_field.number, (t.input_scale, t.output_scale, t.output_shift))
@@ -777,9 +774,9 @@ class Transformed(Activation):
         return None if mean is None else scale**2 * (inner + 2 * shift * mean + shift**2)
 
     def _ratio(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
-        """(r, d) with 1 - C = r (1 - C_original) + d, from output shifts.
+        """(r, d) with 1 - C = r (1 - C_original) + d, for a shifted output.
 
-        d is 0 at equal q values, without cancellation.
+        At equal q values d is exactly 0.
         """
         square, _, _, shift = self._constants(field)
         first, second = (self.original._closed_second_moment(square * q, field) for q in (q1, q2))
@@ -817,7 +814,7 @@ class Transformed(Activation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composed(Activation):
-    """outer(inner(x)); derivatives by Faa di Bruno from those of the two."""
+    """outer(inner(x)), with derivatives from Faa di Bruno's formula."""
 
     outer: Activation = field(default=None)  # type: ignore[assignment]
     inner: Activation = field(default=None)  # type: ignore[assignment]
@@ -831,7 +828,7 @@ class Composed(Activation):
 
 
 def transform(activation: Activation, constants: Transformation) -> Activation:
-    """``activation`` under ``constants``; transformations of transformations are merged."""
+    """Transform an activation; successive transformations are merged into one."""
     constants.check()
     before = activation.transformation
     base = activation.base
@@ -852,7 +849,7 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
 
 
 def checked(phi: Any) -> Activation:
-    """``phi`` itself.  Raises KcalcError unless it is an activation."""
+    """Return ``phi``; raise KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
         raise KcalcError(f"{glimpse(phi)} is not an activation: make one with kc.activation(...)")
     return phi

@@ -1,9 +1,10 @@
 """Activations given as Python or JAX callables: numeric only, with explicit kinks.
 
-Values come from the callable itself; derivatives come from nested ``jax.grad`` if JAX can
-differentiate it (and agrees with the values, unlike for a straight-through estimator), else from
-Chebyshev panels fitted to the values. On a dozen catalogue activations, for q from 0.04 to 30 and c
-from -1 to 1, C agrees with the expressions within 1e-15, C' within 5e-15, C'' within 2e-12.
+Values come from the callable itself. Derivatives come from nested ``jax.grad`` if JAX can
+differentiate the callable and its gradient matches the values (a straight-through estimator fails
+this test). Otherwise they come from Chebyshev panels fitted to the values. On a dozen catalogue
+activations, for q from 0.04 to 30 and c from -1 to 1, C agrees with the closed expressions within
+1e-15, C' within 5e-15 and C'' within 2e-12.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
 _REACH = 128.0  # |x| reached by inputs of q <= 100
-_AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative, of JAX's derivatives with those of the values
+_AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances between JAX's and numerical derivatives
 
 
 class _Named(UndefinedFunction):
@@ -62,13 +63,13 @@ copyreg.pickle(_Named, _reduced)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FromCallable(Activation):
-    """A Python or JAX callable phi; numeric only.
+    """An activation given as a Python or JAX callable; numeric only.
 
-    Equal to another of the same callable (by identity) and the same kinks.
+    Two such activations are equal if they have the same callable object and the same kinks.
 
-    ``expr`` is an undefined function of ``X`` named after the callable; there are no closed forms,
-    no mpmath numbers and no balls. The callable must not change its behaviour later: results are
-    cached.
+    ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
+    no mpmath values and no balls. Results are cached, so the callable must not change its behaviour
+    later.
     """
 
     rule: Elementwise = field(default=None)  # type: ignore[assignment]
@@ -93,21 +94,21 @@ class FromCallable(Activation):
 
     @cached_property
     def panels(self) -> Panels:
-        """The Chebyshev panels that resolve the callable's values."""
+        """Chebyshev panels that resolve the values of the callable."""
         return Panels(self.rule, self.kink_points, self.name)
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         """The callable itself for n = 0, its n-th derivative for n > 0.
 
-        Evaluating a derivative farther out extends the covered part of the line and searches it for
+        Evaluating a derivative farther out extends the panels there and searches the new range for
         undeclared kinks.
         """
         if n == 0:
             return self.rule
         if n > HIGHEST:
             raise KcalcError(
-                f"activation {self.name!r} is a callable: its derivatives are known up to order "
-                f"{HIGHEST}, not {n}"
+                f"activation {self.name!r} is a callable: its derivatives are available up to "
+                f"order {HIGHEST}, got {n}"
             )
         exact = self._jax_derivative(n) if self.rule.is_jax else None
         if exact is None:
@@ -125,7 +126,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """The n-th derivative by nested ``jax.grad`` of sums.
 
-        None if it fails or is not the derivative of the values.
+        None if JAX fails or its result does not match the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):
@@ -158,9 +159,9 @@ def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def label(function: Any) -> str:
-    """The name of an activation made from ``function``.
+    """Return the name of an activation made from ``function``.
 
-    It is the function's name, "phi" for lambdas, or the class name for objects.
+    It is the function's name, the class name of a callable object, or "phi" for a lambda.
     """
     while isinstance(function, partial):
         function = function.func
@@ -173,15 +174,15 @@ def label(function: Any) -> str:
 def from_callable(
     function: Callable[..., Any], name: str | None = None, kinks: Iterable[Any] | None = None
 ) -> FromCallable:
-    """The activation of a Python, NumPy or JAX callable of one argument.
+    """Make an activation from a Python, NumPy or JAX callable of one argument.
 
-    It may take float64 arrays, single floats, or JAX arrays; it must act elementwise and
-    deterministically, in double precision. kinks: all points where it or a derivative jumps, to
-    full precision (default: none; missing ones are detected).
+    The callable may take float64 arrays, single floats or JAX arrays. It must be elementwise and
+    deterministic, and compute in double precision. ``kinks`` lists all points where it or a
+    derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
 
-    Raises KcalcError, naming the callable and, if possible, x, for exceptions inside it, complex
-    values, nan, Booleans, single precision, randomness, values that depend on the rest of the
-    array, kinks left out, and growth without Gaussian moments.
+    Raises KcalcError for exceptions inside the callable, complex values, nan, Booleans, single
+    precision, randomness, values that depend on the rest of the array, missing kinks, and divergent
+    Gaussian moments. The message names the callable and, if possible, the x.
     """
     rule = elementwise(function, name or label(function))
     points = read_kinks(() if kinks is None else kinks)

@@ -1,9 +1,9 @@
-"""Smooth expressions near 0 with all their digits.
+"""Accurate evaluation of smooth expressions near 0.
 
-Evaluated directly, ``exp(x) - 1``, ``log(1 + x)`` and ``x - tanh(x)`` lose digits there.
+Evaluated directly, ``exp(x) - 1``, ``log(1 + x)`` and ``x - tanh(x)`` lose digits near 0.
 
-Expressions are rewritten with expm1 and log1p where this helps. If values still cancel near 0
-(compared with many digits), a Taylor series replaces them there.
+Expressions are rewritten with expm1 and log1p where this helps. If the values near 0 are still
+inaccurate, compared with an evaluation in many digits, a Taylor series replaces them there.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 Array = np.ndarray
 
 PROBES = (1e-3, 1e-6, -1e-3, -1e-6)
-KEPT = 1e-13  # relative error at the probes up to which an expression is kept
-LARGE = 1e-2  # at 0: cancellation is harmless next to such a large value
+KEPT = 1e-13  # largest relative error at the probes at which an expression is kept
+LARGE = 1e-2  # cancellation is harmless if the value at 0 is larger than this
 ORDER, DIGITS = 36, 60
 RADII = (0.25, 0.1, 0.03, 0.01)
-NOISE = 1e-25  # Taylor coefficients below it are 0 but for rounding
+NOISE = 1e-25  # smaller Taylor coefficients are rounding errors of 0
 
 
 @dataclass(frozen=True)
 class NearZero:
-    """Taylor coefficients that hold for ``|x| < radius``."""
+    """A Taylor polynomial, accurate for ``|x| < radius``."""
 
     radius: float
     coefficients: tuple[float, ...]
 
     def __call__(self, x: Any) -> Any:
-        """The polynomial at NumPy or JAX arrays, by Horner's rule."""
+        """Evaluate the polynomial at NumPy or JAX arrays by Horner's rule."""
         total = x * 0 + self.coefficients[-1]
         for coefficient in self.coefficients[-2::-1]:
             total = total * x + coefficient
@@ -45,12 +45,15 @@ class NearZero:
 
 
 def kept(piece: sp.Expr) -> sp.Expr:
-    """The expression, written with expm1 and log1p if possible."""
+    """Rewrite the expression with expm1 and log1p if possible."""
     return _Kept()(piece)
 
 
 class _Kept(Rewriting):
-    """Branches that write one function in two ways to avoid overflow stay separate."""
+    """Rewrite with expm1 and log1p.
+
+    Branches that write the same function in two ways to avoid overflow stay separate.
+    """
 
     def visit(self, expr: Any) -> Any:
         return super().visit(expr) if expr.has(sp.exp, sp.log) else expr
@@ -81,9 +84,10 @@ def _is_exponential(term: Any, coefficient: Any) -> bool:
 
 @alone
 def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
-    """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0.
+    """Return the Taylor series of ``piece`` if its float evaluation loses digits near 0.
 
-    None if it has not, or has no series.
+    ``function`` evaluates ``piece`` in floats. Returns None if it is accurate near 0, or if
+    ``piece`` has no Taylor series there.
     """
     if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
         return None

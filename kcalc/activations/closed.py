@@ -1,7 +1,7 @@
-"""Base of activations with an elementary Gamma(c) = E[phi(u) phi(v)] at every (q1, q2).
+"""Base classes of activations with an elementary Gamma(c) = E[phi(u) phi(v)] at every (q1, q2).
 
-Each has two forms: Gamma(c) as in textbooks, for SymPy, and Gamma(1) - Gamma(c) without
-cancellation, for floating point. If the two norms of the cosine use the same expression as
+Each activation has two forms: Gamma(c) as in textbooks, for SymPy, and Gamma(1) - Gamma(c) without
+cancellation, for floating point. If the norms in the denominator of C use the same expression as
 Gamma(1), the gap 1 - C is exactly 0 at c = 1.
 """
 
@@ -18,13 +18,13 @@ from kcalc.activations.base import Activation
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.gaussian.expectations.single import pair_distance
 
-NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
+NEARLY_ONE = 1e-7  # below this gap, unequal q values need an integral to keep the digits
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
-    """numerator/denominator, infinite if the denominator vanishes.
+    """Return numerator/denominator, infinite if the denominator is zero.
 
-    The denominator of a derivative of C, for instance, vanishes at c = +-1.
+    For example, the denominator of a derivative of C is zero at c = +-1.
     """
     try:
         ratio = numerator / denominator
@@ -40,7 +40,7 @@ def half_distance(q1: Number, q2: Number, field: Field) -> Number:
 
 
 def whole_power(x: Number, n: int) -> Number:
-    """x^n for n >= 1 by products: a ball around 0 has no ``**``."""
+    """Return x^n for n >= 1 by repeated products, since a ball around 0 has no ``**``."""
     return math.prod([x] * (n - 1), start=x)
 
 
@@ -48,7 +48,7 @@ def whole_power(x: Number, n: int) -> Number:
 class Closed(Activation):
     """An activation with closed forms of Q and of C.
 
-    Subclasses define ``_cosine`` and ``_gap`` (or the hooks of :class:`ClosedKernel`).
+    Subclasses define ``_cosine`` and ``_gap``, or the hooks of :class:`ClosedKernel`.
     """
 
     closed_in_numpy = True
@@ -81,7 +81,7 @@ class ClosedKernel(Closed):
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         """Gamma(1) - Gamma(1 - gap) without cancellation.
 
-        It avoids tanh to support jets.
+        Implementations must not use tanh, which jets do not support.
         """
         raise NotImplementedError
 
@@ -104,9 +104,9 @@ class ClosedKernel(Closed):
         return (self._refined(apart, drop, q1, q2) if field is NUMPY else apart) + drop
 
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
-        """1 - C(1, q1, q2) with its digits where two inputs are nearly one.
+        """1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
 
-        There it is integrated, not subtracted.
+        Small values are integrated, because the difference ``apart`` cancels.
         """
         close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
         if not close.any():

@@ -42,12 +42,12 @@ class Combination(Activation):
 
 
 def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = None) -> Activation:
-    """The activation sum_k coefficient_k phi_k(input_scale_k x).
+    """Return the activation sum_k coefficient_k phi_k(input_scale_k x).
 
     Parameters
     ----------
     terms
-        Triples (coefficient, activation, input scale).
+        The triples (coefficient, activation, input scale) of the sum.
     name
         The printed name; None derives one.
 
@@ -59,7 +59,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     Raises
     ------
     KcalcError
-        For no terms, zero scales and constants that are not numbers.
+        For an empty sum, zero scales and constants that are not numbers.
 
     """
     try:
@@ -73,7 +73,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
         raise KcalcError("combine needs at least one (coefficient, activation, input_scale)")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):
         raise KcalcError(
-            "combine needs numbers for coefficients and non-zero numbers for input scales"
+            "combine needs numbers as coefficients and nonzero numbers as input scales"
         )
     kinks = sorted({k / s for _, phi, s in parts for k in phi.kinks}, key=float)
     expr = sp.Add(*(c * phi.expr.xreplace({X: s * X}) for c, phi, s in parts))

@@ -20,7 +20,7 @@ _FLAT = np.linspace(-30.0, 30.0, 601)
 def chain_rule(
     outer: PiecewiseFunction, inner: PiecewiseFunction, n: int
 ) -> Callable[[Array], Array]:
-    """The derivative of order n <= 3 of outer(inner(x)), by Faa di Bruno."""
+    """The derivative of order n <= 3 of outer(inner(x)), by Faa di Bruno's formula."""
     f = [outer.numeric(k) for k in range(n + 1)]
     g = [inner.numeric(k) for k in range(n + 1)]
 
@@ -47,14 +47,17 @@ def _preimages(inner: PiecewiseFunction, level: sp.Expr) -> list[Any]:
 
 
 def composed_kinks(outer: PiecewiseFunction, inner: PiecewiseFunction) -> tuple[sp.Expr, ...]:
-    """The kinks of outer(inner(x)), sorted.  Raises KcalcError where its value is not defined."""
+    """Return the sorted kinks of outer(inner(x)).
+
+    Raises KcalcError if the value of the composition is undefined on an interval.
+    """
     points = list(inner.kinks)
     for level, jump in zip(outer.kinks, outer.jump_sizes(0), strict=True):
         points += _preimages(inner, level)
         if jump and np.any(np.convolve(inner.numeric(0)(_FLAT) == float(level), [1, 1]) > 1):
             raise KcalcError(
-                f"{inner.name} is constant {level} on an interval, and {outer.name} jumps there: "
-                f"its value is not defined"
+                f"{inner.name} has the constant value {level} on an interval, and {outer.name} "
+                f"jumps at {level}: the value of the composition is undefined"
             )
     kinks: list[sp.Expr] = []
     for point in sorted(points, key=float):

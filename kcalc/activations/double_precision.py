@@ -1,4 +1,4 @@
-"""Kernel quantities of an activation integrated in double precision, over arrays of q and c."""
+"""Kernel quantities of an activation, integrated in double precision for arrays of q and c."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from kcalc.gaussian.expectations.pairs import pair_map, smooth_taylor
 from kcalc.gaussian.expectations.quadrature import Array
 from kcalc.gaussian.expectations.single import pair_distance
 
-EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
-LARGEST = 1e150  # products of two are
+# a product of four such numbers, or of their inverses, is a double with full precision
+EXTREME = 1e70
+LARGEST = 1e150  # the same for a product of two numbers
 MANY = 8
-"""from this many different pairs of q values, smooth activations are summed together"""
+"""With this many distinct pairs of q values or more, smooth activations share one grid."""
 
 
 def positive(q: Array) -> Array:
-    if not (
-        q >= TINY
-    ).all():  # np.all is several times slower for the single numbers of deep networks
+    if not (q >= TINY).all():  # np.all is several times slower for the scalars of deep networks
         if not (q > 0).all():
             raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
         raise KcalcError(
@@ -43,7 +42,7 @@ def finite(name: str, q: Array, value: Array) -> Array:
 
 
 def distinct(columns: Array) -> tuple[Array, Any]:
-    """The distinct columns of an array (rows, n), and for every column which of them it is."""
+    """Return the distinct columns of an array (rows, n), and the index of each column in them."""
     if (columns == columns[:, :1]).all():
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
     values, which = np.unique(columns, return_inverse=True)
@@ -55,7 +54,7 @@ def distinct(columns: Array) -> tuple[Array, Any]:
 
 
 def groups(which: Any, count: int) -> list[Any]:
-    """The position of each of 0 ... count - 1 in ``which``."""
+    """For each of 0 ... count - 1, return its positions in ``which``."""
     order = np.argsort(which, kind="stable")
     return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
 
@@ -68,13 +67,13 @@ def _unit_gap(gap: Array) -> Array:
 
 
 def spread(part: Any, shape: tuple[int, ...]) -> Array:
-    """An array of the shape, a number where that is ()."""
+    """Broadcast ``part`` to the shape; the shape () gives a number."""
     array = np.asarray(part, dtype=float)
     return (array if array.shape == shape else np.broadcast_to(array, shape))[()]
 
 
 def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
-    """The three arguments checked and broadcast together."""
+    """Check the three arguments and broadcast them together."""
     first = positive(np.asarray(q1, dtype=float))
     second = first if q2 is q1 else positive(np.asarray(q2, dtype=float))
     gap = _unit_gap(np.asarray(gap, dtype=float))
@@ -92,7 +91,7 @@ def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
 
 
 def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
-    """A moment of one variable at every q value of ``flat``."""
+    """A moment of phi at every q value in ``flat``."""
     (unique,), inverse = distinct(flat.reshape(1, -1))
     with np.errstate(over="ignore"):
         found = _moments_together(phi, integrate, unique)
@@ -112,7 +111,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """The Taylor coefficients in q from ``integrate`` at every q value of an array."""
+    """The Taylor coefficients in q, from ``integrate``, at every q value of an array."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])
@@ -122,7 +121,10 @@ def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[
 def taylor(
     phi: Any, gap: Array, rest: Array, q1: Array, q2: Array, order: int
 ) -> tuple[Number, ...]:
-    """The Taylor coefficients of C, for arrays of one shape; ``rest``: 2 - gap, to all digits."""
+    """The Taylor coefficients of C for arrays of the same shape.
+
+    ``rest`` is 2 - gap with full relative accuracy.
+    """
     pairs, inverse = distinct(np.stack([q1.ravel(), q2.ravel()]))
     if pairs.shape[1] >= MANY and order <= 2 and not phi.kink_points:
         found = smooth_taylor(phi, q1.ravel(), q2.ravel(), gap.ravel(), order)
@@ -154,7 +156,7 @@ def _normalised(phi: Any, gap: Array, rest: Array, q1: float, q2: float, order: 
 
 
 def cross_drop(phi: Any, other: Any, q1: Any, q2: Any, gap: Any, order: int) -> tuple[Number, ...]:
-    """The drop of E[phi(u) psi(v)], ``other`` being psi: see ``Activation.cross_drop``."""
+    """The drop of E[phi(u) psi(v)], where psi is ``other``; see ``Activation.cross_drop``."""
     gap, q1, q2 = broadcast(gap, q1, q2)
     out = np.empty((order + 2, gap.size))
     pairs, inverse = distinct(np.stack([q1.ravel(), q2.ravel()]))
@@ -174,9 +176,9 @@ def cross_drop(phi: Any, other: Any, q1: Any, q2: Any, gap: Any, order: int) -> 
 
 
 def multiplies(q: Array, power: Any) -> bool:
-    """Whether q and Q(q), or None, are far enough from the ends of double precision for products.
+    """Whether closed forms can multiply several values of q and Q(q) without over- or underflow.
 
-    Closed forms may then take products of several of these values.
+    ``power`` is Q(q), or None if it is unknown.
     """
     ranges = ((q, EXTREME), (power, LARGEST))
     return all(

@@ -1,10 +1,10 @@
 """Python and JAX callables as functions of float64 arrays, and checks that they are elementwise.
 
-Elementwise means that a callable treats each number separately.
+An elementwise callable treats each number separately.
 
 JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed
-shape, so they are compiled once; results are NumPy arrays. This module never imports JAX: a
-callable that needs it has already done so.
+shape, so each is compiled only once. Results are NumPy arrays. This module never imports JAX,
+because a callable that needs JAX has already imported it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
 _BLOCK = 2048
-_SAME = 1e-10  # relative: vectorised code may round differently in another place of an array
+_SAME = 1e-10  # relative: vectorised code may round differently at another position of an array
 _TORCH = (
     "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
     "double precision"
@@ -36,9 +36,9 @@ _ALONE = (
 
 
 def in_double_precision() -> Any:
-    """The context in which JAX computes in float64; a null context if JAX is not imported.
+    """Return a context in which JAX computes in float64, or a null context if JAX is not imported.
 
-    The global flag is unchanged.
+    It leaves the global flag unchanged.
     """
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.enable_x64(True)
@@ -48,10 +48,10 @@ def in_double_precision() -> Any:
 class Elementwise:
     """A callable as a function of float64 arrays of any shape.
 
-    Functions of the same callable are equal.
+    Two instances are equal if they wrap the same callable.
 
-    kind: its argument, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or
-    "jax scalar" (mapped by ``jax.vmap``).
+    ``kind`` is the argument that the callable takes: "array" (a NumPy array), "scalar" (one Python
+    float), "jax" (a JAX array) or "jax scalar" (one JAX number, mapped by ``jax.vmap``).
     """
 
     function: Callable[..., Any]
@@ -70,19 +70,19 @@ class Elementwise:
 
     @property
     def is_jax(self) -> bool:
-        """Whether JAX can differentiate it."""
+        """Whether JAX can trace the callable."""
         return self.kind.startswith("jax")
 
     def __call__(self, x: Any) -> Array:
-        """phi(x).
+        """Evaluate phi(x).
 
         Raises KcalcError for exceptions, nan and results that are not float64; the message names
-        the callable and the x.
+        the callable and x.
         """
         if not isinstance(x, np.ndarray | float | int):
             raise KcalcError(
-                f"activation {self.name!r} is a callable: numeric only, in double precision, not "
-                f"for {type(x).__name__}"
+                f"activation {self.name!r} is a callable and takes only numbers in double "
+                f"precision, got {type(x).__name__}"
             )
         x = np.asarray(x, dtype=float)
         if x.size == 0:
@@ -97,7 +97,7 @@ class Elementwise:
         return values.reshape(x.shape)
 
     def raw(self, x: Array) -> Array:
-        """The values at a flat array, nan included."""
+        """The values at a flat array; they may be nan."""
         if self.kind == "scalar":
             return np.array([self._scalar(value) for value in x.tolist()])
         if self.is_jax:
@@ -109,14 +109,14 @@ class Elementwise:
             return float(_floats(_outcome(self.function, value), (), self.name))
         except KcalcError:
             raise
-        except OverflowError:  # values that NumPy would round to infinity
+        except OverflowError:  # NumPy would return infinity
             return float("inf")
         except Exception as error:
             raise failure(error, self.function, value, self.name) from error
 
     @cached_property
     def mapped(self) -> Callable[[Any], Any]:
-        """The callable on JAX arrays."""
+        """The callable as a function of JAX arrays."""
         function, jax = self.function, sys.modules["jax"]
         return (
             jax.vmap(lambda x: function(x)) if self.kind == "jax scalar" else lambda x: function(x)
@@ -128,7 +128,7 @@ class Elementwise:
 
 
 def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``function`` under ``jax.jit`` if it can be traced (tried on one block), else unchanged."""
+    """Compile ``function`` with ``jax.jit``; return it unchanged if tracing one block fails."""
     jax = sys.modules["jax"]
     fast = jax.jit(function)
     try:
@@ -140,7 +140,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
-    """A function of JAX arrays at a flat array, in blocks of one shape.
+    """Evaluate a function of JAX arrays at a flat array, in blocks of one shape.
 
     The last block is padded with the last number.
     """
@@ -153,7 +153,7 @@ def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
 
 
 def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
-    """The outcome of one call as float64 numbers of the argument's shape."""
+    """The result of one call, as a float64 array with the shape of the argument."""
     try:
         result = _outcome(function, argument)
     except KcalcError:
@@ -164,22 +164,21 @@ def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
 
 
 def _outcome(function: Callable[..., Any], argument: Any) -> Any:
-    """The value of the callable; JAX arrays are converted before their context is left."""
+    """Call the function; JAX arrays are converted inside the float64 context."""
     with np.errstate(all="ignore"), in_double_precision():
         result = function(argument)
         return np.asarray(result) if is_jax(result) else result
 
 
 def failure(error: Exception, function: Callable[..., Any], argument: Any, name: str) -> KcalcError:
-    """The error for an exception inside the callable, with the first x that causes it."""
+    """Return the error for an exception inside the callable, naming the first x that raises it."""
     text = (
         f"{type(error).__name__}: "
         f"{str(error).splitlines()[0][:120] if str(error) else 'no message'}"
     )
     if "Tensor" in text:
         return KcalcError(
-            f"activation {name!r} raised {text}; a torch function does not take NumPy arrays: "
-            f"{_TORCH}"
+            f"activation {name!r} raised {text}; torch functions do not take NumPy arrays: {_TORCH}"
         )
     points = np.ravel(argument)
     where = next(
@@ -204,7 +203,7 @@ def _fails(function: Callable[..., Any], value: Any) -> bool:
 
 
 def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
-    """A result as float64.
+    """Convert a result to float64.
 
     Raises KcalcError for other shapes, complex numbers, Booleans, single precision and objects.
     """
@@ -223,7 +222,7 @@ def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
         ) from error
     if values.shape != shape:
         raise KcalcError(
-            f"activation {name!r} returned the shape {values.shape} for an input of shape "
+            f"activation {name!r} returned an array of shape {values.shape} for an input of shape "
             f"{shape}: {_ALONE}"
         )
     return _real_numbers(values, name)
@@ -249,8 +248,8 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
         )
     elif kind == "f" and width < 8:
         raise KcalcError(
-            f"activation {name!r} returned {values.dtype} for float64: it must compute in double "
-            f"precision throughout"
+            f"activation {name!r} returned {values.dtype} for a float64 input: it must compute in "
+            f"double precision throughout"
         )
     elif kind not in "fiu":
         raise KcalcError(
@@ -263,10 +262,10 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
 
 
 def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
-    """The callable as a function of arrays, after checking that it is one.
+    """Wrap a callable as a function of arrays, after checking that it is elementwise.
 
-    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and values that
-    depend on the rest of the array.
+    Raises KcalcError for classes, torch functions, several arguments, exceptions, randomness, and
+    values that depend on the rest of the array.
     """
     _refuse_foreign(function, name)
     rule = Elementwise(function, name, _kind(function, name))
@@ -277,8 +276,8 @@ def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
 def _refuse_foreign(function: Any, name: str) -> None:
     if isinstance(function, type):
         raise KcalcError(
-            f"{name!r} is a class: give an instance or a function of it (for SymPy, an expression "
-            f"such as tanh(x))"
+            f"{name!r} is a class: give an instance or a function (for SymPy, an expression such "
+            f"as tanh(x))"
         )
     inner = getattr(function, "func", function)
     owner = getattr(inner, "__self__", None)
@@ -296,9 +295,10 @@ def _refuse_foreign(function: Any, name: str) -> None:
 
 
 def _kind(function: Callable[..., Any], name: str) -> str:
-    """The kind of argument that the callable expects.
+    """Find the kind of argument that the callable takes.
 
-    It is tried with an array, then (if JAX is in use) with a JAX array, then with one number.
+    The callable is tried with a NumPy array, then (if JAX is imported) with a JAX array, then with
+    a number.
     """
     probe = np.array([0.3, -1.2, 2.1, 0.7, -0.4])
     first: Exception | None = None
@@ -311,7 +311,7 @@ def _kind(function: Callable[..., Any], name: str) -> str:
             first = first or error
             continue
         if is_jax(result):
-            return "jax"  # possibly imported by this very call, so its precision is checked later
+            return "jax"  # this call may have imported JAX, so the precision is checked later
         _floats(values, probe.shape, name)
         return "array"
     assert first is not None
@@ -324,7 +324,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
         with in_double_precision():
             traced = is_jax(function(float(probe[0])))
     except Exception as second:
-        if isinstance(second, TypeError | AttributeError | IndexError):  # it does accept arrays
+        if isinstance(second, TypeError | AttributeError | IndexError):  # it takes arrays only
             raise failure(first, function, probe, name) from first
         where = next(value for value in probe.tolist() if _fails(function, value))
         raise failure(second, function, where, name) from second
@@ -334,16 +334,13 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
         return "scalar"
     try:
         Elementwise(function, name, "jax scalar").raw(probe)
-    except KcalcError:  # it branches on values, so JAX runs it one number at a time
+    except KcalcError:  # it branches on values, so JAX cannot map it
         return "scalar"
     return "jax scalar"
 
 
 def _check_alone(rule: Elementwise) -> None:
-    """Check that equal numbers have equal values in every array that contains them.
-
-    Repeated calls must return the same values.
-    """
+    """Check that the value at x depends neither on the rest of the array nor on the call."""
     random = np.random.default_rng(0)
     x = random.uniform(-6, 6, 64)
     x[5] = x[40]
@@ -382,9 +379,9 @@ def _check_alone(rule: Elementwise) -> None:
 
 
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
-    """The callable itself, without blocks and compilation.
+    """Return the callable without blocks and compilation.
 
-    Blocks and compilation would hide the behaviour of the callable on arrays of other lengths.
+    Both would hide how the callable behaves on arrays of other lengths.
     """
     if not rule.is_jax:
         return rule.function

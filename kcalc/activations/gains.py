@@ -1,4 +1,4 @@
-"""Gains, the weight scales that preserve q values, compared with the gains of other libraries."""
+"""Gains (weight scales that preserve q values), compared with the gains of other libraries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def gain(
 @overload
 def gain(activation: Any, q: sp.Expr, centred: bool = False) -> sp.Expr | float: ...
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
-    """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that preserves ``q``.
+    """The weight scale ``sigma_w = sqrt(q / Q(q))`` that preserves ``q`` after an activation.
 
-    With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to
-    q. Weights that sum to zero over their inputs (weight standardisation) only see the variance of
-    phi; use ``centred=True`` for them.
+    If the preactivations have mean square q, so do the outputs of ``Affine(sigma_w=gain)`` after
+    the activation. Weights that sum to zero over their inputs (weight standardisation) only see the
+    variance of phi; use ``centred=True`` for them.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     Raises
     ------
     KcalcError
-        For q <= 0, for an activation whose second moment diverges, and with ``centred`` for a
-        constant one.
+        For q <= 0, if the second moment of the activation diverges, and, with ``centred``, if the
+        activation is constant.
 
     References
     ----------
@@ -86,7 +86,7 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
 class Shipped:
     """The gain of an activation in another library.
 
-    ``centred``: whether it is for weights that sum to zero over the inputs.
+    ``centred`` is True if the gain is for weights that sum to zero over their inputs.
     """
 
     library: str
@@ -133,7 +133,7 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TIMM, "leaky_relu", "leaky_relu", 1.70590341091156, True),
     Shipped(
         _TIMM, "log_sigmoid", "softplus", 1.9193484783172607, True
-    ),  # -softplus(-x): the same variance
+    ),  # log_sigmoid(x) = -softplus(-x) has the variance of softplus
     Shipped(_TIMM, "relu", "relu", 1.7139588594436646, True),
     Shipped(_TIMM, "relu6", "relu6", 1.7131484746932983, True),
     Shipped(_TIMM, "selu", "selu", 1.0008515119552612, True),
@@ -145,12 +145,12 @@ SHIPPED: tuple[Shipped, ...] = (
 )
 """The gains of torch 2 and timm 1.
 
-From timm, identity (gain 1) and log_softmax (not elementwise) are left out.
+Two gains of timm are left out: identity (gain 1) and log_softmax (not elementwise).
 """
 
 
 def comparison(layers: int = 100) -> str:
-    """A Markdown table of these gains and the exact ones."""
+    """A Markdown table of the shipped gains and the exact gains."""
     rows = [
         "| library | activation | keeps | shipped | exact | relative error | "
         f"q after {layers} layers |",

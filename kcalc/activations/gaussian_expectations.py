@@ -23,7 +23,7 @@ def expectation(f: Any, q: sp.Expr) -> sp.Expr | float: ...
 @overload
 def expectation(f: Any, q: ArrayLike) -> Array: ...
 def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
-    """E f(sqrt(q) z), z standard normal.
+    """E f(sqrt(q) z) for a standard normal z.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     Returns
     -------
     float | sp.Expr | Array
-        float64, of the shape of ``q``. A symbolic q gives a SymPy expression, with an undefined
-        function M_f(q) if there is no closed form.
+        The expectation in float64, with the shape of ``q``. A symbolic q gives a SymPy expression,
+        or an undefined function M_f(q) if there is no closed form.
 
     Raises
     ------
     KcalcError
-        For q <= 0, functions that are not real on the line, and expectations that diverge.
+        For q <= 0, functions that are not real on the whole line, and divergent expectations.
 
     Examples
     --------
@@ -73,11 +73,11 @@ def pair_expectation(
 def pair_expectation(
     f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
 ) -> float | Array:
-    """E[f(u) g(v)] for centred Gaussians u, v of correlation c.
+    """E[f(u) g(v)] for centred Gaussians u, v with correlation c.
 
     The variances are q1 and q2, or ``q`` (default 1) for both.
 
-    Kinks and jumps of f and g are handled exactly, c = +-1 included. Numbers and arrays broadcast.
+    Kinks and jumps of f and g are handled exactly, even at c = +-1. Numbers and arrays broadcast.
 
     Parameters
     ----------
@@ -92,17 +92,17 @@ def pair_expectation(
     q2
         The variance of v, > 0.
     q
-        The variance of both, > 0; default 1.
+        The common variance of u and v, > 0; default 1.
 
     Returns
     -------
     float | Array
-        float64, broadcast.
+        The expectation in float64, with the broadcast shape of the arguments.
 
     Raises
     ------
     KcalcError
-        As :func:`expectation` does, and for |c| > 1.
+        For |c| > 1, and for the reasons given in :func:`expectation`.
 
     """
     first, second = resolve(f), resolve(g)

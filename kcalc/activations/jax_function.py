@@ -1,6 +1,6 @@
-"""An activation, or a derivative of it, as a JAX function without overflow.
+"""Activations and their derivatives as JAX functions that do not overflow.
 
-The gradients of the JAX function are the derivatives of the activation.
+The gradients of these functions are the derivatives of the activation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import lambdify
 
-LONGEST = 2**31 - 1  # of integers that jax takes as they are
+LONGEST = 2**31 - 1  # the largest integer that JAX takes without conversion
 JaxFunction = Callable[[Any], Any]
 
 
 @lru_cache(maxsize=512)
 def jax_function(phi: Any, n: int = 0) -> JaxFunction:
-    """phi^(n), away from kinks, elementwise on JAX arrays of floats: for jit, vmap and grad.
+    """phi^(n) as an elementwise function of JAX arrays, for jit, vmap and grad.
 
-    Right-continuous at kinks.
-
-    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks are
-    ignored. float32 and float64 are kept; integers become floats. Raises KcalcError for n that is
-    not an integer >= 0 and for functions that JAX lacks.
+    It is right-continuous at kinks. Its gradient is ``jax_function(phi, n + 1)``, which is itself
+    differentiable; deltas at kinks are ignored. float32 and float64 are kept; integers become
+    floats. Raises KcalcError if n is not an integer >= 0, and for functions that JAX lacks.
     """
     import jax
     import jax.numpy as jnp
@@ -62,7 +60,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
 
 
 def differentiated(function: JaxFunction, n: int) -> JaxFunction:
-    """The n-th derivative of an elementwise function by JAX."""
+    """The n-th derivative of an elementwise function, by forward-mode differentiation."""
     import jax
     import jax.numpy as jnp
 
@@ -78,7 +76,7 @@ def piecewise(phi: Any, n: int) -> JaxFunction:
 
 
 def stable_derivative(phi: Any, n: int) -> Any:
-    """phi^(n), from the expressions that do not overflow, if given."""
+    """phi^(n), derived from the overflow-free expressions in ``phi.stable`` if there are any."""
     if not phi.stable:
         return phi.derivative_expr(n)
     last = min(n, len(phi.stable) - 1)
@@ -86,7 +84,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
-    """``expr`` by its smooth pieces.
+    """Evaluate ``expr`` piece by piece.
 
     Each piece only sees arguments from its interval, so unused pieces do not overflow.
     """
@@ -114,9 +112,9 @@ def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
 
 
 def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
-    """A smooth expression as a JAX function.
+    """Compile a smooth expression to a JAX function.
 
-    Raises KcalcError, possibly only when called, for functions that JAX lacks.
+    Raises KcalcError for functions that JAX lacks, in some cases only when the result is called.
     """
     import jax
 
@@ -146,7 +144,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
 
 
 def _beside(series: NearZero, function: JaxFunction) -> JaxFunction:
-    """The series near 0, the function elsewhere."""
+    """Use the series near 0 and the function elsewhere."""
     import jax.numpy as jnp
 
     def values(x: Any) -> Any:

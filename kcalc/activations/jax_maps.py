@@ -1,6 +1,7 @@
 """Local kernel quantities of JAX arrays.
 
-They use accurate closed forms, or else tables (C) and NumPy (moments) at concrete q.
+They use closed forms that are accurate in floats. Without such forms, C comes from a table and the
+moments come from NumPy, both at concrete q values.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
-    Differentiable in gap, and in q1 and q2 for closed forms. At c = +-1 an infinite C' is returned
-    as inf, but its gradient is C' one rounding unit away. Raises KcalcError for traced or several
-    q, and for orders above 1, if there is no closed form.
+    They are differentiable in gap, and with a closed form also in q1 and q2. An infinite C' at
+    c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed form,
+    raises KcalcError for traced q, several q values, and orders above 1.
     """
     import jax.numpy as jnp
 
@@ -43,9 +44,9 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
 
 def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
-    """C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.
+    """C(c, q1, q2) for JAX arrays, in their precision; nan if |c| exceeds 1 by more than rounding.
 
-    Otherwise as :func:`taylor`.
+    Gradients and errors are those of :func:`taylor`.
     """
     field = jax_field()
     one = field.number(q1)
@@ -61,11 +62,11 @@ def moment(
     q: Number,
     field: Field,
 ) -> Any:
-    """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q.
+    """``quantity`` ("mean", "second_moment", "mean_slope" or "q_slope") of phi at q.
 
-    Returns a JAX array for a JAX array, else a float.
+    Returns a JAX array if q is one, otherwise a float.
 
-    Raises KcalcError for q <= 0, and for a traced q without closed form.
+    Raises KcalcError for q <= 0, and for a traced q if there is no closed form.
     """
     import jax.numpy as jnp
 
@@ -88,7 +89,7 @@ def _is_traced(q: Number) -> bool:
 
 
 def _checked(q: Number) -> Number:
-    """q, checked to be positive if its value is known."""
+    """Return q, after checking that it is positive if its value is known."""
     if not _is_traced(q) and not np.all(np.asarray(q) > 0):
         raise KcalcError(
             f"q = {np.min(np.asarray(q)):g}: a q value is a mean square and must be positive"
@@ -118,9 +119,9 @@ def _closed(
 
 
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
-    """1 - C with the closed form of C' as its derivative in the gap, if there is one.
+    """1 - C, with the closed form of C' (if there is one) as its derivative in the gap.
 
-    Automatic ones are nan if angles have corners.
+    Automatic differentiation would give nan at c = +-1, where the angle has infinite slope.
     """
     import jax
     import jax.numpy as jnp
@@ -164,7 +165,7 @@ def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
 
 @lru_cache(maxsize=64)
 def local_table(phi: Any, q1: float, q2: float) -> Table:
-    """The cached table of C(., q1, q2) of phi."""
+    """The cached table of C(., q1, q2) for phi."""
     return tabulate(lambda gap: phi.taylor(gap, q1, q2)[0], name=phi.name)
 
 

@@ -1,10 +1,10 @@
 """The jumps of a function and its derivatives at kinks.
 
-A jump is the difference of two one-sided limits, and rounding leaves a residue even if the function
-is continuous. The residue depends on the last digits of the rounded numbers: the kink and float
-constants. A jump counts only if it exceeds its change under one unit in the last place of these
-numbers. Expressions without floats are evaluated with so many digits that every other jump counts,
-however small.
+A jump is the difference of two one-sided limits. Rounding leaves a residue even if the function is
+continuous. The residue depends on the last digits of the rounded numbers, which are the kink and
+the float constants. A jump counts only if it is larger than its change when these numbers change by
+one unit in the last place. Expressions without floats are evaluated with so many digits that every
+other jump counts, however small.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.gaussian.expectations.quadrature import Array
 
-_FEW = 20  # kinks: their jumps are simplified
+_FEW = 20  # jumps are simplified if there are at most this many kinks
 _DIGITS = 100
 _MOST_BITS = 320
 _DOUBLE = 53
-_EXACT = 1e-60  # rounding error of limits in so many digits, cancellation included
-_SHORT = 30  # bits: shorter floats, such as 0.5, count as exact
-_GROWTH = 1.5  # of a diverging limit from a small distance to a much smaller one
+_EXACT = 1e-60  # bounds the rounding error of limits in 100 digits, with cancellation
+_SHORT = 30  # floats with at most this many bits, such as 0.5, count as exact
+_GROWTH = 1.5  # values that grow by more than this towards a kink diverge
 _ULPS = 16.0
-_ROUNDED = 1e-13  # relative, of a limit that only SymPy finds
+_ROUNDED = 1e-13  # relative error of limits that come from SymPy
 _ENTIRE = (
     *(sp.exp, sp.sin, sp.cos, sp.sinh, sp.cosh, sp.tanh, sp.sech, sp.atan, sp.asinh),
     *(sp.erf, sp.erfc, sp.erfi),
 )
 _DIFFERENTIATED = 1e-9  # relative error of derivatives from values
-_SHARE = 0.05  # relative to the largest value for |x| <= 4: tolerance for functions known by values
+# functions known by their values: tolerance relative to the largest value for |x| <= 4
+_SHARE = 0.05
 _EPS = float(np.finfo(float).eps)
 
 
@@ -45,7 +46,7 @@ _EPS = float(np.finfo(float).eps)
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
     """The one-sided limit of a smooth piece at a kink.
 
-    Raises KcalcError if SymPy finds none.
+    Raises KcalcError if SymPy finds no limit.
     """
     value = piece.subs(X, point)
     if not value.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
@@ -67,7 +68,7 @@ def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.
 
 
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats; 0 if the residue of rounding is all there is.
+    """The jumps as floats, with rounding residues set to 0.
 
     Raises KcalcError if a one-sided limit is infinite.
     """
@@ -84,14 +85,14 @@ def _jump(left: sp.Expr, right: sp.Expr, kink: sp.Expr) -> float:
         _limit(piece, kink, bits, side) for piece, side in ((left, -1), (right, 1))
     )
     jump = above - below
-    # the two sides share the kink and their constants, so errors of both may cancel
+    # the two sides share the kink and may share constants, so their errors can cancel
     doubts = {k: its_doubt.get(k, 0) - other_doubt.get(k, 0) for k in its_doubt | other_doubt}
     doubt = _ULPS * sum(map(abs, doubts.values())) + _EXACT * max(abs(below), abs(above), 1)
     return float(jump) if abs(jump) > doubt else 0.0
 
 
 def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
-    """The number of known bits of a kink: those of a double if it, or a piece, comes from one."""
+    """The number of known bits of a kink: 53 if the kink or a piece contains doubles."""
     floats = _long_floats(kink)
     if not floats:
         return _MOST_BITS
@@ -102,13 +103,13 @@ def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
 
 
 def _long_floats(expr: sp.Expr) -> list[Any]:
-    """The floats with more digits than numbers that count as exact."""
+    """The floats in ``expr`` that have too many bits to count as exact."""
     floats: Any = expr.atoms(sp.Float)
     return sorted((one for one in floats if one._mpf_[3] > _SHORT), key=sp.default_sort_key)
 
 
 def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, dict[Any, Any]]:
-    """(One-sided limit, {what is rounded: the change by a unit in its last place})."""
+    """(one-sided limit, {rounded number: change of the limit per unit in its last place})."""
     point = _point(kink)
     try:
         function, floats = _with_constants(piece)
@@ -126,7 +127,7 @@ def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, di
 
 @lru_cache(maxsize=1024)
 def _with_constants(piece: sp.Expr) -> tuple[Callable[..., Any], tuple[sp.Float, ...]]:
-    """The piece as an mpmath function of X and of its floats, with these floats."""
+    """Return the piece as an mpmath function of X and its floats, and those floats."""
     floats = _long_floats(piece)
     names = sp.symbols(f"_f:{len(floats)}")
     expr = piece.xreplace(dict(zip(floats, names, strict=True)))
@@ -134,18 +135,18 @@ def _with_constants(piece: sp.Expr) -> tuple[Callable[..., Any], tuple[sp.Float,
 
 
 def _diverges(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> bool:
-    """Whether values diverge towards the kink, which is known to this many bits."""
+    """Whether the values diverge towards the kink, which is known to ``bits`` bits."""
     far, near = _towards(values, point, side, bits)
     return bool(near > _GROWTH * far)
 
 
 def _distances(bits: int) -> tuple[int, int]:
-    """Powers of 10: small distances from a kink, still large compared with its error."""
+    """Powers of 10 of two small distances from a kink, both large compared with its error."""
     return (-8, -12) if bits <= _DOUBLE else (-20, -40)
 
 
 def _towards(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> tuple[Any, Any]:
-    """The sizes of values near a kink and nearer to it."""
+    """The absolute values at the larger and at the smaller distance from a kink."""
     far, near = (
         abs(values(point + side * (1 + abs(point)) * mpmath.mpf(10) ** power))
         for power in _distances(bits)
@@ -163,7 +164,7 @@ def _changes(
     kink: tuple[sp.Expr, int],
     constants: tuple[Sequence[Any], Sequence[sp.Float]],
 ) -> Iterator[tuple[Any, Any]]:
-    """(The rounded number, the value after changing it by a unit in its last place)."""
+    """Yield (rounded number, value after changing that number by a unit in its last place)."""
     numbers, floats = constants
     yield kink[0], function(point * (1 + mpmath.ldexp(1, -kink[1])), *numbers)
     for index, number in enumerate(floats):
@@ -189,14 +190,14 @@ def _finite(value: Any, kink: sp.Expr) -> float:
 
 
 def may_be_rough(piece: sp.Expr) -> bool:
-    """Whether a piece has a function that may be infinitely steep somewhere, such as a root."""
+    """Whether a piece contains a function that may have infinite slope, such as a root."""
     powers = (p for p in piece.atoms(sp.Pow) if p.base.has(X) and not p.exp.is_integer)
     others: Any = piece.atoms(sp.Function)
     return any(powers) or any(f.has(X) and not isinstance(f, _ENTIRE) for f in others)
 
 
 def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 if none does."""
+    """For each kink k, the largest p with which a piece grows as |x - k|^-p; 0 if bounded."""
     with decimal_digits(_DIGITS):
         return tuple(
             max(_growth(left, k, -1), _growth(right, k, 1))
@@ -236,8 +237,8 @@ def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
 def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
     """The jumps of phi^(n) at the kinks of a function known by its values.
 
-    Both sides are a step away, led to the kink by the next derivative. Possible residues of
-    rounding or numerical differentiation count as 0.
+    Each one-sided limit is extrapolated from a point one step away with the next derivative. Jumps
+    that may be residues of rounding or numerical differentiation count as 0.
     """
     k = np.array(profile.kink_points)
     step = 1e-8 * (1 + np.abs(k))

@@ -45,7 +45,7 @@ SYMBOLIC = "symbolic(q=1)"
 
 
 class _Local:
-    """A map of one activation, its only input and output."""
+    """A map of one activation, which is its only input and output."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation
@@ -64,14 +64,14 @@ class _Local:
 class LocalCMap(_Local, CMap):
     """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)).
 
-    (u, v) is Gaussian of variances q1, q2 and correlation c.
+    (u, v) is Gaussian with variances q1, q2 and correlation c.
 
     Domain: -1 <= c <= 1, q > 0.
 
     Raises
     ------
     KcalcError
-        Outside it, and if the second moment diverges.
+        Outside the domain, and if the second moment diverges.
 
     References
     ----------
@@ -129,7 +129,9 @@ class LocalCMap(_Local, CMap):
         }
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition:
-        """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions.
+        """The map as a formula in ``kc.symbols.c``.
+
+        The q values may be numbers or SymPy expressions.
 
         Parameters
         ----------
@@ -148,7 +150,7 @@ class LocalCMap(_Local, CMap):
         Raises
         ------
         KcalcError
-            For q values that are not positive or have symbols of other quantities.
+            For q values that are not positive or contain symbols of other quantities.
 
         """
         one, other = read_pair(
@@ -165,7 +167,7 @@ class LocalCMap(_Local, CMap):
         return Composition(arguments, (), value, "C", functions)
 
     def _level(self, q: sp.Symbol) -> LocalFunction:
-        """Q(q), which the Gaussian integral of C divides by."""
+        """Q(q), which normalises the Gaussian integral of C."""
         value = self.activation.second_moment(q, SYMPY)
         closed = None if value.atoms(AppliedUndef) else value
         return LocalFunction(
@@ -173,9 +175,9 @@ class LocalCMap(_Local, CMap):
         )
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q.
+        """The coefficients b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q.
 
-        b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
+        b_n = a_n^2/Q >= 0 with a_n = E[phi(sqrt(q) z) h_n(z)], and sum b_n = 1.
 
         Parameters
         ----------
@@ -192,15 +194,15 @@ class LocalCMap(_Local, CMap):
         Raises
         ------
         KcalcError
-            For more coefficients than can be computed to rounding.
+            If n is larger than the number of coefficients that can be computed accurately.
 
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
         if count > found.coefficients.size + 1 and not found.complete:
             raise KcalcError(
-                f"series({n}): {found.coefficients.size + 1} coefficients of {self.name!r} are "
-                f"known; tail() bounds the rest"
+                f"series({n}): only {found.coefficients.size + 1} coefficients of {self.name!r} "
+                f"are known; tail() bounds the rest"
             )
         out = np.zeros(count)
         out[0] = found.mean**2
@@ -224,7 +226,8 @@ class LocalCMap(_Local, CMap):
         Returns
         -------
         float
-            A number >= 0, above zero only by rounding where the series ends.
+            A number >= 0. If the series is finite, rounding may leave a tiny positive tail beyond
+            its end.
 
         """
         count, size = series_length(n), one_q(q)
@@ -267,10 +270,10 @@ class LocalCMap(_Local, CMap):
 
 @dataclass(frozen=True)
 class LocalCMapQDerivative:
-    """A derivative of a local C map in q values; call it like the map.
+    """A derivative of a local C map in its q values; call it like the map.
 
-    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), with phi' a distribution
-    if phi jumps.
+    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)). If phi jumps, phi' has
+    deltas at the jumps.
     """
 
     base: LocalCMap
@@ -290,7 +293,7 @@ class LocalCMapQDerivative:
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """The derivative at c, arguments and shapes as for the map."""
+        """The derivative at c, with the arguments and shapes of the map."""
         cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)
         if self.which in (1, None):
@@ -301,7 +304,7 @@ class LocalCMapQDerivative:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the map."""
+        """The assumptions of the map."""
         return self.base.assumptions
 
     def __repr__(self) -> str:
@@ -312,14 +315,14 @@ class LocalCMapQDerivative:
 
 
 class LocalQMap(_Local, QMap):
-    """Q(q) = E phi(sqrt(q) z)^2, z standard normal.
+    """The local Q map Q(q) = E phi(sqrt(q) z)^2, with z standard normal.
 
     Domain: q > 0.
 
     Raises
     ------
     KcalcError
-        Outside it and if Q diverges.
+        Outside the domain, and if Q diverges.
 
     References
     ----------
@@ -355,7 +358,7 @@ class LocalQMap(_Local, QMap):
         Raises
         ------
         KcalcError
-            If q is not positive or has symbols of other quantities.
+            If q is not positive or contains symbols of other quantities.
 
         """
         at = symbolic_q(q, "q", "symbolic(q)")
@@ -372,7 +375,10 @@ class LocalQMap(_Local, QMap):
 
 @dataclass(frozen=True)
 class _Euler:
-    """x phi'(x) as a profile for quadrature: its n-th derivative is x phi^(n+1) + n phi^(n)."""
+    """x phi'(x) as a profile for quadrature.
+
+    Its n-th derivative is x phi^(n+1) + n phi^(n).
+    """
 
     phi: Any
 
@@ -429,7 +435,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
-    """The same by a jet in q1 through the closed form; None if that is not finite."""
+    """dC/dq1 from the closed form, evaluated at a jet in q1; None if the result is not finite."""
     with np.errstate(all="ignore"):
         series = phi._closed_gap(
             1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)
@@ -441,7 +447,7 @@ def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
 
 
 def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
-    """sum_k k J_k N(k; 0, q1) E[phi(v) | u = k] over the jumps J_k of phi itself."""
+    """sum_k k J_k N(k; 0, q1) E[phi(v) | u = k] over the jumps J_k of phi."""
     total = np.zeros(c.shape)
     for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True):
         if not jump or not k:
@@ -457,7 +463,7 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _middle(phi: Any, x: Array) -> Array:
-    """phi, with the mean of both sides at a jump."""
+    """phi(x), or the mean of the two one-sided limits at a jump."""
     step = 1e-13 * (1 + np.abs(x))
     return (phi.numeric(0)(x - step) + phi.numeric(0)(x + step)) / 2
 

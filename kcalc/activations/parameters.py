@@ -20,12 +20,11 @@ TAKEN = {"x", "c", "q", "p", "phi", "pi"}  # names of other quantities in formul
 
 
 def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp.Expr:
-    """``value`` as a SymPy number, floats such as 0.5 and 1.25 as fractions.
+    """Convert ``value`` to a SymPy number; floats such as 0.5 and 1.25 become fractions.
 
-    With ``symbolic``, also a real expression in symbols.
+    With ``symbolic``, a real expression in symbols is accepted too.
 
-    Raises KcalcError for text, nan, infinities and complex values, and for symbols that are not
-    allowed.
+    Raises KcalcError for text, nan, infinities, complex values and symbols that are not allowed.
     """
     try:
         number = SYMPY.number(value)
@@ -49,9 +48,9 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
 
 
 def real_expression(value: sp.Expr, what: str) -> sp.Expr:
-    """An expression in real symbols.
+    """Check that ``value`` is a real expression.
 
-    Raises KcalcError for others, and for symbols that represent other quantities in formulas.
+    Raises KcalcError if it is not, and for symbols that represent other quantities in formulas.
     """
     if value.is_real is not True:
         raise KcalcError(
@@ -68,12 +67,12 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
 
 
 def check_constant(symbol: sp.Symbol, text: str) -> None:
-    """Raises: KcalcError for a symbol that cannot be a constant of an activation."""
+    """Raise KcalcError for a symbol that cannot be a constant of an activation."""
     if symbol.is_real is False:
         raise KcalcError(f"{text}: the constant {symbol} must be real")
     if symbol.name in TAKEN:
         raise KcalcError(
-            f"{text}: {symbol} stands for another quantity in formulas; give the constant another "
+            f"{text}: {symbol} represents another quantity in formulas; give the constant another "
             f"letter"
         )
 
@@ -92,7 +91,7 @@ def label(value: sp.Expr) -> str:
 
 
 def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
-    """A real number above 0.  Raises KcalcError otherwise."""
+    """Return ``value`` as a positive real number.  Raises KcalcError otherwise."""
     number = real(factory, parameter, value)
     if not float(number) > 0:
         raise KcalcError(f"{factory}: {parameter} = {value} must be positive")
@@ -100,5 +99,5 @@ def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
 
 
 def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
-    """An integer in [low, high].  Raises KcalcError otherwise."""
+    """Return ``value`` as an integer in [low, high].  Raises KcalcError otherwise."""
     return plain_arguments.whole(value, f"{factory}: {parameter}", low, high)

@@ -1,6 +1,6 @@
 """Construction of activations from user input.
 
-Input is a registered name, an Activation, a SymPy expression in one symbol, or a callable.
+The input is a registered name, an Activation, a SymPy expression in one symbol, or a callable.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ def activation(
     name
         The name in results.
     kinks
-        The points where it or a derivative jumps. None finds the kinks of an expression from
-        Piecewise, Abs, Max, Min, Heaviside and sign; for a callable it means that there are none.
+        The points where the function or a derivative jumps. With None, the kinks of an expression
+        are found from Piecewise, Abs, Max, Min, Heaviside and sign; a callable has no kinks.
     growth
-        (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere, which you guarantee.
-        Certified integrals need it if they cannot derive such a bound.
+        (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere. You guarantee this bound.
+        Certified integrals need it if they cannot derive one.
 
     Returns
     -------
     Activation
-        The catalogue entry of that name, or a new activation for a formula or a callable.
+        The catalogue entry of that name, or a new activation made from a formula or a callable.
 
     Raises
     ------
     KcalcError
-        For unknown names (listing similar ones), several symbols, missing kinks, and functions that
-        vanish, are not real and finite on the whole line, or have no Gaussian second moment at any
-        reasonable q.
+        For unknown names (the message lists similar names), several symbols, missing kinks, and
+        functions that are zero everywhere, are not real and finite on the whole line, or have no
+        Gaussian second moment at any reasonable q.
 
     Examples
     --------
@@ -134,9 +134,9 @@ def activation(
 
 
 def declare_growth(phi: Activation, growth: Any) -> Activation:
-    """The activation with a declared bound (A, p, B).
+    """Return the activation with a declared growth bound (A, p, B).
 
-    Raises KcalcError for other shapes, and if samples contradict it.
+    Raises KcalcError unless ``growth`` is three numbers, and if samples contradict the bound.
     """
     try:
         size, power, rate = (float(NUMPY.number(value)) for value in items(growth, "growth"))
@@ -146,7 +146,7 @@ def declare_growth(phi: Activation, growth: Any) -> Activation:
             f"exp(B|x|)"
         ) from None
     if size <= 0 or power < 0 or rate < 0:
-        raise KcalcError(f"growth={glimpse(growth)}: A must be positive, p and B not negative")
+        raise KcalcError(f"growth={glimpse(growth)}: A must be positive, and p and B >= 0")
     x = np.concatenate([PROBES, FAR_PROBES])
     with np.errstate(all="ignore"):
         excess = (
@@ -177,7 +177,7 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
         raise
     except Exception as error:  # SymPy fails in many ways on unusual input
         raise KcalcError(
-            f"{glimpse(spec)} cannot be made an activation: {type(error).__name__} "
+            f"cannot make an activation from {glimpse(spec)}: {type(error).__name__} "
             f"({str(error)[:80]})"
         ) from error
     known = _known(candidate)
@@ -189,20 +189,23 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
 
 
 def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | None) -> Activation:
-    """An activation with symbols for constants: for formulas, and for numbers put in later."""
+    """Make an activation with symbolic constants, for formulas and for later substitution."""
     label = name or str(expr)[:NAME_LENGTH]
     candidate = Activation(label, expr)
     if given or expr.has(*CORNERED) or (found := as_sum(candidate)) is None:
         raise KcalcError(
-            f"{label}: symbols for constants are for sums of powers, exponentials, sines, cosines "
-            f"and erf; substitute numbers, expr.subs({{...}}), or use an activation of the "
-            f"catalogue with symbols, such as kc.{_with_symbols(expr)}"
+            f"{label}: only sums of powers, exponentials, sines, cosines and erf can have symbols "
+            f"for constants; substitute numbers with expr.subs({{...}}), or use a catalogue "
+            f"activation with symbols, such as kc.{_with_symbols(expr)}"
         )
     return found
 
 
 def _with_symbols(expr: sp.Expr) -> str:
-    """The call that makes an expression with symbols, if it has one slope on each side of 0."""
+    """The catalogue call to suggest for an expression with symbols.
+
+    It reproduces an expression that is linear on each side of 0; otherwise it is only an example.
+    """
     p = sp.Dummy(positive=True)
     left, right = (sp.expand(expr.subs(X, side * p) / (side * p)) for side in (-1, 1))
     if left == right or left.has(p) or right.has(p):
@@ -213,7 +216,7 @@ def _with_symbols(expr: sp.Expr) -> str:
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:
-    """The candidate as a two-slope activation if it is one, such as Max(x, x/5)."""
+    """The candidate as an activation with two slopes, such as Max(x, x/5), or None."""
     if candidate.kinks != (0,) or not all(
         piece.is_polynomial(X) and expandable(piece) for piece in candidate.pieces
     ):
@@ -228,9 +231,9 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
 
 
 def _in_x(spec: sp.Expr) -> sp.Expr:
-    """The expression in the canonical real symbol.
+    """Rewrite the expression in the canonical real symbol X.
 
-    Raises an error for an expression that is not a function of one real number.
+    Raises KcalcError for an expression that is not a function of one real number.
     """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
@@ -276,14 +279,14 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     if expr.has(sp.Contains):
         expr = expr.replace(sp.Contains, lambda element, where: where.as_relational(element))
     if expr.is_zero:
-        raise KcalcError("the zero function is not an activation: it has no C map")
+        raise KcalcError("the zero function cannot be an activation: it has no C map")
     return expr
 
 
 def _check_symbol(symbol: Any) -> None:
-    """Reject symbols with assumptions beyond being real.
+    """Reject symbols with more assumptions than real.
 
-    SymPy simplifies Abs(x) to x for a positive x.
+    For example, SymPy simplifies Abs(x) to x if x is positive.
     """
     if not isinstance(symbol, sp.Symbol):
         raise KcalcError(
@@ -318,7 +321,7 @@ def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | Non
 
 
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
-    """The candidate points at which the expression really changes."""
+    """The candidate kinks at which the expression really changes."""
     pieces = smooth_pieces(expr, points)
     return tuple(
         k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right
@@ -326,9 +329,9 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 
 
 def _known(candidate: Activation) -> Activation | None:
-    """The registered activation that is the same function.
+    """The registered activation that is the same function, or None.
 
-    It has an equal expression, or equal kinks and pieces (|x| is sign(x) x).
+    It has the same expression, or the same kinks and pieces: |x| and sign(x) x are one function.
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:
@@ -346,7 +349,7 @@ def _known(candidate: Activation) -> Activation | None:
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
     """Reject functions that are not real, lack Gaussian moments or have missing kinks.
 
-    Kinks are missing if the function differs from the given expression.
+    Kinks are missing if the pieces between them differ from the given expression.
     """
     pieces = compile_pieces(candidate.pieces, candidate.kink_points)
     extra = np.array(
@@ -361,7 +364,7 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
             & ~np.isin(probes, candidate.kink_points)
         )
     apart &= np.abs(probes) <= KINK_REACH
-    # those of Hermite may be multiplied out
+    # an expanded Hermite polynomial differs from its recurrence by rounding
     if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):
         raise KcalcError(
             f"activation {candidate.name!r} switches at a point that is not among its kinks (seen "
@@ -371,14 +374,14 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
     check_moments(candidate)
 
 
-# --- functions whose kinks never end --------------------------------------------------------------
+# --- functions with infinitely many kinks ---------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranged(Activation):
-    """An activation whose kinks are only known for |x| <= reach, such as max(sin x, 0).
+    """An activation with kinks that are known only for |x| <= reach, such as max(sin x, 0).
 
-    Values are correct everywhere; anything else beyond the reach raises an error.
+    Values are correct everywhere. Derivatives beyond the reach raise KcalcError.
     """
 
     reach: float = field(default=float(KINK_REACH))
@@ -397,8 +400,8 @@ class Ranged(Activation):
                 return inside(x)
             if n:
                 raise KcalcError(
-                    f"the kinks of activation {self.name!r} are only known for |x| <= "
-                    f"{self.reach:g}, and it has more beyond: q must be at most about "
+                    f"the kinks of activation {self.name!r} are known only for |x| <= "
+                    f"{self.reach:g}, and it has more kinks beyond: q must be at most about "
                     f"{(self.reach / 12.8) ** 2:.0f}"
                 )
             out = inside(x)

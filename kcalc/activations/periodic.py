@@ -1,6 +1,6 @@
 """Waves, Gaussians and exponentials.
 
-Activations whose kernels are exponentials of quadratic forms.
+The kernels of these activations are exponentials of quadratic forms.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TURN = Core(-4, 4)  # more than a period
 
 @dataclass(frozen=True)
 class _Form:
-    """Where the kernel of exp(-a x^2) cos(w x) comes from, at one (gap, q1, q2).
+    """The parts of the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
 
     With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a
-    (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. ``rise`` names the differences
-    from c = 1, all of them positive: D - D1, E - E1, K1 - K, K1 + K.
+    (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. A 1 marks the value at c = 1. The
+    last four fields are D - D1, E - E1, K1 - K and K1 + K, all of them >= 0.
     """
 
     d1: Number
@@ -93,11 +93,10 @@ class Gabor(ClosedKernel):
         return scale * (by_d + by_k + by_e) / (2 * here)
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        """With L = log(D^(-1/2) e^(-E)).
+        """(Gamma', Gamma'') from L = log(D^(-1/2) e^(-E)) and K.
 
-        G (L' + K' tanh K) and G (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K).
-
-        For c > 0 all terms are positive.
+        They are Gamma (L' + K' tanh K) and Gamma (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K). For
+        c > 0 all terms are positive.
         """
         a = field.number(self.decay)
         square = field.number(self.frequency) ** 2
@@ -139,7 +138,7 @@ class Gabor(ClosedKernel):
 
 
 def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
-    """exp(-a x^2) cos(w x).
+    """Return the activation exp(-a x^2) cos(w x).
 
     Parameters
     ----------
@@ -174,7 +173,7 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
 
 
 def gaussian(a: Any = 1, name: str | None = None) -> Activation:
-    """exp(-a x^2).
+    """Return the activation exp(-a x^2).
 
     Parameters
     ----------
@@ -203,8 +202,8 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
 def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -> Number:
     """The scaled drop of cosh or sinh from r to c r, without cancellation or overflow.
 
-    e^(-(p1+p2)/2) times cosh r - cosh(c r) for parity 1, times sinh r - sinh(c r) for parity -1,
-    with r = sqrt(p1 p2) and c = 1 - gap.
+    For parity 1 it is e^(-(p1+p2)/2) (cosh r - cosh(c r)), for parity -1 it is
+    e^(-(p1+p2)/2) (sinh r - sinh(c r)), with r = sqrt(p1 p2) and c = 1 - gap.
     """
     root = field.sqrt(p1 * p2)
     near, far = field.expm1(-root * gap), -root * (2 - gap)
@@ -213,7 +212,7 @@ def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -
 
 
 def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Number]:
-    """e^(-(p1+p2)/2) times cosh(c r) and sinh(c r), r = sqrt(p1 p2)."""
+    """e^(-(p1+p2)/2) cosh(c r) and e^(-(p1+p2)/2) sinh(c r), with r = sqrt(p1 p2)."""
     root = field.sqrt(p1 * p2)
     even = (
         field.exp(-half_distance(p1, p2, field))
@@ -253,10 +252,10 @@ class Sine(ClosedKernel):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Snake(ClosedKernel):
-    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),.
+    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a) with a > 0 [Ziyin et al. 2020].
 
-    Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2) [activation:
-    Ziyin et al. 2020].
+    With p = 4 a^2 q and r = sqrt(q1 q2),
+    Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2).
     """
 
     frequency: sp.Expr = field(default=sp.Integer(1))
@@ -312,7 +311,7 @@ class Snake(ClosedKernel):
 
 
 def snake(a: Any = 1, name: str | None = None) -> Activation:
-    """x + sin(a x)^2/a.
+    """Return the activation x + sin(a x)^2/a.
 
     Parameters
     ----------
@@ -343,7 +342,7 @@ def snake(a: Any = 1, name: str | None = None) -> Activation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rbf(Closed):
-    """sin x + cos x: Q = 1 and C = exp(-Var(u-v)/2), the Gaussian kernel."""
+    """sin x + cos x, with Q = 1 and the Gaussian kernel C = exp(-Var(u-v)/2)."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(-q / 2)
@@ -373,7 +372,7 @@ class Rbf(Closed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exponential(Rbf):
-    """e^x: Q = e^(2q), and C is exp(-Var(u - v) / 2), as for sin + cos."""
+    """e^x, with Q = e^(2q) and C = exp(-Var(u-v)/2), the same C as for sin x + cos x."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(q / 2)

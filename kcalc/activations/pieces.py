@@ -1,4 +1,4 @@
-"""The smooth pieces and the fast numeric form of a SymPy expression in one real symbol.
+"""The smooth pieces of a SymPy expression in one real symbol, and its fast numeric form.
 
 The pieces lie between the kinks of the expression.
 """
@@ -26,17 +26,17 @@ from kcalc.foundation.rootfinding import zero_between
 from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
-"""The one canonical symbol of every activation."""
+"""The canonical symbol of all activations."""
 
 MOST_KINKS = 500
 KINK_REACH = 128
-"""the range of the search for kinks, except for polynomials: that of inputs of q = 100"""
+"""Kinks are searched for |x| <= 128, the reach of inputs with q = 100 (polynomials: all x)."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
-_SAME = 4e-15  # relative distance of roots found twice, in different forms
-_MOST_BITS = 10_000  # of a number that is exponentiated
-_BALL_BITS = (200, 1200)  # the latter enclose values that underflow
-_ISOLATED = 8  # sign changes beyond KINK_REACH; more are an undersampled wave
+_SAME = 4e-15  # roots at a smaller relative distance are one root in two forms
+_MOST_BITS = 10_000  # limit for a number that is exponentiated
+_BALL_BITS = (200, 1200)  # 1200 bits enclose even values that underflow
+_ISOLATED = 8  # more sign changes than this beyond KINK_REACH are an undersampled wave
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
 
@@ -46,8 +46,8 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
     These points are the candidates for kinks.
 
-    They are complete if the condition is a polynomial in X; otherwise they cover |x| <= 128 (and
-    isolated points beyond). Raises KcalcError for more than 500.
+    All switches of a polynomial in X are found. For other expressions they are found for |x| <= 128
+    (and isolated switches beyond). Raises KcalcError for more than 500 points.
     """
     roots = sorted((root for level in switches(expr) for root in real_roots(level)), key=float)
     points: list[sp.Expr] = []
@@ -58,13 +58,13 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
             points.append(root)
     if len(points) > MOST_KINKS:
         raise KcalcError(
-            f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed"
+            f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are supported"
         )
     return tuple(points)
 
 
 def _roughness(point: sp.Expr) -> float:
-    """0 for exact numbers, more the fewer digits there are."""
+    """0 for exact numbers; the fewer digits a float has, the larger the result."""
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 
@@ -73,8 +73,8 @@ def _roughness(point: sp.Expr) -> float:
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     """The real zeros of ``expr`` in X.
 
-    They are exact if SymPy finds them, else zeros between samples to 50 digits (see
-    :func:`crossings`).
+    They are exact if SymPy finds them. Otherwise they are sign changes between samples, refined to
+    50 digits (see :func:`crossings`).
     """
     if not expr.has(X):
         return []
@@ -97,7 +97,7 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
 def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
     """The real zeros of a polynomial.
 
-    None if its coefficients are beyond SymPy's algebra and its degree beyond 2.
+    None if the degree is above 2 and the coefficients are not rational.
     """
     level = poly(rational(expr), X)
     if level.domain.is_QQ or level.domain.is_ZZ:
@@ -110,14 +110,14 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 
 def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
-    """Roots are exact, or have 50 digits if ``expr`` contains floats."""
+    """Return the roots as they are, or with 50 digits if ``expr`` contains floats."""
     if not expr.has(sp.Float):
         return list(roots)
     return [sp.Float(root.evalf(_DIGITS), _DIGITS) if root else root for root in roots]
 
 
 def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
-    """The zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b), exactly.
+    """The exact zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b).
 
     None for other functions.
     """
@@ -135,16 +135,17 @@ def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 def _too_many(count: int) -> KcalcError:
     return KcalcError(
-        f"an activation with {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
-        f"are followed"
+        f"an activation has {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
+        f"are supported"
     )
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
     """The zeros of f where it changes sign, and its isolated zeros on the sampling grid.
 
-    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), finer near 0;
-    beyond, up to 1e3, it only finds isolated zeros. Raises KcalcError for more than 500 zeros.
+    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), and is finer
+    near 0. Between 128 and 1000 only isolated zeros are found. Raises KcalcError for more than 500
+    zeros.
     """
     side = np.concatenate(
         [np.geomspace(1e-6, 1 / 64, 300, endpoint=False), np.arange(1, 64 * _SOUGHT + 1) / 64]
@@ -169,7 +170,7 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
 
 
 def _sharpened(expr: sp.Expr, roots: list[float]) -> list[sp.Expr]:
-    """The roots to 50 digits by Newton's method, unchanged if it does not help."""
+    """Refine the roots to 50 digits by Newton's method; keep a root if this fails."""
     if not roots:
         return []
     try:
@@ -210,13 +211,17 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
-    """The probe point of the outermost piece: not beyond the next kink of an oscillation."""
+    """The distance of the probe point of an outermost piece from its kink.
+
+    It is at most half the distance of the last two kinks, so the probe does not pass the next kink
+    of an oscillation.
+    """
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
 
 @alone
 def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
-    """The smooth expression equal to ``expr`` on the index-th interval between ``points``.
+    """Return the smooth expression that equals ``expr`` on the index-th interval between points.
 
     Raises KcalcError if no condition of a Piecewise holds, or if a condition has no truth value.
     """
@@ -224,14 +229,14 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """The pieces between the points, from the left; the expression itself without points."""
+    """The pieces between the points, from left to right; without points, the whole expression."""
     if not points:
         return [expr]
     return [resolve(expr, points, index) for index in range(len(points) + 1)]
 
 
 class _Resolved(Rewriting):
-    """Replaces expressions with corners by the smooth ones they equal around a point."""
+    """Replaces expressions with corners by the smooth expressions that equal them near a point."""
 
     def __init__(self, inside: sp.Expr) -> None:
         super().__init__()
@@ -277,9 +282,9 @@ class _Resolved(Rewriting):
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """(centre, width) of each feature of a function of ``inner``.
+    """The (centre, width) of the feature that a function of ``inner`` has.
 
-    ``inner`` is linear or quadratic; there are no features for other expressions.
+    The list is empty unless ``inner`` is linear or quadratic.
     """
     if not inner.is_polynomial(X) or not inner.has(X):
         return []
@@ -295,9 +300,9 @@ def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
 
 
 def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callable[[Array], Array]:
-    """x -> the piece of its interval at x, vectorised; right-continuous at kinks.
+    """Compile the pieces to one vectorised function, right-continuous at kinks.
 
-    Overflows are computed again in mpmath.
+    Values that overflow are recomputed with a wider exponent range.
 
     Raises KcalcError for functions that have no numeric form.
     """
@@ -326,9 +331,10 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 
 
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
-    """A smooth expression as a NumPy function.
+    """Compile a smooth expression to a NumPy function.
 
-    With ``patient``, overflowing values are computed in mpmath and cancelling ones as a series.
+    With ``patient``, values that overflow are recomputed with a wider exponent range, and a series
+    replaces values that cancel near 0.
     """
     plain = _plain(piece)
     series = series_near_zero(piece) if patient else None
@@ -372,10 +378,7 @@ def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
 
 @lru_cache(maxsize=1024)
 def series_near_zero(piece: sp.Expr) -> NearZero | None:
-    """The Taylor series for evaluation of a smooth expression near 0, or None.
-
-    The series is needed if floats would cancel in the expression; otherwise None.
-    """
+    """The Taylor series of a smooth expression if floats lose digits near 0, otherwise None."""
     return near_zero(piece, _plain(piece))
 
 
@@ -388,8 +391,11 @@ def _real(values: Any) -> Any:
 
 
 def _exact_values(piece: sp.Expr, points: Array) -> Array:
-    """``piece`` at points without overflow in between: by wide floats, else balls, else SymPy."""
-    if piece.has(sp.I):  # real, if at all, after SymPy has simplified it
+    """Evaluate ``piece`` at points without intermediate overflow.
+
+    Wide floats are tried first, then balls, then SymPy.
+    """
+    if piece.has(sp.I):  # its values may only be real after SymPy has simplified it
         return np.array([_exact_value(piece, point) for point in points])
     try:
         out = np.array(compile_wide(piece, X)(points))
@@ -402,7 +408,7 @@ def _exact_values(piece: sp.Expr, points: Array) -> Array:
 
 
 def _by_ball(piece: sp.Expr, point: float) -> float | None:
-    """``piece`` at a point from an enclosure; None if there is no narrow one."""
+    """The value of ``piece`` at a point from a narrow enclosure, or None."""
     from flint import arb
 
     from kcalc.fields.balls import working
@@ -431,9 +437,9 @@ def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
 
 
 def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
-    """Raise OverflowError for exponentials of numbers of thousands of digits, as in exp(exp(1e6)).
+    """Raise OverflowError for exponentials of numbers with thousands of digits.
 
-    SymPy does not terminate on them. Inner ones come first.
+    SymPy does not terminate on them, for example on exp(exp(1e6)). Inner powers are tested first.
     """
     for part in sorted(piece.atoms(sp.exp, sp.Pow, HyperbolicFunction), key=sp.count_ops):
         exponent: Any = part.args[-1]
@@ -444,7 +450,7 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
 
 @alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
-    """``piece`` at ``point`` without overflow in between; nan if it is not real."""
+    """The value of ``piece`` at ``point`` without intermediate overflow; nan if it is not real."""
     if not np.isfinite(point):
         return float("nan")
     try:

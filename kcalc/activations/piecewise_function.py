@@ -1,4 +1,4 @@
-"""A function of one real variable: an expression, its kinks, its derivatives, its numerics."""
+"""A function of one real variable: expression, kinks, derivatives and numerical evaluation."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PiecewiseFunction:
         return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
 
     def refuse_symbols(self, purpose: str) -> None:
-        """Raises KcalcError if a constant is a symbol.
+        """Raise KcalcError if a constant is a symbol.
 
         ``purpose`` names the result that needs numbers.
         """
@@ -102,11 +102,9 @@ class PiecewiseFunction:
             )
 
     def subs(self, values: Mapping[Any, Any]) -> Self:
-        """The activation with numbers, or other expressions, for symbols of its constants.
+        """Substitute numbers or other expressions for symbols in the constants.
 
-        {symbol: value}.
-
-        Raises KcalcError for anything else.
+        ``values`` is a mapping {symbol: value}; anything else raises KcalcError.
         """
         given = {
             symbol: SYMPY.number(exact(value))
@@ -115,9 +113,9 @@ class PiecewiseFunction:
         return self._substituted(given) if self.free_symbols else self
 
     def _substituted(self, values: Mapping[Any, Any]) -> Self:
-        """The activation at other constants.
+        """Substitute values in the expressions and kinks.
 
-        Classes that store constants besides ``expr`` override it.
+        Classes that store further constants override this method.
         """
         given = {symbol: value for symbol, value in values.items() if symbol != X}
         expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
@@ -129,23 +127,26 @@ class PiecewiseFunction:
 
     @cached_property
     def numeric_only(self) -> bool:
-        """Whether a callable is inside.
+        """Whether the expression contains a callable.
 
-        Then there are no closed forms, and no digits beyond double precision.
+        Such a function has no closed forms and no digits beyond double precision.
         """
         return self.expr.has(AppliedUndef)
 
     def refuse_numeric_only(self, purpose: str) -> None:
-        """Raises KcalcError if it contains a callable; ``purpose`` names the unavailable result."""
+        """Raise KcalcError if the expression contains a callable.
+
+        ``purpose`` names the result that is unavailable.
+        """
         if self.numeric_only:
             raise KcalcError(
-                f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as "
-                f"a SymPy expression"
+                f"activation {self.name!r} is a callable and numeric only, so it has no {purpose}; "
+                f"give it as a SymPy expression"
             )
 
     @cached_property
     def pieces(self) -> tuple[sp.Expr, ...]:
-        """The smooth expressions between kinks, from the left."""
+        """The smooth expressions between the kinks, from left to right."""
         if self.numeric_only:
             return (self.expr,) * (len(self.kinks) + 1)
         return tuple(smooth_pieces(self.expr, self.kinks))
@@ -161,14 +162,14 @@ class PiecewiseFunction:
             parts = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
             if any(part.has(sp.DiracDelta) for part in parts):
                 raise KcalcError(
-                    f"activation {self.name!r} is not smooth near a point that is not among its "
-                    f"kinks: give it in kinks=[...]"
+                    f"activation {self.name!r} is not smooth at a point that is not among its "
+                    f"kinks: add this point to kinks=[...]"
                 )
             known[n] = parts
         return known[n]
 
     def derivative_expr(self, n: int = 1) -> sp.Expr:
-        """The n-th derivative away from kinks (no deltas).
+        """The n-th derivative away from kinks, without deltas at jumps.
 
         If there are kinks, it is a right-continuous Piecewise.
         """
@@ -193,7 +194,7 @@ class PiecewiseFunction:
         return tuple(zip(self.kinks, found, strict=True))
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
-        """The jumps of phi^(n) as floats, rounding residues set to zero."""
+        """The jumps of phi^(n) as floats, with rounding residues set to 0."""
         known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
         if n not in known:
             known[n] = self._symbolic_jumps(n) if self.free_symbols else self._find_jumps(n)
@@ -230,7 +231,7 @@ class PiecewiseFunction:
         return len(powers) == 1 and all(power.is_number for power in powers)
 
     def steepness(self, n: int) -> tuple[float, ...]:
-        """p where phi^(n) grows as |x - k|^-p towards a kink k, else 0."""
+        """For each kink k, the p with which phi^(n) grows as |x - k|^-p; 0 if it is bounded."""
         known = self.__dict__.setdefault("_steepness", {})
         if self.numeric_only:
             return (0.0,) * len(self.kinks)
@@ -239,9 +240,9 @@ class PiecewiseFunction:
         return known[n]
 
     def strengths(self, n: int) -> tuple[float, ...]:
-        """How singular phi^(n) is at each kink, as a distribution: p as |x - k|^-p.
+        """The order p of the singularity |x - k|^-p of the distribution phi^(n) at each kink k.
 
-        A jump of phi^(m), m < n, counts n - m.
+        A jump of phi^(m) with m < n counts as order n - m.
         """
         found = np.array(self.steepness(n))
         for m in range(n):
@@ -250,7 +251,7 @@ class PiecewiseFunction:
         return tuple(found.tolist())
 
     def _finite_jumps(self, n: int) -> list[float]:
-        """The jumps of phi^(n), 0 if it is infinite."""
+        """The jumps of phi^(n); 0 at kinks where phi^(n) is infinite."""
         parts, found = self._piece_derivatives(n), []
         for index, p in enumerate(self.steepness(n)):
             pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
@@ -258,15 +259,15 @@ class PiecewiseFunction:
         return found
 
     def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
-        """phi^(n) at small distances from a kink on one side of it (1 or -1)."""
+        """phi^(n) at small distances from a kink, on the right (side 1) or left (side -1)."""
         piece = self._piece_derivatives(n)[index + (side > 0)]
         return beside(piece, self.kinks[index], side, distances)
 
     @cached_property
     def landmarks(self) -> tuple[tuple[float, float], ...]:
-        """(centre, width) of narrow features.
+        """The (centre, width) of each narrow feature.
 
-        They are the centre and scale of the argument of a function inside the expression.
+        Centre and width come from the arguments of the functions and powers in the expression.
         """
         inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {
             p.base for p in self.expr.atoms(sp.Pow)
@@ -299,7 +300,7 @@ class PiecewiseFunction:
     @overload
     def __call__(self, x: Numbers) -> Array: ...
     def __call__(self, x: object) -> JaxArray | float | Array:
-        """phi(x) elementwise: float64, or JAX for a JAX array."""
+        """Evaluate phi(x) elementwise, in float64 or, for a JAX array, in JAX."""
         if is_jax(x):
             return jax_function(self)(x)
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
@@ -318,6 +319,6 @@ class PiecewiseFunction:
         """
         if self.rough:
             raise KcalcError(
-                f"a derivative of activation {self.name!r} is infinite at a kink: no {purpose}; "
-                f"evaluate its Q and C maps with NumPy"
+                f"a derivative of activation {self.name!r} is infinite at a kink, so there are no "
+                f"{purpose}; evaluate its Q and C maps with NumPy"
             )

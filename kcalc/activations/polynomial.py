@@ -1,4 +1,4 @@
-"""Polynomials: their kernels are polynomials in c."""
+"""Polynomial activations, whose kernels are polynomials in c."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcalc.fields.degrees import poly
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
-_CANCELLED = 0.2  # relative to the sizes of the terms: smaller sums need more digits
+_CANCELLED = 0.2  # sums below this share of their terms' absolute sum need more digits
 _HIGHEST = 30
 
 
@@ -55,9 +55,9 @@ class Polynomial(Closed):
         )
 
     def _restored(self, n: int, q: Number, total: Number, size: Number) -> Array:
-        """A_n in float64, recomputed with 50 or more digits if its terms cancel.
+        """Return A_n in float64, recomputed with at least 50 digits if its terms cancel.
 
-        The terms of He_n, for instance, cancel near q = 1.
+        For example, the terms of He_n cancel near q = 1.
         """
         lost = np.abs(total) < _CANCELLED * size
         if not np.any(lost):
@@ -151,7 +151,7 @@ class HermitePolynomial(Polynomial):
     def _compile(self, n: int) -> Callable[[Array], Array]:
         """He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence.
 
-        The coefficients would cancel.
+        A sum of powers would cancel.
         """
         top = self.order - n
 
@@ -167,9 +167,10 @@ class HermitePolynomial(Polynomial):
 
 
 def polynomial(expr: sp.Expr, name: str) -> Polynomial:
-    """The activation of a polynomial in X, in its given form.
+    """Make an activation from a polynomial in X.
 
-    Expanding it would lose digits. Hermite polynomials are recognised.
+    The polynomial keeps its given form, because expanding it would lose digits. Hermite polynomials
+    are recognised.
     """
     expanded = poly(expr, X)
     order = int(expanded.degree())
@@ -181,7 +182,7 @@ def polynomial(expr: sp.Expr, name: str) -> Polynomial:
 
 
 def _hermite_coefficients(n: int) -> dict[int, int]:
-    """{power: coefficient} of He_n: n!/(2^j j! (n-2j)!) (-1)^j before x^(n-2j)."""
+    """{power: coefficient} of He_n: the coefficient of x^(n-2j) is (-1)^j n!/(2^j j! (n-2j)!)."""
     sizes = {
         n - 2 * j: math.factorial(n) // (2**j * math.factorial(j) * math.factorial(n - 2 * j))
         for j in range(n // 2 + 1)
@@ -190,7 +191,7 @@ def _hermite_coefficients(n: int) -> dict[int, int]:
 
 
 def hermite(n: Any) -> HermitePolynomial:
-    """The probabilists' Hermite polynomial He_n, n = 1 ... 30.
+    """Return the probabilists' Hermite polynomial He_n, for n = 1 ... 30.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Local kernel quantities in mpmath numbers, for activations without closed forms.
 
-They are the midpoints of certified balls, computed with enough digits that their radii are below
-the last digit of the field.
+They are the midpoints of certified balls. The balls are computed with so many digits that their
+radii are below the last digit of the field.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kcalc.fields import Field, Number
 from kcalc.fields.balls import Ball, BallField, ball_field, exact_mpf
 from kcalc.foundation.errors import KcalcError
 
-_SPARE = (3, 15, 45, 105, 225, 465)  # digits beyond the field's, tried in turn
-_MOST = 1000  # digits of balls
-_ZERO = 12  # a ball around 0 with a radius this many digits below the field's last counts as 0
+_SPARE = (3, 15, 45, 105, 225, 465)  # extra digits, tried in turn
+_MOST = 1000  # largest number of digits of the balls
+_ZERO = 12  # a ball around 0 counts as 0 if its radius is this many digits below the field's last
 
 
 def midpoints(
@@ -25,9 +25,9 @@ def midpoints(
 ) -> tuple[Number, ...]:
     """The midpoints of the balls from ``read``, as numbers of an mpmath field.
 
-    ``positive``: whether the first is known to be nonzero, so a ball around 0 is too wide for it;
-    the others count as 0 if their radius is 10^-12 of the field's last digit. Raises: KcalcError if
-    no affordable number of digits is enough, and as ``read`` does.
+    ``positive`` is True if the first value is known to be nonzero; a ball that contains 0 is then
+    too wide. Another ball around 0 counts as 0 if its radius is 10^-12 of the field's last digit.
+    Raises KcalcError if 1000 digits are not enough, and the errors of ``read``.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:
@@ -40,8 +40,8 @@ def midpoints(
         if all(allowed):
             return tuple(field.number(_number(ball)) for ball in balls)
     raise KcalcError(
-        f"{what} is not certified to {digits} digits; ask for fewer digits, or leave out the field "
-        f"for double precision"
+        f"{what} cannot be certified to {digits} digits; ask for fewer digits, or omit the field "
+        f"to compute in double precision"
     )
 
 
@@ -53,5 +53,5 @@ def _narrow(ball: Ball, digits: int, positive: bool) -> bool:
 
 
 def _number(ball: Ball) -> Any:
-    """The midpoint of a ball; 0 if the ball is around 0."""
+    """The midpoint of a ball, or 0 if the ball contains 0."""
     return mpmath.mpf(0) if ball.contains(0) else exact_mpf(ball.mid())

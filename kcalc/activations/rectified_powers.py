@@ -20,7 +20,7 @@ _ORIGIN = (sp.Integer(0),)
 
 
 def _double_factorial(n: int) -> int:
-    """n!! = n (n-2) (n-4) ..., 1 for n <= 0."""
+    """n!! = n (n-2) (n-4) ..., and 1 for n <= 0."""
     return math.prod(range(n, 0, -2))
 
 
@@ -28,11 +28,11 @@ def _double_factorial(n: int) -> int:
 class RectifiedPower(Closed):
     """max(x, 0)^k, whose kernel is the arc-cosine kernel of order k [Cho and Saul 2009].
 
-    Q = (2k-1)!! q^k/2 and C = J_k/(pi (2k-1)!!) at every q1, q2.
+    Q = (2k-1)!! q^k/2 and C_k = J_k/(pi (2k-1)!!) at every q1, q2.
 
-    J_0 = pi - t, J_1 = sin t + (pi - t) cos t, J_k = (2k-1) c J_(k-1) + (k-1)^2 (1-c^2) J_(k-2)
-    with t = arccos c. For 1 - C the same recursion has terms of one sign for c >= 0, so nothing
-    cancels; C_k' = k^2/(2k-1) C_(k-1).
+    Here t = arccos c, J_0 = pi - t, J_1 = sin t + (pi - t) cos t and
+    J_k = (2k-1) c J_(k-1) + (k-1)^2 (1-c^2) J_(k-2). The derivative is C_k' = k^2/(2k-1) C_(k-1).
+    In the same recursion for 1 - C_k all terms have the same sign for c >= 0, so nothing cancels.
     """
 
     power: int = 2
@@ -97,7 +97,8 @@ class RectifiedPower(Closed):
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
         """The derivative of C_k of the given order.
 
-        K^2/(2k-1) times that of C_(k-1), down to C_0' = 1/(pi sin t).
+        It is k^2/(2k-1) times the derivative of C_(k-1) of one order less, down to
+        C_0' = 1/(pi sin t).
         """
         if order == 0:
             return 1 - self._gaps(gap, field)[k]
@@ -112,7 +113,7 @@ class RectifiedPower(Closed):
 
 
 def rectified_power(k: Any) -> Activation:
-    """max(x, 0)^k for k = 0 (heaviside), 1 (relu), ... 5.
+    """Return max(x, 0)^k for k = 0 (heaviside), 1 (relu), ..., 5.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Piecewise linear activations: rectifiers, the sign, and those with kinks away from the origin."""
+"""Piecewise linear activations: rectifiers, sign, and functions with kinks away from 0."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ORIGIN = (sp.Integer(0),)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leaky(Closed):
-    """b x for x > 0, a x for x < 0 (any real a, b, not both 0): relu a = 0, b = 1.
+    """b x for x > 0 and a x for x < 0, with any real a and b that are not both 0.
 
-    Abs a = -1, b = 1.
+    For example, relu has a = 0, b = 1, and abs has a = -1, b = 1.
 
-    Q(q) = (a^2 + b^2) q/2, C(c) = c + k (sin t - t cos t) with t = arccos c and k = (b-a)^2/(pi
-    (a^2+b^2)), at every q1, q2 [DKS sec. 12.1, TAT eq. 9].
+    At every q1, q2, Q(q) = (a^2 + b^2) q/2 and C(c) = c + k (sin t - t cos t) with t = arccos c and
+    k = (b-a)^2/(pi (a^2+b^2)) [DKS sec. 12.1, TAT eq. 9].
     """
 
     negative_slope: sp.Expr = field(default=sp.Integer(0))
@@ -72,7 +72,7 @@ class Leaky(Closed):
 
 
 def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
-    """a x for x < 0, b x for x >= 0 (ABReLU); a and b are numbers or real SymPy expressions.
+    """Return the ABReLU: a x for x < 0 and b x for x >= 0.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     Raises
     ------
     KcalcError
-        If a or b is not real, and if both are 0.
+        If a or b is not real, or if both are 0.
 
     """
     left, right = real("abrelu", "a", a, True), real("abrelu", "b", b, True)
@@ -119,7 +119,7 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
-    """x for x > 0, negative_slope x for x < 0.
+    """Return the leaky ReLU: x for x > 0 and negative_slope x for x < 0.
 
     Parameters
     ----------
@@ -159,14 +159,16 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
 
 
 def trelu(negative_slope: Any) -> Activation:
-    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q.
+    """Return the Tailored ReLU, a leaky ReLU scaled such that Q(q) = q.
 
-    It is x for x > 0 and negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)).
+    It is x for x > 0 and negative_slope x for x < 0, both multiplied by
+    sqrt(2/(1 + negative_slope^2)).
 
     Parameters
     ----------
     negative_slope
-        A number, or a real SymPy expression whose symbols stay in the formulas.
+        The slope for x < 0 before scaling: a number, or a real SymPy expression, whose symbols
+        then appear in the formulas.
 
     Returns
     -------
@@ -189,7 +191,7 @@ def trelu(negative_slope: Any) -> Activation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sign(Closed):
-    """-1 for x < 0, 1 for x >= 0.
+    """-1 for x < 0 and 1 for x >= 0.
 
     Q = 1 and C = 1 - 2 t/pi = (2/pi) asin c with t = arccos c, at every q1, q2.
     """
@@ -225,9 +227,10 @@ def _clipped(
 
 
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
-    """x for |x| > threshold, else 0 (right-continuous, as all jumps here).
+    """Return hard shrinkage: x for |x| > threshold, else 0.
 
-    Q is computed from truncated moments. C involves the bivariate normal CDF and is integrated.
+    It is right-continuous at its jumps. Q is computed from truncated moments. C involves the
+    bivariate normal CDF and is integrated.
 
     Parameters
     ----------

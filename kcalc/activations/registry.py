@@ -13,7 +13,7 @@ from kcalc.foundation.plain_arguments import text
 class CatalogueEntry:
     """The entry of an activation in the catalogue.
 
-    ``source`` cites who introduced it or its kernel.
+    ``source`` cites the work that introduced the activation or its kernel.
     """
 
     activation: Activation
@@ -39,7 +39,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
     *aliases
         Further names, in lower case.
     source
-        Who introduced it, or its kernel.
+        A citation of the work that introduced the activation or its kernel.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
     Raises
     ------
     KcalcError
-        For a name that is taken.
+        If a name is already taken.
 
     """
     text(source, "source")
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """The entries, sorted by name: each with its activation, aliases and source.
+    """The entries of the catalogue, sorted by name, with activation, aliases and source.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
 
 
 def aliases() -> dict[str, str]:
-    """The registered name of every alias.
+    """The registered name for every alias.
 
     Returns
     -------
@@ -98,9 +98,9 @@ def aliases() -> dict[str, str]:
 
 
 def by_name(name: str) -> Activation:
-    """The registered activation of that name or alias, in any case.
+    """Look up a registered activation by name or alias, ignoring case.
 
-    Raises KcalcError listing similar names.
+    Raises KcalcError, listing similar names, if there is none.
     """
     key = name.strip().lower()
     key = _ALIASES.get(key, key)
@@ -112,14 +112,14 @@ def by_name(name: str) -> Activation:
 def entered() -> tuple[Activation, ...]:
     """The registered activations in order of registration.
 
-    If two are the same function (elu and celu), the first has the usual name.
+    If two of them are the same function (elu and celu), the usual name comes first.
     """
     return tuple(entry.activation for entry in _BY_NAME.values())
 
 
 def same_function(activation: Activation) -> Activation | None:
-    """The registered activation equal to ``activation``, if there is one.
+    """The registered activation that equals ``activation``, or None.
 
-    It may have closed forms.
+    The registered activation may have closed forms that ``activation`` lacks.
     """
     return next((phi for phi in entered() if phi == activation), None)

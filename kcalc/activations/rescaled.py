@@ -1,4 +1,4 @@
-"""Registered activations at another scale, s phi(a x): sin(30 x) has the closed forms of sin x."""
+"""Registered activations at another scale, s phi(a x): sin(30 x) uses the closed forms of sin x."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kcalc.fields.expressions import rational
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rescaled(Transformed):
-    """s phi(a x) as its own activation: Q(q) = s^2 Q_phi(a^2 q), C(c, q) = C_phi(c, a^2 q).
+    """The activation s phi(a x), with Q(q) = s^2 Q_phi(a^2 q) and C(c, q) = C_phi(c, a^2 q).
 
-    ``base`` and ``transformation`` refer to itself, so constants of shaping are relative to it.
+    Its ``base`` is s phi(a x), not phi, so shaping constants are relative to s phi(a x).
     """
 
     @property
@@ -32,9 +32,9 @@ class Rescaled(Transformed):
 
 
 def rescaled(candidate: Activation, known: Iterable[Activation]) -> Activation | None:
-    """The candidate with the closed forms of a known smooth activation phi.
+    """Give the candidate the closed forms of a known smooth activation phi.
 
-    None unless the candidate is s phi(a x) for numbers s and a.
+    Returns None unless the candidate is s phi(a x) for numbers s and a.
     """
     if candidate.kinks or candidate.numeric_only or candidate.expr.is_polynomial(X):
         return None
@@ -52,7 +52,7 @@ def rescaled(candidate: Activation, known: Iterable[Activation]) -> Activation |
 
 
 def _gabors(expr: Any) -> Iterator[Activation]:
-    """The Gabor functions exp(-a x^2) cos(w x) that an expression may be a multiple of."""
+    """Yield the Gabor function exp(-a x^2) cos(w x) of which ``expr`` may be a multiple."""
     found: list[Any] = []
     for kind, power in ((sp.exp, 2), (sp.cos, 1)):
         arguments = (_monomial(f.args[0]) for f in expr.atoms(kind))
@@ -64,7 +64,7 @@ def _gabors(expr: Any) -> Iterator[Activation]:
 
 
 def _monomial(expr: Any) -> tuple[Any, Any]:
-    """(c, n) of c x^n for a number c, floats as exact rationals; (nan, n) for other expressions."""
+    """(c, n) of c x^n, with floats as exact rationals; (nan, n) if c is not a real number."""
     factor, power = expr.as_coeff_exponent(X)
     if not factor.is_number or not factor.is_real:
         return sp.nan, power
@@ -72,9 +72,9 @@ def _monomial(expr: Any) -> tuple[Any, Any]:
 
 
 def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
-    """Candidates for a in ``expr`` = s ``known``(a x).
+    """Yield candidates for a in ``expr`` = s ``known``(a x).
 
-    Ratios of the arguments of one function in both.
+    They are ratios of the arguments of a function that occurs in both.
     """
     inner = min(known.atoms(sp.Function, sp.exp), key=sp.default_sort_key)
     start, power = _monomial(inner.args[0])
@@ -86,7 +86,7 @@ def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
 
 
 def _factor(expr: Any, known: Any) -> Any:
-    """The number s with ``expr`` = s ``known``; None if there is none."""
+    """The number s with ``expr`` = s ``known``, or None."""
     if expr.has(sp.Float):
         known = known.xreplace(
             {r: sp.Float(r) for r in known.atoms(sp.Rational) if not r.is_Integer}

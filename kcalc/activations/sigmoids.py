@@ -25,7 +25,7 @@ _ODD = (-1,), (1,)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Erf(ClosedKernel):
-    """(erf(a x) + b)/(1 + b), b = 0 or 1 (probit: a = 1/sqrt 2, b = 1).
+    """(erf(a x) + b)/(1 + b) with b = 0 or 1; probit has a = 1/sqrt 2 and b = 1.
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
     E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))
@@ -38,7 +38,7 @@ class Erf(ClosedKernel):
     def _compile(self, n: int) -> Callable[[Array], Array]:
         if n or not self.offset:
             return super()._compile(n)
-        scale = float(self.steepness) * math.sqrt(2)  # ndtr keeps its digits far down
+        scale = float(self.steepness) * math.sqrt(2)  # ndtr keeps its digits for large negative x
         return lambda x: ndtr(scale * np.asarray(x, dtype=float))
 
     def _widths(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
@@ -91,7 +91,7 @@ class Erf(ClosedKernel):
 
 
 def scaled_erf(a: Any, name: str | None = None) -> Activation:
-    """erf(a x).
+    """Return the activation erf(a x).
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
-    """1/(1 + exp(-argument)) with all its digits on both sides; the argument has the sign of X."""
+    """1/(1 + exp(-argument)), accurate on both sides of 0; the argument has the sign of X."""
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
 

@@ -22,20 +22,22 @@ from kcalc.foundation.plain_arguments import text
 from kcalc.gaussian.expectations.quadrature import Array, normal_density
 
 _ORIGIN = (sp.Integer(0),)
-_RECTIFIED = (0,), (sp.oo, 1)  # limits of the value and the slope
+_RECTIFIED = (0,), (sp.oo, 1)  # limits of value and slope at -oo and +oo
 _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gelu(ClosedKernel):
-    """x P(z < x), exact.  With r = sqrt(q1 q2), P = (1+q1)(1+q2), D = P - c^2 r^2,.
+    """The exact GELU, x P(z < x).
 
-    2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D),
-    by Stein's formula applied twice to u v Phi(u) Phi(v)  [agrees with Tsuchida et al. 2021].
+    With r = sqrt(q1 q2), P = (1+q1)(1+q2) and D = P - c^2 r^2,
+    2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D).
+    This follows from Stein's formula, applied twice to u v Phi(u) Phi(v), and agrees with
+    [Tsuchida et al. 2021].
     """
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        if n == 0:  # ndtr keeps its digits far down, where 1 + erf cancels
+        if n == 0:  # ndtr keeps its digits for large negative x, where 1 + erf cancels
             return lambda x: np.asarray(x) * ndtr(x)
         if n == 1:
             return lambda x: ndtr(x) + np.asarray(x) * normal_density(np.asarray(x))
@@ -98,7 +100,7 @@ class Gelu(ClosedKernel):
 
 
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
-    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu.
+    """Return an ELU or SELU: scale * (x for x > 0, alpha (e^x - 1) for x < 0).
 
     Q is computed from truncated moments.
 
@@ -119,7 +121,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     Raises
     ------
     KcalcError
-        If alpha or scale is not a real number, and for scale = 0.
+        If alpha or scale is not a real number, or if scale = 0.
 
     References
     ----------
@@ -128,15 +130,15 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     """
     a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)
     if s == 0:
-        raise KcalcError(f"{name}: scale = 0 makes the activation vanish; give another number")
+        raise KcalcError(f"{name}: scale = 0 gives the zero function; give another number")
     expr = sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True))
     return Activation(name, expr, _ORIGIN, tails=(Tail(0, -s * a), None))
 
 
 def celu(alpha: Any = 1, name: str | None = None) -> Activation:
-    """x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.
+    """Return the CELU: x for x > 0, alpha (e^(x/alpha) - 1) for x < 0; differentiable at 0.
 
-    The registered "celu" has alpha = 1, the default here as in PyTorch, JAX and ONNX: the same
+    The registered "celu" has alpha = 1, the default in PyTorch, JAX and ONNX. It is the same
     function as elu.
 
     Parameters
@@ -167,7 +169,7 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
 
 
 def _mish_stable() -> sp.Expr:
-    """x (w^2 + 2w)/(w^2 + 2w + 2), w = e^x, divided by w^2 for x > 0."""
+    """x (w^2 + 2w)/(w^2 + 2w + 2) with w = e^x; the fraction is reduced by w^2 for x > 0."""
     w, v = sp.exp(X), sp.exp(-X)
     return sp.Piecewise(
         (X * w * (w + 2) / (w * (w + 2) + 2), X < 0),
@@ -176,9 +178,9 @@ def _mish_stable() -> sp.Expr:
 
 
 def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
-    """phi and three derivatives through 1/cosh^2, which keeps its digits where 1 - tanh^2 cancels.
+    """phi and three derivatives, written with 1/cosh^2.
 
-    Sinh overflows and is avoided.
+    1 - tanh^2 would cancel for large |x|, and sinh would overflow.
     """
     tanh, slope = sp.tanh(_TANH_CUBIC), sp.cosh(_TANH_CUBIC) ** -2
     share = sigmoid(2 * _TANH_CUBIC)

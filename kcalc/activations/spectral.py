@@ -1,9 +1,9 @@
-"""A function known only by its values.
+"""Derivatives of a function that is known only by its values.
 
-Chebyshev panels resolve it to rounding and give its derivatives.
+Chebyshev panels resolve the function to rounding and give its derivatives.
 
-The polynomial used on a panel is fitted on a window that overlaps the neighbours (but crosses no
-kink). In the n-th derivative, rounding errors grow like (N/h)^n in the middle of a window of
+The polynomial of a panel is fitted on a window that overlaps the neighbouring panels but crosses no
+kink. In the n-th derivative, rounding errors grow like (N/h)^n in the middle of a window of
 half-width h and like (N^2/h)^n at its ends. A point that no window resolves is an undeclared kink.
 """
 
@@ -23,26 +23,28 @@ from kcalc.foundation.process_state import ALONE
 from kcalc.gaussian.expectations.quadrature import Array
 
 _TERMS = 32
-_RESOLVED = 1e-15  # of the largest value on the window: last coefficients below this are rounding
-_NOISY = 1e-12  # of the size nearby: coefficients that have stopped falling may be this large
-_SHARE = 0.05  # of the largest value for |x| <= 4 counts as the size of the function everywhere
-# a window whose values exceed the panel's by more is narrowed, to keep small values relatively
-# accurate
+# last coefficients below this are rounding errors; relative to the largest value on the window
+_RESOLVED = 1e-15
+# coefficients that no longer decrease may be this large; relative to the size of nearby values
+_NOISY = 1e-12
+_SHARE = 0.05  # this share of the largest value for |x| <= 4 is a lower bound for that size
+# a window is narrowed if its values exceed the panel's by this factor, so that small values keep
+# their relative accuracy
 _STEEP = 100.0
 _NARROWEST = 1e-6
 _BLURRED = (
-    1e-7  # of the function's size: the rounding errors of the second derivative may not exceed it
+    1e-7  # limit for the rounding errors of the second derivative, relative to the function's size
 )
-_MOST = 20_000  # panels
+_MOST = 20_000  # largest number of panels
 HIGHEST = 3
-"""The highest derivative that is offered."""
+"""The highest available order of differentiation."""
 
 
 @lru_cache(maxsize=HIGHEST + 1)
 def _differentiation(n: int) -> Array:
-    """The matrix from Chebyshev coefficients to those of the n-th derivative.
+    """The matrix that maps Chebyshev coefficients to those of the n-th derivative.
 
-    The derivative is taken in the window's own coordinate.
+    The derivative is taken in the coordinate of the window, which runs from -1 to 1.
     """
     rows = np.polynomial.chebyshev.chebder(np.eye(_TERMS), n)
     return np.pad(np.asarray(rows, dtype=np.float64), ((0, n), (0, 0)))
@@ -51,10 +53,9 @@ def _differentiation(n: int) -> Array:
 class _Batch(NamedTuple):
     """Panels [left, right], each with a margin, inside smooth pieces (low, high).
 
-    The window of a panel reaches ``margin`` beyond the panel, inside the piece that contains the
-    panel.
+    The window of a panel extends ``margin`` beyond the panel, but not beyond its smooth piece.
 
-    ``tail`` is the size of the last coefficients on the panel that each is a half of.
+    ``tail`` is the size of the last coefficients on the parent panel, before halving.
     """
 
     left: Array
@@ -86,12 +87,11 @@ class _Batch(NamedTuple):
 
 
 class Panels:
-    """Derivatives of ``values`` up to the third, on the requested part of the line.
+    """Derivatives of ``values`` up to the third, on an interval that grows on demand.
 
-    ``values`` is a vectorised function that is smooth between ``kinks``. The covered part of the
-    line grows on demand.
+    ``values`` is a vectorised function that is smooth between ``kinks``.
 
-    Raises KcalcError, naming ``name``, if the function is not smooth, not finite, or varies too
+    Raises KcalcError, naming ``name``, if the function is not smooth or not finite, or varies too
     fast.
     """
 
@@ -133,20 +133,20 @@ class Panels:
                 raise self._kink(float((todo.left[narrow][0] + todo.right[narrow][0]) / 2))
             if kept + todo.left.size > _MOST:
                 raise KcalcError(
-                    f"activation {self._name!r} varies too fast between x = {low:g} and {high:g} "
-                    f"to be resolved "
+                    f"activation {self._name!r} varies too fast to be resolved between x = "
+                    f"{low:g} and {high:g} "
                     "(a callable must compute in double precision throughout)"
                 )
             todo = todo.halved(tail)
         self._refuse_blurred(low, high)
 
     def _fit(self, batch: _Batch) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """(Chebyshev coefficients, size of the last ones, mask of resolved panels).
+        """Fit the windows: (Chebyshev coefficients, size of the last ones, mask of resolved).
 
-        The coefficients are those on the windows, without their rounding errors.
+        Coefficients at the level of rounding errors are set to 0.
 
-        Coefficients that neither fall along the row nor from a panel to its halves are rounding
-        errors; those of a kink would fall.
+        Coefficients that decrease neither along the row nor from a panel to its halves are rounding
+        errors; the coefficients of a kink would decrease.
         """
         start, stop = batch.windows
         nodes, matrix = points(_TERMS), transform(_TERMS)
@@ -163,7 +163,7 @@ class Panels:
         panel = np.where(within.any(axis=1), panel, window)
         tail, before = sizes[:, -6:].max(axis=1), sizes[:, -12:-6].max(axis=1)
         slope = (sizes @ np.arange(_TERMS)) * 2 / (stop - start)
-        misplaced = 4e-16 * np.abs(x).max(axis=1) * slope  # of the error from rounding x
+        misplaced = 4e-16 * np.abs(x).max(axis=1) * slope  # the error from rounding x
         noisy = (
             (tail > 0.3 * before)
             & (tail > 0.5 * batch.tail)
@@ -175,9 +175,9 @@ class Panels:
         return c, tail, resolved
 
     def _refuse_blurred(self, low: float, high: float) -> None:
-        """Reject panels so narrow that rounding hides a second derivative which is nowhere great.
+        """Reject panels that are so narrow that rounding hides the second derivative.
 
-        They were halved because of a weak kink.
+        Such panels were halved because of a weak kink.
         """
         here = (self._left >= low) & (self._left < high)
         c, width = self._coefficients[here], (self._stop - self._start)[here]
@@ -196,13 +196,13 @@ class Panels:
         if apart <= _NARROWEST * (1 + abs(where)):
             return KcalcError(
                 f"activation {self._name!r} is not smooth next to its kink x = "
-                f"{simplest(where):.7g}: for a root or a logarithm with infinite derivatives "
-                "there, callables are not accurate enough; give a SymPy expression"
+                f"{simplest(where):.7g}: callables are not accurate enough for a root or a "
+                "logarithm with infinite derivatives there; give a SymPy expression"
             )
         return KcalcError(
-            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare "
-            f"every point where it or a derivative "
-            "jumps, to full precision, in kinks=[...]; a function that is smooth there must be "
+            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare in "
+            f"kinks=[...] every point where it or a derivative "
+            "jumps, to full precision; a function that is smooth there must be "
             "computed in double precision throughout"
         )
 
@@ -222,7 +222,7 @@ class Panels:
         x = np.asarray(x, dtype=float)
         if x.size == 0:
             return np.zeros_like(x)
-        with ALONE:  # panels are added in several steps, between which they do not fit together
+        with ALONE:  # other threads must not see the panels while they are being extended
             self.grow(float(np.abs(x).max()))
             if n not in self._derived:
                 scale = (2 / (self._stop - self._start)) ** n

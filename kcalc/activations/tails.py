@@ -1,6 +1,7 @@
 """Declared behaviour of activations at infinity, for bounds on the whole line.
 
-A catalogue entry states where its features end; that its expression agrees is tested to 50 digits.
+A catalogue entry declares where its features end. The tests check these declarations against its
+expression to 50 digits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kcalc.fields.degrees import expandable, poly
 
 @dataclass(frozen=True)
 class Tail:
-    """Beyond ``start`` phi, phi' and phi'' are each monotone, and these are their limits."""
+    """A tail: beyond ``start``, each of phi, phi' and phi'' is monotone and has the given limit."""
 
     start: Any
     value: Any
@@ -25,7 +26,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class Core:
-    """All values of phi, phi' and phi'' are taken on [low, high], but phi ``grows`` beyond."""
+    """An interval [low, high] on which phi, phi' and phi'' take all their values.
+
+    If ``grows`` is True, this holds for phi' and phi'' only: phi grows beyond the interval.
+    """
 
     low: Any
     high: Any
@@ -33,18 +37,22 @@ class Core:
 
 
 Tails = tuple[Tail | None, Tail | None] | Core
-"""The tails on the left and on the right, None if none is declared; or a core."""
+"""The left and right tails, each None if undeclared; or a core."""
 
 
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:
-    """Tails beyond -start and start with these limits of phi, phi' (0) and phi'' (0)."""
+    """Return tails beyond -start and start.
+
+    ``left`` and ``right`` are the limits of phi, phi' and phi'', the last two 0 by default.
+    """
     return Tail(-start, *left), Tail(start, *right)
 
 
 def polynomial_tail(expr: sp.Expr, symbol: sp.Symbol, side: int) -> Tail | None:
-    """The tail of a polynomial on one side (-1 or 1), None for other expressions.
+    """The tail of a polynomial on one side (-1 or 1); None for other expressions.
 
-    No derivative has a zero beyond a bound of the zeros of the first [Cauchy; Gauss and Lucas].
+    Beyond a bound for the zeros of the first derivative, no higher derivative has a zero either
+    [Cauchy; Gauss and Lucas].
     """
     if not (expr.is_polynomial(symbol) and expandable(expr)):
         return None

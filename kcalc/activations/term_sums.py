@@ -1,12 +1,12 @@
-"""Sums of terms whose kernels are elementary: powers, exponentials and waves, and erf.
+"""Sums of terms with elementary kernels: powers, exponentials, waves and erf.
 
-The terms are x^n e^(rate x) with complex rates, so that x + sin(2x) and x e^x are among them. For
-Gaussian u, v of variances q1, q2 and covariance k
+The terms are x^n e^(rate x) with complex rates; examples are x + sin(2x) and x e^x. For Gaussian
+u, v with variances q1, q2 and covariance k
 
     E[e^(a u) e^(b v)] = exp((a^2 q1 + 2 a b k + b^2 q2)/2),
 
-and derivatives in a and b give the powers. A sum of erf(b x) may have a term linear in x: E[u f(v)]
-= k E f'(v). These are closed forms for formulas; numbers are integrated.
+and derivatives in a and b give the powers. A sum of terms erf(b x) may also have a term linear in
+x, because E[u f(v)] = k E f'(v). These closed forms serve formulas only; numbers are integrated.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Terms = Mapping[tuple[int, sp.Expr], sp.Expr]
 """{(n, rate): coefficient} of x^n e^(rate x)."""
 
 MOST_TERMS, MOST_POWER = 8, 4
-MOST_EXPANDED = 200  # terms of an expression that is multiplied out
+MOST_EXPANDED = 200  # largest number of terms after expansion
 A, B = sp.symbols("a b")
 Q1, Q2, K = sp.symbols("q1 q2 k", positive=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TermSum(Activation):
-    """A sum of terms with closed forms of Q and C in SymPy."""
+    """A sum of terms, with closed forms of Q and C in SymPy."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         if field is not SYMPY:
@@ -71,7 +71,7 @@ class TermSum(Activation):
 
 
 def as_sum(candidate: Activation) -> TermSum | None:
-    """The candidate with its closed forms, if it is a sum of such terms."""
+    """The candidate with its closed forms if it is a sum of such terms, otherwise None."""
     if candidate.kinks or candidate.numeric_only or candidate.expr.is_polynomial(X):
         return None
     if _split(candidate.expr) is None:
@@ -112,7 +112,7 @@ def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
 
 
 def _terms(expr: Any) -> int:
-    """A bound for the number of terms of an expression that is multiplied out."""
+    """A bound for the number of terms of an expression after expansion."""
     inner = [_terms(part) for part in expr.args]
     if expr.is_Add:
         return sum(inner)
@@ -126,7 +126,7 @@ def _terms(expr: Any) -> int:
 
 
 def _term(term: sp.Expr) -> tuple[int, sp.Expr, sp.Expr] | None:
-    """(n, rate, coefficient) of a term; None for others."""
+    """(n, rate, coefficient) of a term coefficient x^n e^(rate x); None for other terms."""
     power, rate, coefficient = 0, sp.S.Zero, sp.S.One
     for factor in sp.Mul.make_args(sp.powsimp(term)):
         if not factor.has(X):
@@ -162,7 +162,7 @@ def _kernel(expr: sp.Expr) -> sp.Expr:
 
 
 def _hyperbolic(expr: sp.Expr) -> sp.Expr:
-    """f e^(r K) + g e^(-r K) as (f + g) cosh(r K) + (f - g) sinh(r K)."""
+    """Rewrite f e^(r K) + g e^(-r K) as (f + g) cosh(r K) + (f - g) sinh(r K)."""
     parts: dict[sp.Expr, sp.Expr] = {}
     for term in sp.Add.make_args(expr):
         waves: list[Any] = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.exp)]
@@ -189,7 +189,7 @@ def _pair(n: int, m: int, a: sp.Expr, b: sp.Expr) -> sp.Expr:
 
 
 def _erf_slope(b: sp.Expr, q: sp.Expr) -> sp.Expr:
-    """E of the derivative of erf(b u), u of variance q."""
+    """The expected derivative of erf(b u), for u with variance q."""
     return 2 * b / sp.sqrt(sp.pi * (1 + 2 * b**2 * q))
 
 
@@ -210,7 +210,7 @@ def _mean_slope(expr: sp.Expr) -> sp.Expr:
 
 
 def _real(value: Any) -> Any:
-    """A real expression of complex exponentials, written without i; its symbols are real."""
+    """Rewrite a real-valued expression of complex exponentials without i; symbols are real."""
     value = sp.sympify(value, strict=True)
     names = {s: sp.Dummy(s.name, real=True) for s in value.free_symbols - {Q1, Q2, K}}
     real = sp.expand(value.xreplace(names))

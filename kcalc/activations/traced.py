@@ -1,8 +1,8 @@
-"""Activations with constants that JAX may trace, and the composition of several of them.
+"""Activations with constants that JAX may trace, and compositions of such activations.
 
-A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Expectations:
-:mod:`kcalc.activations.traced_rules`; piecewise linear functions, such as relu, have shorter ones:
-:mod:`kcalc.activations.traced_linear`.
+A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Its expectations are computed in
+:mod:`kcalc.activations.traced_rules`. Piecewise linear functions, such as relu, have shorter
+formulas, in :mod:`kcalc.activations.traced_linear`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TracedActivation(TracedMaps):
 
     ``f(x) = output_scale (phi(input_scale x + input_shift) + output_shift)``.
 
-    ``phi`` must be continuous. Every method takes JAX arrays (or numbers) and broadcasts.
+    ``phi`` must be continuous. Every method takes JAX arrays or numbers, which broadcast.
     """
 
     phi: Activation
@@ -48,7 +48,7 @@ class TracedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Its name in messages."""
+        """The name in messages."""
         return self.phi.name
 
     def __call__(self, x: Any, n: int = 0) -> Any:
@@ -83,7 +83,7 @@ class TracedActivation(TracedMaps):
 class FusedActivation(TracedMaps):
     """The function ``outer(shift + sum_k coefficient_k f_k(scale_k x))``.
 
-    ``terms``: triples (coefficient, f, scale). ``outer`` must have no kinks.
+    ``terms`` are triples (coefficient, f, scale). ``outer`` must have no kinks.
     """
 
     outer: TracedMaps
@@ -92,7 +92,7 @@ class FusedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Its name in messages."""
+        """The name in messages."""
         return f"{self.outer.name}({' + '.join(f.name for _, f, _ in self.terms)})"
 
     def __call__(self, x: Any, n: int = 0) -> Any:
@@ -123,14 +123,14 @@ class FusedActivation(TracedMaps):
 
 
 def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
-    """An activation with some of its constants replaced.
+    """Replace some constants of an activation.
 
-    Raises: KcalcError for unknown names and for an activation that jumps.
+    Raises KcalcError for unknown names and for an activation that jumps.
     """
     wrong = [name for name in constants if name not in NAMES]
     if wrong:
         raise KcalcError(
-            f"unknown constant {wrong[0]!r} of {activation.name}; known are {', '.join(NAMES)}"
+            f"unknown constant {wrong[0]!r} of {activation.name}; use {', '.join(NAMES)}"
         )
     phi, own = split(activation)
     if any(phi.jump_sizes(0)):
@@ -148,7 +148,7 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
 
 
 def split(activation: Activation) -> tuple[Activation, dict[str, float]]:
-    """The activation before its transformation, and the constants of that as floats."""
+    """The activation before its transformation, and the transformation's constants as floats."""
     if activation.transformation is not None:
         return activation.base, {
             name: float(getattr(activation.transformation, name)) for name in NAMES

@@ -1,13 +1,13 @@
 """Piecewise linear activations, such as relu, with constants that JAX may trace.
 
-Closed forms, and integrals over one angle.
+Their expectations are closed forms or integrals over one angle.
 
-``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. Let
-``h_k = (kappa_k - b) / (|a| sqrt(q1))``, and ``l_k`` likewise for q2. Then ``E f'(u) f'(v)`` is a
-sum of orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t.
-The slope of L is
-``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)`` [Plackett 1954].
-Integrals run over ``w = log tan(t/2)``, in which p has no narrow features; near c = 1 no large
+Let ``f = d (phi(a x + b) + e)``, where the slope of phi jumps by ``J_k`` at ``kappa_k``. Let
+``h_k = (kappa_k - b) / (|a| sqrt(q1))``, and let ``l_k`` be the same with q2. Then
+``E f'(u) f'(v)`` is a sum of orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian
+pair with cosine cos t. The slope of L is ``dL/dt = -p`` with
+``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)`` [Plackett 1954].
+Integrals run over ``w = log tan(t/2)``, because p has no narrow features in w. Near c = 1 no large
 numbers are subtracted.
 """
 
@@ -44,7 +44,7 @@ class Pieces:
 
 @lru_cache(maxsize=256)
 def linear_pieces(phi: Activation) -> Pieces | None:
-    """The pieces of a continuous piecewise linear function with 1 to 4 kinks, None for others."""
+    """The pieces of a continuous piecewise linear function with 1 to 4 kinks, otherwise None."""
     if phi.numeric_only or not 0 < len(phi.kinks) <= MOST or any(phi.jump_sizes(0)):
         return None
     pieces: Any = phi.pieces
@@ -107,7 +107,7 @@ class LinearMaps(TracedMaps):
         return replace(self, input_scale=self.input_scale * scale)
 
     def _at(self, q: Any) -> Standard:
-        """Everything at q, computed once."""
+        """The standardised data at q, computed once."""
         import jax.numpy as jnp
 
         for known, found in self.seen:
@@ -142,10 +142,10 @@ class LinearMaps(TracedMaps):
         return self._scaled(self._product(at, at), 2)
 
     def _product(self, one: Standard, two: Standard) -> Any:
-        """E f(sqrt(q1) z) f(sqrt(q2) z) over output_scale^2 in closed form."""
+        """E f(sqrt(q1) z) f(sqrt(q2) z) / output_scale^2 in closed form."""
         p = self.pieces
         total = one.level * two.level + self.pieces.slope**2 * one.spread * two.spread
-        # level + slope z against (z - k)+
+        # products of the line level + slope z with (z - k)+
         for j, h, low in zip(p.jumps, one.kinks, two.kinks, strict=True):
             total = total + j * (
                 one.level * two.spread * low.excess + two.level * one.spread * h.excess
@@ -195,7 +195,7 @@ class LinearMaps(TracedMaps):
         return self._scaled(at.spread**2 * squares / second_moment, 2)
 
     def _straight(self, one: Standard, two: Standard) -> Any:
-        """The part of the straight line in E phi' phi'."""
+        """The contribution of the leftmost straight line to E phi' phi'."""
         p = self.pieces
         terms = zip(p.jumps, one.kinks, two.kinks, strict=True)
         return (
@@ -230,7 +230,7 @@ class LinearMaps(TracedMaps):
         factor = self._scaled(one.spread * two.spread / norm, 2)
         if uniform:
             return factor * drop, factor * value
-        # few digits where 1 + this is small, but a short derivative
+        # 1 + closed cancels if it is small, but the derivative of closed is short
         closed = -self._scaled(self._product(one, two) / norm, 2)
         frozen = replace(
             self, **{name: jax.lax.stop_gradient(getattr(self, name)) for name in NAMES}
@@ -253,7 +253,7 @@ class Kink:
         return self.density - self.place * self.tail
 
     def farther(self, other: Kink) -> Kink:
-        """The one at the greater place."""
+        """The kink with the larger ``place``, elementwise."""
         import jax.numpy as jnp
 
         if other is self:
@@ -267,8 +267,8 @@ class Kink:
 class Standard:
     """The standardised data of a piecewise linear activation at one q.
 
-    ``spread``: |a| sqrt(q); ``level``: the value of phi + e at z = 0 on its leftmost line;
-    ``kinks``: the kinks in units of |a| sqrt(q).
+    ``spread`` is |a| sqrt(q), ``level`` is the value of phi + e at z = 0 on the leftmost line, and
+    ``kinks`` are the kinks in units of |a| sqrt(q).
     """
 
     spread: Any
@@ -276,9 +276,10 @@ class Standard:
     kinks: tuple[Kink, ...]
 
     def wide(self, shape: tuple[int, ...]) -> Standard:
-        """The same data with all arrays broadcast to one shape.
+        """Broadcast all arrays to one shape.
 
-        Gradients are then summed before the broadcasting is undone, which shortens compilation.
+        Gradients are then added before they are reduced to the original shapes, which shortens
+        compilation.
         """
         import jax.numpy as jnp
 
@@ -310,7 +311,8 @@ def _density(x: Any) -> Any:
 def _orthants() -> Any:
     """The function (h, l, P(z > max(h, l)), gap) -> (L, drop), with short derivatives.
 
-    L is the orthant probability; the drop is E (x - h)+ (y - l)+ at gap 0 less that at ``gap``.
+    L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from gap 0 to
+    ``gap``.
     """
     import jax
     import jax.numpy as jnp
@@ -323,7 +325,7 @@ def _orthants() -> Any:
     @orthants.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         h, low, tail, gap = primals
-        by_h, by_low, _, by_gap = tangents  # the tail's is that of h or l
+        by_h, by_low, _, by_gap = tangents  # the tail depends on h or l only
         found = orthants(*primals)
         c, s = 1 - gap, jnp.sqrt(jnp.maximum(gap * (2 - gap), TINY))
         beyond, within = (low - c * h) / s, (h - c * low) / s
@@ -361,7 +363,7 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[np.ndarray, ...]:
-    """Nodes and weights on [-36, 0] and on [0, 1]."""
+    """Quadrature nodes and weights on [-36, 0] and on [0, 1]."""
     rules = (
         panel_nodes(np.linspace(low, low + length, PANELS + 1), NODES)
         for low, length in ((-DEPTH, DEPTH), (0.0, 1.0))

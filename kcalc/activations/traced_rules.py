@@ -1,11 +1,12 @@
 """Gaussian expectations of functions that JAX traces.
 
-They include moments, C maps and cross moments, differentiable in all arguments.
+They include moments, C maps and cross moments, and are differentiable in all arguments.
 
-For smooth functions, the Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one matrix
-product, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). With kinks this series converges
-slowly; expectations are then integrals over the plane, split at the kinks. Both are accurate to
-about 1e-11; a truncated series that is too short gives nan.
+For smooth functions, one matrix product gives the Hermite coefficients
+``a_n(q) = E[f(sqrt(q) z) h_n(z)]``, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). For
+functions with kinks this series converges slowly, so expectations are integrals over the plane,
+split at the kinks. Both methods are accurate to about 1e-11. If 256 terms of the series are not
+enough, the result is nan.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from kcalc.gaussian.expectations.quadrature import panel_nodes
 TERMS = 256
 REACH = 13.0
 STEP = 0.05
-NODES = 16  # on each panel of the plane
-FINE = 48  # on each panel of the line
+NODES = 16  # nodes on each panel in the plane, per dimension
+FINE = 48  # nodes on each panel of the line
 OUTER = (-13.0, -7.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 7.0, 13.0)
 WITHIN = (-8.5, -4.5, -2.4, -0.8, 0.8, 2.4, 4.5, 8.5)
-LAYER = 9.0  # half width of the zone about a kink, in units of the spread of v about c u
+LAYER = 9.0  # half-width of the zone around a kink, in units of the spread of v around c u
 CUT = 1e-9
-CROWDS = (12, 24, 48, 96, 192)  # kinks: how many are taken, where there are more
-AT_ONCE = 1 << 23  # nodes in the plane
+CROWDS = (12, 24, 48, 96, 192)  # possible numbers of kinks to keep if there are more
+AT_ONCE = 1 << 23  # nodes in the plane that are processed together
 
 
 class TracedMaps(ABC):
-    """A continuous function ``f`` of JAX arrays with kinks at known places.
+    """A continuous function ``f`` of JAX arrays, with kinks at known points.
 
-    Every method broadcasts.
+    The arguments of every method broadcast.
     """
 
     name: str
@@ -76,7 +77,7 @@ class TracedMaps(ABC):
         return _line((self,), lambda x: self(x, 1), q)
 
     def slope_at_one(self, q: Any, second_moment: Any) -> Any:
-        """C'(1) = q E f'(sqrt(q) z)^2 / E f^2, for the ``second_moment`` E f^2 at q."""
+        """C'(1) = q E f'(sqrt(q) z)^2 / E f^2, given the ``second_moment`` E f^2 at q."""
         return q * _line((self,), lambda x: self(x, 1) ** 2, q) / second_moment
 
     # -- two inputs --------------------------------------------------------------------------------
@@ -89,11 +90,10 @@ class TracedMaps(ABC):
         uniform: bool,
         second_moments: tuple[Any, Any] | None = None,
     ) -> tuple[Any, Any]:
-        """(1 - C, C') at c = 1 - gap; ``uniform`` says that q2 is q1.
+        """(1 - C, C') at c = 1 - gap.
 
-        The digits of 1 - C are kept near c = 1.
-
-        ``second_moments``: E f^2 at q1 and q2, if known.
+        1 - C keeps its digits near c = 1. ``uniform`` is True if q2 is q1. ``second_moments`` are
+        E f^2 at q1 and q2, if known.
         """
         import jax
         import jax.numpy as jnp
@@ -144,12 +144,12 @@ class TracedMaps(ABC):
 
 
 def cross(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, cosine: Any) -> Any:
-    """E f(u) g(v) for Gaussians of variances q1, q2 and the given cosine."""
+    """E f(u) g(v) for Gaussians with variances q1, q2 and the given cosine."""
     return cross_drop(f, g, q1, q2, cosine, None)[0]
 
 
 def cross_alike(f: TracedMaps, g: TracedMaps, q: Any) -> Any:
-    """E f(u) g(u)."""
+    """E f(u) g(u) for a Gaussian u with variance q."""
     return _line((f, g), lambda x: f(x) * g(x), q)
 
 
@@ -158,11 +158,10 @@ def cross_drop(
 ) -> tuple[Any, Any, Any]:
     """``E f(u) g(v)`` at the cosine ``top``, its decrease, and the derivative of the decrease.
 
-    The decrease is that of ``E f(u) g(v)`` when the cosine decreases by ``loss``; its derivative is
-    by ``loss``.
+    The cosine decreases by ``loss``, and the derivative is taken in ``loss``.
 
-    ``top`` is None if f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked
-    for.
+    ``top`` is None if f and g have the same Gaussian input (cosine 1). ``loss`` is None if only the
+    first result is needed.
     """
     import jax
     import jax.numpy as jnp
@@ -195,7 +194,7 @@ def cross_drop(
 def _crossed(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """E f(u) g(v) and its derivative in the cosine, by the plane."""
+    """E f(u) g(v) and its derivative in the cosine, integrated over the plane."""
     import jax.numpy as jnp
 
     u, v, weights = _plane(f, g, gap, q1, q2, most)
@@ -206,11 +205,11 @@ def _crossed(
 def _alike(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """The decrease ``E f(u) (g(u') - g(v))``, and its derivative by ``gap``.
+    """The decrease ``E f(u) (g(u') - g(v))``, and its derivative in ``gap``.
 
     ``u'`` is u scaled to the variance of v.
 
-    The plane is split at the kinks of f(u) and g(v), not at those of f(v).
+    The plane is split at the kinks of f(u) and g(v), but not of g(u').
     """
     import jax.numpy as jnp
 
@@ -224,7 +223,7 @@ def _alike(
 
 
 def _line(functions: tuple[TracedMaps, ...], integrand: Any, q: Any) -> Any:
-    """E integrand(sqrt(q) z), split where the functions have kinks."""
+    """E integrand(sqrt(q) z), with the integral split at the kinks of the functions."""
     import jax.numpy as jnp
 
     spread = jnp.sqrt(jnp.asarray(q) * 1.0)[..., None]
@@ -244,7 +243,8 @@ def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
 def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
     """1 - C at c = 1 for two q values.
 
-    ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, Q1 and Q2 being given.
+    It is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2 given as
+    ``first`` and ``second``.
     """
     import jax.numpy as jnp
 
@@ -255,9 +255,9 @@ def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> A
 
 
 def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
-    """Where z makes f(spread z) kink, shape (..., kinks).
+    """The kinks of f(spread z) in z, with shape (..., kinks).
 
-    ``most``: how many of them, those nearest to 0.
+    ``most`` limits their number; the kinks nearest to 0 are kept.
     """
     import jax
     import jax.numpy as jnp
@@ -279,9 +279,9 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 
 
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
-    """Edges and kinks together, ascending within [-reach, reach].
+    """Merge edges and kinks in ascending order, clipped to [-reach, reach].
 
-    Differentiable in the kinks, the only edges that count.
+    The result is differentiable in the kinks; integrals do not depend on the other edges.
     """
     import jax
     import jax.numpy as jnp
@@ -307,11 +307,11 @@ def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
 def _over_pairs(
     compute: Any, f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, *more: Any
 ) -> tuple[Any, Any]:
-    """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
+    """Compute integrals over the plane, ``compute(gap, q1, q2, *more, most=...)``, for all pairs.
 
-    If there are many kinks (a periodic function has infinitely many), only those within reach of
-    the Gaussians count. Their number is known when the kernel runs, which then picks one of a few
-    sizes; the result is nan if the known kinks do not extend far enough. Pairs are processed in
+    If there are many kinks (a periodic function has infinitely many), only the kinks within reach
+    of the Gaussians count. Their number is known only at run time, so one of a few sizes is chosen
+    then. The result is nan if the known kinks do not extend far enough. Pairs are processed in
     batches that fit in memory.
     """
     import jax
@@ -352,9 +352,9 @@ def _over_pairs(
 def _plane(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any, Any]:
-    """(u, v, weights), two axes of nodes last, ``u = sqrt(q1) x`` and ``v = sqrt(q2) (c x + s y)``.
+    """Quadrature nodes and weights (u, v, weights) in the plane, in the last two axes.
 
-    f is read at u, g at v.
+    ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` that of g.
     """
     import jax.numpy as jnp
 
@@ -378,8 +378,8 @@ def _outer(
 ) -> tuple[Any, Any]:
     """Nodes and weights in x, on panels that are split at kinks.
 
-    Panels are split at the kinks of f(u), and about the points where the mean of v is at a kink of
-    g, in a zone as wide as the spread of v.
+    Panels are split at the kinks of f(u), and around the points where the mean of v is at a kink of
+    g, in a zone proportional to the spread of v.
     """
     import jax.numpy as jnp
 
@@ -408,7 +408,7 @@ def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
 
 
 def _coefficients(f: TracedMaps, q: Any) -> Any:
-    """a_0(q) ... a_255(q), shape (256, ...); nan where 256 terms are too few for C'."""
+    """a_0(q) ... a_255(q) with shape (256, ...); nan if 256 terms are too few for C'."""
     import jax.numpy as jnp
 
     q = jnp.asarray(q) * 1.0
@@ -424,11 +424,12 @@ def _coefficients(f: TracedMaps, q: Any) -> Any:
 
 
 def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, Any, Any, Any]:
-    """For P(x) = sum_n one_n two_n x^n.
+    """Evaluate the Mehler series P(x) = sum_n one_n two_n x^n.
 
-    (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
+    Returns (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2). The last entry
+    is 0 unless ``distance`` is True.
 
-    One loop over n, so no array holds all terms of all pairs.
+    A single loop over n avoids an array with all terms of all pairs.
     """
     import jax
     import jax.numpy as jnp

@@ -22,7 +22,7 @@ def short(value: sp.Expr) -> str:
 
 
 def _added(value: sp.Expr) -> str:
-    """``+.5`` or ``-.5``; nothing for 0."""
+    """A shift with its sign, such as ``+.5`` or ``-.5``; empty for 0."""
     text = "" if value == 0 else short(value)
     return text if not text or text.startswith("-") else f"+{text}"
 
@@ -31,7 +31,7 @@ def _added(value: sp.Expr) -> str:
 class Transformation:
     """The constants of x -> output_scale * (phi(input_scale * x + input_shift) + output_shift).
 
-    DKS's alpha, beta, gamma, delta.
+    They are alpha, beta, gamma and delta of the DKS paper.
     """
 
     input_scale: sp.Expr
@@ -47,7 +47,7 @@ class Transformation:
         )
 
     def label(self, name: str) -> str:
-        """Like ``14.9(tanh[.0904x+.56]-.505)``."""
+        """The printed name, such as ``14.9(tanh[.0904x+.56]-.505)``."""
         inside = "x" if self.input_scale == 1 else f"{short(self.input_scale)}x"
         inside += _added(self.input_shift)
         out = name if inside == "x" else f"{name}[{inside}]"
@@ -61,7 +61,7 @@ class Transformation:
         )
 
     def after(self, first: Transformation) -> Transformation:
-        """The transformation that applies ``first`` to an activation and then this one."""
+        """The transformation that applies ``first``, then this transformation."""
         ratio = self.output_shift / first.output_scale
         return Transformation(
             first.input_scale * self.input_scale,
@@ -77,7 +77,7 @@ class Transformation:
         return a, b, scale, shift
 
     def check(self) -> None:
-        """Raises KcalcError for scales of 0 and for constants that are not real numbers."""
+        """Raise KcalcError for zero scales and for constants that are not real numbers."""
         if self.input_scale.is_zero or self.output_scale.is_zero:
             raise KcalcError(
                 "input_scale and output_scale must not be zero: the activation would be constant"
@@ -91,18 +91,18 @@ class Transformation:
 
 
 def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
-    """The kinks of ``base`` transformed, sorted.  Raises KcalcError if they cannot be ordered."""
+    """The transformed kinks of ``base``, sorted.  Raises KcalcError if they cannot be ordered."""
     a, b = constants.input_scale, constants.input_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(
-            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its "
-            f"symbols with positive=True"
+            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare the "
+            f"symbols of input_scale with positive=True"
         )
     kinks = [(k - b) / a for k in base.kinks]
     if any(kink.free_symbols for kink in kinks):
         raise KcalcError(
-            f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for "
-            f"input_scale and input_shift"
+            f"the kinks of {base.name} would depend on symbols: {', '.join(map(str, kinks))}; give "
+            f"numbers for input_scale and input_shift"
         )
     return tuple(sorted(kinks, key=float))
 
@@ -110,7 +110,10 @@ def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.
 def shifted_ratio(
     powers: tuple[Number, Number], means: tuple[Number, Number], shift: Any, field: Field
 ) -> tuple[Number, Number]:
-    """(r, d) with 1 - C = r (1 - C_original) + d for phi + shift, from E phi^2 and E phi."""
+    """(r, d) with 1 - C = r (1 - C_original) + d for phi + shift.
+
+    ``powers`` are E phi^2 and ``means`` are E phi at the two q values.
+    """
     (first, second), (one, two) = powers, means
     norm = field.sqrt((first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2))
     root1, root2 = field.sqrt(first), field.sqrt(second)

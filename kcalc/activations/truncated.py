@@ -1,17 +1,17 @@
 """Truncated Gaussian moments.
 
-E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
+They give E phi, E phi^2 and E phi' for every activation with pieces that are sums of x^n e^(rate
+x). These include all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu,
+selu and celu, and many sums, affine transformations and compositions of them.
 
-These are all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu,
-celu, and sums and products of such pieces by affine maps, sums and composition. Let u = sqrt(q) z
-have the density N(x; 0, q) on a piece from a to b. Completing the square gives:
+On a piece from a to b, u = sqrt(q) z has the density N(x; 0, q). Completing the square gives:
 
     M_0 = e^(rate^2 q/2) P(a < u + rate q < b),
     M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
 
-C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability,
-which is not elementary (Owen's T function for one corner). It is integrated. NumPy uses integration
-instead, because the formulas cancel for small and for large q.
+C has no such form. With a kink away from 0, E[phi(u) phi(v)] contains bivariate normal
+probabilities, which are not elementary (one corner gives Owen's T function), so C is integrated.
+NumPy integrates all moments, because these formulas cancel for small and for large q.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from kcalc.fields.expressions import rational
 Terms = dict[tuple[int, sp.Expr], sp.Expr]
 """{(n, rate): coefficient} of a sum of coefficient x^n e^(rate x)."""
 
-_MOST = 64  # the highest power of x read as a moment
+_MOST = 64  # the highest power of x
 _GUARD = (15, 45, 105, 225, 465)  # extra digits tried in mpmath until two agree
 _MPMATH = type(mpmath_field(30))
 
 
 def mean(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi(u), or None if phi has other pieces."""
+    """E phi(u), or None if the pieces of phi are not such sums."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, parts, (), q, field)
 
 
 def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi(u)^2, or None if phi has other pieces."""
+    """E phi(u)^2, or None if the pieces of phi are not such sums."""
     parts = pieces(phi, field is not SYMPY)
     return (
         None
@@ -54,9 +54,9 @@ def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
 
 
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi'(u), jumps of phi counted with the density at their place.
+    """E phi'(u), where each jump of phi counts with the density at its kink.
 
-    None if phi has other pieces.
+    None if the pieces of phi are not such sums.
     """
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
@@ -75,17 +75,17 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
     """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
 
-    exact: whether floats are converted to exact fractions, so expanding does not round.
+    With ``exact``, floats are converted to exact fractions, so expanding does not round.
     """
     found = tuple(map(_terms, _exact_pieces(phi) if exact else phi.pieces))
     return None if any(part is None for part in found) else found  # type: ignore[return-value]
 
 
 def _exact_pieces(phi: Any) -> tuple[sp.Expr, ...]:
-    """The pieces in fractions.
+    """The pieces with floats converted to fractions.
 
-    For a transformed activation they come from the original, before its constants are multiplied
-    and rounded.
+    For a transformed activation they are derived from the original, because the transformed pieces
+    already contain rounded products of constants.
     """
     constants = phi.transformation
     if constants is None:
@@ -164,9 +164,9 @@ def _derivative(part: Terms) -> Terms:
 
 
 def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
-    """(kink, jump) with kinks that are floats read as fractions.
+    """The (kink, jump) pairs, with jumps computed from exact fractions.
 
-    The pieces do not quite meet at a rounded kink, and this difference is included.
+    Pieces do not quite meet at a rounded kink; the jumps include this difference.
     """
     values = []
     for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):
@@ -192,7 +192,7 @@ def _evaluate(
     q: Number,
     field: Field,
 ) -> Number:
-    """The sum of all pieces' moments, and of jump times density."""
+    """The sum of the moments of all pieces, plus jump times density for each jump."""
 
     def total(q: Number, field: Field) -> Number:
         ends: list[Any] = [None, *phi.kinks, None]
@@ -239,9 +239,9 @@ def _density(x: Number, rate: sp.Expr, q: Number, field: Field) -> Number:
 def _probability(
     a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, q: Number, field: Field
 ) -> Number:
-    """P(a < u < b) for u normal with mean rate q and variance q, by the tails that stay small.
+    """P(a < u < b) for a normal u with mean rate q and variance q.
 
-    The lower ones where rate > 0.
+    It is a difference of tail probabilities, lower tails for rate > 0, so that it does not cancel.
     """
 
     def scaled(end: sp.Expr) -> Number:
@@ -261,7 +261,7 @@ def _probability(
 
 
 def _tidy(expr: sp.Expr) -> sp.Expr:
-    """Terms collected by the erf, erfc and exp in them."""
+    """Collect the terms of ``expr`` by their factors erf, erfc and exp."""
     expanded = sp.expand(expr, power_base=False)
     groups: dict[sp.Expr, sp.Expr] = defaultdict(lambda: sp.Integer(0))
     for term in sp.Add.make_args(expanded):
@@ -273,9 +273,9 @@ def _tidy(expr: sp.Expr) -> sp.Expr:
 
 
 def _steady(total: Callable[[Number, Field], Number], q: Number, field: Field) -> Number:
-    """``total`` in mpmath with as many extra digits as two evaluations need to agree.
+    """Evaluate ``total`` in mpmath, adding digits until two evaluations agree.
 
-    a zero never does and is returned as tiny.
+    An exact zero never passes this test and is returned as a tiny number.
     """
     digits, before = field.digits, None  # type: ignore[attr-defined]
     for guard in _GUARD:

@@ -1,4 +1,4 @@
-"""Arrays of floats with unlimited exponents, for overflowing intermediate values."""
+"""Arrays of floats with unlimited exponents, for intermediate values that would overflow."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kcalc.foundation.process_state import lambdify
 Array = np.ndarray
 
 _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-_FAR = 5000  # exponents beyond the range of floats, and of terms that count in a sum
-_MOST = 500  # the largest power formed from a mantissa
+_FAR = 5000  # exponents this large overflow, and terms this much smaller do not affect a sum
+_MOST = 500  # the largest power of a mantissa that is computed directly
 
 
 @dataclass(frozen=True, eq=False)
 class Wide:
-    """The numbers ``mantissa * 2^exponent``, 1/2 <= |mantissa| < 1 or 0; exponents are whole."""
+    """The numbers ``mantissa * 2^exponent``; 1/2 <= |mantissa| < 1 or 0, exponents are integers."""
 
     mantissa: Array
     exponent: Array
@@ -94,7 +94,7 @@ def _wide(value: Any) -> Wide:
 
 
 def exp(x: Any) -> Wide:
-    """e^x, with the error that the rounding of x makes unavoidable."""
+    """e^x; its only significant error comes from the rounding of x."""
     u = _wide(x).floats()
     power = np.rint(u / math.log(2))
     return Wide.of(np.exp(u - power * _LN2_HIGH - power * _LN2_LOW), power)
@@ -134,7 +134,7 @@ _KNOWN += (sp.erf, sp.erfc)
 
 @lru_cache(maxsize=1024)
 def compile_wide(expr: sp.Expr, symbol: sp.Symbol) -> Callable[[Array], Array]:
-    """A smooth expression as a function of arrays of floats; nan if it is not real.
+    """Compile a smooth expression to a function of float arrays; nan if the value is not real.
 
     Raises KcalcError for unsupported functions.
     """

@@ -1,6 +1,6 @@
-"""Checks of arrays that are passed to a model.
+"""Checks of the arrays that are passed to a model.
 
-They test whether arrays fit the model, and whether JAX has rounded them.
+They test whether the arrays fit the model and whether JAX has rounded them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def doubles_off(dtype: str) -> bool:
-    """Whether a model of this dtype is float64 while JAX traces every float64 as float32."""
+    """Whether the dtype is float64 while JAX traces float64 arrays as float32."""
     import jax
 
     config: Any = jax.config
@@ -26,9 +26,9 @@ def doubles_off(dtype: str) -> bool:
 
 
 def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
-    """Reject arrays that JAX traces in less than double precision.
+    """Raise KcalcError for arrays that JAX traces in less than double precision.
 
-    Raises: KcalcError for such arrays, because the lower precision would go unnoticed.
+    Without this error, the lower precision would go unnoticed.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -40,13 +40,13 @@ def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
             and array.dtype != jnp.float64
         ):
             raise KcalcError(
-                f"{what} came as {array.dtype} into the caller's jit, vmap or grad, but the model "
-                f"is float64; {REMEDY}"
+                f"{what} is {array.dtype} inside the caller's jit, vmap or grad, but the model is "
+                f"float64; {REMEDY}"
             )
 
 
 def refuse_traced(what: str, tree: Any) -> None:
-    """Raises: KcalcError if ``tree`` is traced, since JAX would draw in single precision."""
+    """Raise KcalcError if ``tree`` is traced, because JAX would draw in single precision."""
     import jax
     from jax.core import Tracer
 
@@ -58,9 +58,9 @@ def refuse_traced(what: str, tree: Any) -> None:
 
 
 def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
-    """Raises: KcalcError unless all inputs have the same leading axes.
+    """Raise KcalcError unless all inputs have the same leading axes.
 
-    ``axes`` is the number of axes of an example of each input.
+    ``axes`` gives the number of axes of one example of each input.
     """
     leading = {
         node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()
@@ -68,13 +68,13 @@ def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     if len(set(leading.values())) > 1:
         listed = ", ".join(f"{node!r}: {shape}" for node, shape in leading.items())
         raise KcalcError(
-            f"the inputs must have the same axes of examples, got {listed}; give equally many "
-            "examples of each"
+            f"the inputs must have the same leading (batch) axes, got {listed}; give the same "
+            "number of examples of each"
         )
 
 
 def array_like(values: Any) -> bool:
-    """Whether something is an array of real numbers."""
+    """Whether ``values`` is an array of real numbers."""
     import jax.numpy as jnp
 
     dtype = getattr(values, "dtype", None)

@@ -1,6 +1,6 @@
-"""A test whether the size of a network's coordinates depends on its width.
+"""A test of whether the size of a network's coordinates depends on its width.
 
-It measures them at initialisation, over several widths.
+The sizes are measured at initialisation, at several widths.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 
 @dataclass(frozen=True)
 class CoordinateCheck(Shown):
-    """Root mean squares of every Affine's output by width, and the fitted powers of the width.
+    """Root mean squares of every Affine's output by width, and fitted powers of the width.
 
-    The check covers only initialisation, not whether learning rates transfer.
+    The check covers initialisation only; it does not test whether learning rates transfer.
 
     Attributes
     ----------
     widths
-        The widths.
+        The measured widths.
     rms
         {node: root mean squares, (widths, draws)}.
     slopes
         {node: (power, standard error)}.
     expected
-        {node: the power that the parameterization implies}. It is None if a layer before the node
-        has a nonzero one.
+        {node: the power that the parameterization implies}. The power is None if a layer before the
+        node already changes coordinate sizes with the width.
 
     """
 
@@ -72,7 +72,7 @@ class CoordinateCheck(Shown):
         Returns
         -------
         bool
-            True if it does.
+            True if the deviation is significant.
 
         """
         if not is_key(node, self.expected):
@@ -136,7 +136,7 @@ def coordinate_check(
     ----------
     network
         A network without widths in its hidden layers. At every width, its inputs have the channels
-        of ``x`` and its outputs ``outputs`` channels.
+        of ``x``, and its outputs have ``outputs`` channels.
     x
         Example inputs, (batch, ..., channels).
     outputs
@@ -155,7 +155,7 @@ def coordinate_check(
     Returns
     -------
     CoordinateCheck
-        The mean sizes by width, with the fitted power of each.
+        The measured sizes by width, and the fitted power of each node.
 
     Raises
     ------
@@ -170,13 +170,13 @@ def coordinate_check(
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
         raise KcalcError(
-            f"{foreign}= is not an option here; the options of kc.to_jax that apply are: "
-            f"{', '.join(OPTIONS)}"
+            f"{foreign}= is not an option of coordinate_check; it takes these options of "
+            f"kc.to_jax: {', '.join(OPTIONS)}"
         )
     normed = network.nodes_of(BatchNorm)
     if normed:
         raise KcalcError(
-            f"node {normed[0]!r} (BatchNorm) makes every size 1 from the batch; use "
+            f"node {normed[0]!r} (BatchNorm) normalises every size to 1; use "
             f"net.without_normalization()"
         )
     chosen = named_parameterization(parameterization)
@@ -209,9 +209,9 @@ def coordinate_check(
 
 
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
-    """Return the widths, whole numbers.
+    """Return the widths as integers.
 
-    Raises: KcalcError for fewer than two, and for draws and outputs that are not whole numbers.
+    Raises KcalcError for fewer than two widths or draws, and for numbers that are not integers.
     """
     given = items(widths, "widths")
     for name, value in (*(("a width", w) for w in given), ("draws", draws), ("outputs", outputs)):
@@ -225,19 +225,19 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
 
 
 def _usable(model: Model, x: Any) -> None:
-    """Raises: KcalcError for an example with numbers that are not finite, or with only zeros."""
+    """Raise KcalcError if the example is zero everywhere or has numbers that are not finite."""
     with model.precision():
         arrays = {node: np.asarray(a, float) for node, a in model.inputs_of(x).items()}
     for node, values in arrays.items():
         if not np.isfinite(values).all() or not values.any():
             raise KcalcError(
-                f"the input {node!r} contains numbers that are not finite, or is 0 everywhere, so "
+                f"the input {node!r} is 0 everywhere or contains numbers that are not finite, so "
                 "coordinates have no size; give another example"
             )
 
 
 def _measured(node: Node, width: int, rms: np.ndarray) -> None:
-    """Raises: KcalcError if the size of a node has no logarithm."""
+    """Raise KcalcError if the size of a node has no logarithm."""
     finite = np.isfinite(rms).all()
     if not finite or not (rms > 0).all():
         raise KcalcError(
@@ -248,9 +248,9 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
 
 
 def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
-    """Return the least-squares power of the width in root mean squares, and its standard error.
+    """Fit a power of the width to root mean squares by least squares.
 
-    ``rms``: root mean squares of shape (widths, draws). The standard error is over draws.
+    ``rms`` has shape (widths, draws). Returns the power and its standard error over draws.
     """
     each = np.polyfit(np.log(widths), np.log(rms), 1)[0]
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

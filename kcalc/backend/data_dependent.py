@@ -1,4 +1,4 @@
-"""Initial weights rescaled on data, layer by layer.
+"""Data-dependent initialisation, which rescales initial weights layer by layer.
 
 The methods are LSUV and within-layer initialisation [DKS sec. 26.2].
 """
@@ -29,8 +29,8 @@ Array = Any
 class Adjusted:
     """The result of data-dependent initialisation for one layer.
 
-    ``variance_before``, ``variance_after``: the mean square deviation of its outputs (also over
-    channels); ``error``: the final error.
+    ``variance_before`` and ``variance_after`` are variances of the layer's outputs over examples,
+    locations and channels; ``error`` is the final error.
     """
 
     node: Node
@@ -44,14 +44,14 @@ class Adjusted:
 
 @dataclass(frozen=True)
 class DataDependent(Shown):
-    """The result of an initialisation from data.
+    """The result of data-dependent initialisation.
 
     Attributes
     ----------
     params
         The rescaled parameters.
     report
-        A table with a row per Affine layer.
+        A table with one row per Affine layer.
 
     """
 
@@ -93,12 +93,13 @@ def lsuv(
     iterations: int = 10,
     state: Any = None,
 ) -> DataDependent:
-    """Apply layer-sequential unit variance.
+    """Apply layer-sequential unit variance (LSUV).
 
     The outputs of every Affine get variance 1 over channels, locations and examples.
 
-    From first to last layer, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or
-    ``iterations`` are used up [Mishkin, Matas 2015]; one is enough if biases are 0.
+    From the first to the last layer, ``W -> W / std(output)`` is repeated until
+    ``|variance - 1| <= tolerance``, or at most ``iterations`` times [Mishkin, Matas 2015]. One step
+    is enough if biases are 0.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def lsuv(
     Raises
     ------
     KcalcError
-        For layers whose output is constant or not finite; the message names the node.
+        If the output of a layer is constant or not finite; the message names the node.
 
     """
 
@@ -157,8 +158,8 @@ def wli(
 
     Every channel of every Affine gets mean 0 and variance 1 over locations and examples.
 
-    From first to last layer, ``W_j -> W_j / std_j`` and ``b_j`` is shifted by the mean, per output
-    channel j [Kraehenbuehl et al. 2016].
+    From the first to the last layer, each output channel j gets ``W_j -> W_j / std_j`` and
+    ``b_j -> (b_j - mean_j) / std_j`` [Kraehenbuehl et al. 2016].
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ def wli(
     Raises
     ------
     KcalcError
-        For layers without a bias; the message names the node.
+        If a layer has no bias; the message names the node.
 
     """
     scales = {
@@ -197,8 +198,8 @@ def wli(
     ) -> tuple[dict[str, Array], float, int]:
         if node not in scales:
             raise KcalcError(
-                f"node {node!r} has no bias to shift its means; use bias=True (in the ntk "
-                "parameterization also sigma_b > 0)"
+                f"node {node!r} has no bias, so its means cannot be shifted; use bias=True (and "
+                "sigma_b > 0 in the ntk parameterization)"
             )
         channels = out.reshape(-1, out.shape[-1])
         mean, deviation = channels.mean(axis=0), channels.std(axis=0)
@@ -225,7 +226,7 @@ Adjust = Callable[[Node, dict[str, Array], np.ndarray], tuple[dict[str, Array], 
 
 @dataclass
 class _Calibration(Arrays):
-    """The array calculus, changing the weights of each Affine before its output is passed on."""
+    """The array calculus that adjusts the weights of each Affine before passing its output on."""
 
     adjust: Adjust = field(kw_only=True)
     tolerance: float = field(kw_only=True)
@@ -287,8 +288,8 @@ def _calibrated(
         states = {} if state is None else plan.by_node(state, "state")
         if plan.states and any(entry.stacked for entry in plan.states):
             raise KcalcError(
-                "rescaling on data needs BatchNorm's state node by node; make the model with "
-                "rolled=False"
+                "data-dependent initialisation needs the state of every BatchNorm separately; make "
+                "the model with rolled=False"
             )
         if plan.states and state is None:
             states = plan.by_node(plan.fresh_state(model.dtype), "state")

@@ -1,8 +1,9 @@
-"""Laws of initial weights.
+"""Distributions (laws) of initial weights.
 
-A law gives the size of an entry (``variance``, for sigma_w = 1) and the fixed factor before the
-weights (``multiplier``). It turns standard normals into *unit* weights, whose nonzero entries have
-mean square 1. Parameterizations decide where the size goes.
+A law gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor that
+multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose
+nonzero entries have mean square 1. A parameterization decides whether the size of the weights goes
+into the draw or into a factor.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 
 Array = Any
 Node = Hashable
-KEY_WORDS = (2, 4)  # of the keys that jax.random.PRNGKey makes
+KEY_WORDS = (2, 4)  # lengths of the keys that jax.random.PRNGKey makes
 
 
 @dataclass(frozen=True)
 class Fan:
-    """The extents of a weight: ``window`` is () for a dense layer.
+    """The extents of a weight.
 
-    ``inputs`` and ``outputs`` are channels per group.
+    ``window`` is the kernel size, () for a dense layer. ``inputs`` and ``outputs`` are channels per
+    group.
     """
 
     window: tuple[int, ...]
@@ -36,7 +38,7 @@ class Fan:
 
     @property
     def taps(self) -> int:
-        """Return how many locations the weight reads."""
+        """Return the number of locations that the weight reads."""
         return math.prod(self.window)
 
     @property
@@ -47,9 +49,9 @@ class Fan:
 
 @dataclass(frozen=True)
 class Initialiser:
-    """Independent entries with variance ``sigma_w^2 / fan_in``, fan_in counting every tap.
+    """Independent entries with variance ``sigma_w^2 / fan_in``, where fan_in counts every tap.
 
-    It is the base of the other laws.
+    This is the base class of the other laws.
     """
 
     name: str = "gaussian"
@@ -60,29 +62,26 @@ class Initialiser:
         return 1 / (fan.inputs * (1 if self.delta else fan.taps))
 
     def multiplier(self, fan: Fan) -> float:
-        """Return a fixed factor before the weights."""
+        """Return the fixed factor that multiplies the weights."""
         return 1.0
 
     def check(self, fan: Fan, node: Node) -> None:
-        """Raises: KcalcError if the law does not fit the layer."""
+        """Raise KcalcError if the law does not fit the layer."""
         if self.delta and any(extent % 2 == 0 for extent in fan.window):
             raise KcalcError(
                 f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, "
-                "which Delta initialisation needs; use odd kernels or weights='orthogonal' (then "
-                "the assumption of kernel maps fails)"
+                "which Delta initialisation needs; use odd kernels or weights='orthogonal' (which "
+                "violates the assumptions of kernel maps)"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        """Return the shape of the standard normals from which the weights are made.
-
-        It is (groups, fan_in, fan_out).
-        """
+        """Return the shape (groups, fan_in, fan_out) of the normals that make the weights."""
         return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
 
     def unit(self, noise: Array, fan: Fan) -> Array:
-        """Return unit weights of shape ``fan.shape``, made from standard normals.
+        """Return unit weights of shape ``fan.shape``.
 
-        The normals have the shape ``noise_shape(fan)``.
+        ``noise`` holds standard normals of shape ``noise_shape(fan)``.
         """
         import jax
         import jax.numpy as jnp
@@ -96,7 +95,7 @@ class Initialiser:
         return jnp.zeros(fan.shape, noise.dtype).at[centre].set(entries)
 
     def matrix(self, noise: Array) -> Array:
-        """Return unit weights of one group from standard normals, both (fan_in, fan_out)."""
+        """Return unit weights of one group, (fan_in, fan_out), from standard normals."""
         return noise
 
 
@@ -104,9 +103,9 @@ class Initialiser:
 class Orthogonal(Initialiser):
     """Scale-corrected uniform orthogonal weights [DKS sec. 4.1].
 
-    The m x k matrix from k to m channels is Haar-distributed with orthonormal rows (m <= k) or
-    columns (m > k), times max(sqrt(m/k), 1). So the mean square of an entry is 1/k and, for m >= k,
-    |W z|^2/m = |z|^2/k exactly.
+    The m x k matrix from k to m channels is a Haar-distributed matrix with orthonormal rows
+    (m <= k) or columns (m > k), multiplied by max(sqrt(m/k), 1). The mean square of an entry is
+    1/k. For m >= k, |W z|^2/m = |z|^2/k exactly.
     """
 
     name: str = "orthogonal"
@@ -116,7 +115,7 @@ class Orthogonal(Initialiser):
 
         tall = noise.shape[0] >= noise.shape[1]
         q, r = jnp.linalg.qr(noise if tall else noise.T)
-        # Haar only with a positive diagonal
+        # q is Haar-distributed only if r has a positive diagonal
         q = q * jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
         return math.sqrt(max(noise.shape)) * (q if tall else q.T)  # max(sqrt(m/k), 1) sqrt(k)
 
@@ -138,7 +137,7 @@ class Uniform(Initialiser):
 class Glorot(Uniform):
     """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``.
 
-    Kernel maps assume this law only if the two fans agree.
+    Kernel maps describe this law only if the fan-in equals the fan-out.
     """
 
     name: str = "glorot"
@@ -149,13 +148,13 @@ class Glorot(Uniform):
 
 @dataclass(frozen=True)
 class Geometric(Initialiser):
-    """Gaussian entries of variance ``sigma_w^2 / (k_typ k sqrt(n m))`` [scaling calculus, A.3].
+    """Gaussian entries with variance ``sigma_w^2 / (k_typ k sqrt(n m))`` [scaling calculus, A.3].
 
-    The factor ``sqrt(k_typ / k)`` comes before the weights.
+    The weights are multiplied by ``sqrt(k_typ / k)``.
 
-    n and m are the channels in and out, k the side of the kernel and ``typical`` = k_typ that of
-    most layers of the network. Then every weight has the same scaling wherever the activation
-    scaling is constant. sigma_w^2 = 2 for relu.
+    n and m are the input and output channels, k is the side of the kernel, and ``typical`` = k_typ
+    is the kernel side of most layers of the network. With this law all weights have the same
+    scaling if the activation scaling is constant. relu needs sigma_w^2 = 2.
     """
 
     name: str = "geometric"
@@ -166,7 +165,7 @@ class Geometric(Initialiser):
             positive_number(self.typical, "typical")
         except KcalcError:
             raise KcalcError(
-                f"Geometric(typical=...) must be the positive side of a kernel, got "
+                f"Geometric(typical=...) must be the side of a kernel, a number > 0, got "
                 f"{glimpse(self.typical)}"
             ) from None
 
@@ -182,7 +181,7 @@ class Geometric(Initialiser):
 
 @dataclass(frozen=True)
 class Zeros(Initialiser):
-    """Zero weights, as for the last layer of a residual branch that starts as the identity."""
+    """Zero weights, for example for the last layer of a residual branch."""
 
     name: str = "zeros"
 
@@ -212,8 +211,8 @@ class Mirrored(Initialiser):
         self.half.check(fan, node)
         if fan.inputs % 2 or fan.groups != 1:
             raise KcalcError(
-                f"node {node!r}: mirrored weights read pairs (phi(x), phi(-x)) in one group, got "
-                f"{fan.inputs} channels"
+                f"node {node!r}: mirrored weights need an even number of input channels (pairs "
+                f"phi(x), phi(-x)) in one group, got {fan.inputs} channels per group"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
@@ -248,7 +247,10 @@ LAWS: dict[str, Initialiser] = {
 
 
 def initialiser(weights: Any) -> Initialiser:
-    """Return the law of a name, or a law itself. Raises: KcalcError for other names."""
+    """Return the law with the given name; a law is returned unchanged.
+
+    Raises KcalcError for unknown names.
+    """
     if isinstance(weights, Initialiser):
         return weights
     if not isinstance(weights, str) or weights not in LAWS:
@@ -259,16 +261,16 @@ def initialiser(weights: Any) -> Initialiser:
 def describes_theory(law: Initialiser, fan: Fan) -> bool:
     """Whether kernel maps describe a layer with this law.
 
-    This needs a Gaussian or orthogonal law with only one tap.
+    The law must be Gaussian, orthogonal or uniform, with a single nonzero tap.
     """
     kind = type(law) in (Initialiser, Orthogonal, Uniform)
     return kind and (law.delta or fan.taps == 1)
 
 
 def random_bits(key: Any) -> Array:
-    """Return a random key, from a key or a whole number.
+    """Return a JAX random key, given a key or an integer.
 
-    Raises: KcalcError for anything else, and for several keys at once.
+    Raises KcalcError for anything else, including an array of several keys.
     """
     import jax
     import jax.numpy as jnp
@@ -277,22 +279,20 @@ def random_bits(key: Any) -> Array:
     if number:
         if not -(2**63) <= int(key) < 2**63:
             raise KcalcError(
-                f"the key must fit into 64 bits, got a number of {int(key).bit_length()}; use a "
-                f"smaller whole number"
+                f"the key must fit into 64 bits, got an integer with {int(key).bit_length()} bits; "
+                f"use a smaller integer"
             )
         return jax.random.key(int(key))
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
     if isinstance(key, bool) or shape is None or dtype is None or isinstance(key, np.generic):
-        raise KcalcError(
-            f"the key must be jax.random.key(seed) or a whole number, got {glimpse(key)}"
-        )
+        raise KcalcError(f"the key must be jax.random.key(seed) or an integer, got {glimpse(key)}")
     typed = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if not typed and jnp.issubdtype(dtype, np.integer) and shape == ():
         return jax.random.key(key)
     if shape == () if typed else dtype == np.uint32 and shape in ((n,) for n in KEY_WORDS):
         return key
-    hint = "; use jax.vmap to draw with several" if typed or dtype == np.uint32 else ""
+    hint = "; use jax.vmap to draw with several keys" if typed or dtype == np.uint32 else ""
     raise KcalcError(
-        f"the key must be one jax.random.key(seed) or a whole number, got an array "
+        f"the key must be one jax.random.key(seed) or an integer, got an array "
         f"{dtype}{list(shape)}{hint}"
     )

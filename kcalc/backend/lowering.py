@@ -1,6 +1,6 @@
-"""Turn a network and the shapes of its inputs into the array operation of every node.
+"""Turn a network and the shapes of its inputs into an array operation for every node.
 
-The operations include extents, numbers and weights.
+Each operation has extents, numbers and the shapes of its weights.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Node = Hashable
 
 
 def roles(network: Network) -> dict[Node, str]:
-    """Return the place of every Affine in the network: "input", "output", "single" or "hidden".
+    """Return the role of every Affine in the network: "input", "output", "single" or "hidden".
 
-    "input" if no weights come before it, "output" if none come after it, "single" if both, else
-    "hidden".
+    An input layer has no weights before it, an output layer has none after it, a single layer has
+    neither, and a hidden layer has both.
     """
     before: set[Node] = set()  # nodes that read weights
     after: set[Node] = set()  # nodes that weights read
@@ -52,9 +52,9 @@ def roles(network: Network) -> dict[Node, str]:
 
 @dataclass
 class Lowering:
-    """The calculus of extents: the state is a :class:`Shape`.
+    """The calculus of shapes, whose state at a node is a :class:`Shape`.
 
-    ``nodes`` collects the entry of each node.
+    ``nodes`` collects the array operation of each node.
     """
 
     network: Network
@@ -70,7 +70,7 @@ class Lowering:
         self.roles = roles(self.network)
 
     def found(self, node: Node, below: Sequence[Shape], shape: Shape, **rest: Any) -> Shape:
-        """Record a node, and return its shape."""
+        """Record the operation of a node, and return the shape of its output."""
         self.nodes[node] = Lowered(self.places[node], tuple(below), shape, **rest)
         return shape
 
@@ -83,14 +83,14 @@ class Lowering:
         weight: tuple[int, ...],
         form: Any = (),
     ) -> Shape:
-        """Record a node with a weight whose size does not depend on a fan, and return its shape."""
+        """Record a node with a weight that has no fan-in, and return the shape of its output."""
         size = self.parameterization.vector(float(sigma))
         numbers, tensors = (size.std, size.factor), {"weight": weight}
         return self.found(node, below, shape, numbers=numbers, tensors=tensors, form=form)
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """Return the channels of each of ``parts``. Raises: KcalcError if they do not divide."""
+        """Return the channels per part. Raises KcalcError if the channels are not divisible."""
         if channels % parts:
             raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
         return channels // parts
@@ -99,7 +99,7 @@ class Lowering:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """Return the shape of a layer's output. Raises: NoRule, KcalcError naming the node."""
+        """Return the shape of a layer's output. Raises NoRule or KcalcError, naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
@@ -142,7 +142,7 @@ class Lowering:
         return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
 
     def _located(self, layer: L.Affine, node: Node, below: Shape) -> tuple[int, int] | None:
-        """Return the locations of the output."""
+        """Return the height and width of the output, or None without locations."""
         for name in ("kernel", "stride", "padding", "dilation"):
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
@@ -154,7 +154,7 @@ class Lowering:
             if any(extent != 1 for extent in (*pairs(layer.kernel), *pairs(layer.stride))):
                 raise KcalcError(
                     f"node {node!r} is a convolution (kernel {layer.kernel}, stride "
-                    f"{layer.stride}), but its input has no locations; "
+                    f"{layer.stride}), but its input is not an image; "
                     "give image_shape=(height, width)"
                 )
             return None
@@ -196,7 +196,7 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """Gates without locations (computed from global means) multiply every location."""
+        """Factors without locations, such as gates from global means, multiply every location."""
         located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
         alike = [
             Shape(shape.channels, located[0].locations) if shape.locations is None else shape
@@ -225,7 +225,7 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """``inputs`` has one channel for ids, else one per id."""
+        """The input has one channel (token ids), or one channel per id (one-hot vectors)."""
         (below,) = inputs
         outputs = layer.features or self.features.get(node)
         rows = layer.vocabulary or (below.channels if below.channels > 1 else None)
@@ -252,7 +252,7 @@ class Lowering:
         if layer.kind == "learned" and layer.length is not None and count > layer.length:
             raise KcalcError(
                 f"node {node!r} has {layer.length} positions, but its input has {count} tokens; "
-                "give fewer, or a larger length"
+                "give fewer tokens or a larger length"
             )
         weight = (1 if layer.kind == "constant" else count, below.channels)
         form = (layer.kind, layer.trained)
@@ -276,8 +276,8 @@ class Lowering:
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):
             raise KcalcError(
-                f"node {node!r} has {rows} queries, {columns} keys and {read} values; keys and "
-                "values must be equally many"
+                f"node {node!r} has {rows} queries, {columns} keys and {read} values; the numbers "
+                "of keys and values must be equal"
             )
         shared = layer.key_heads or layer.heads
         width, key_width, value_width = (
@@ -290,12 +290,13 @@ class Lowering:
         )
         if key_width != width or layer.key_width not in (None, width):
             raise KcalcError(
-                f"node {node!r}: a head has {width} channels of queries and {key_width} of keys, "
-                f"and key_width is {layer.key_width}"
+                f"node {node!r}: a head has {width} query channels and {key_width} key channels, "
+                f"and key_width is {layer.key_width}; these must agree"
             )
         if layer.rotary is not None and width % 2:
             raise KcalcError(
-                f"node {node!r} rotates pairs of channels (rotary), but a head has {width}"
+                f"node {node!r} rotates pairs of channels (rotary), but a head has {width} "
+                f"channels; use an even number"
             )
         shape = Shape(value_width * layer.heads, queries.locations)
         if layer.relative is None:
@@ -304,7 +305,7 @@ class Lowering:
         return self.weighted(node, inputs, shape, sigma, (layer.heads, buckets), layer)
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
-        """Return the locations, which are the tokens."""
+        """Return the locations of the tokens. Raises KcalcError if there are none."""
         if shape.locations is None:
             raise KcalcError(
                 f"node {node!r} reads tokens, but its input has none; give token ids, or "
@@ -341,9 +342,9 @@ class Lowering:
             int(g) * counts[0] != int(given[0]) * k for g, k in zip(given, counts, strict=True)
         ):
             raise KcalcError(
-                f"node {node!r} (Concat) states that its inputs have channels in the ratio "
+                f"node {node!r} (Concat) declares that its inputs have channels in the ratio "
                 f"{':'.join(map(str, given))}, but they have ({self._listed(node, inputs)}); set "
-                "features= of the nodes before it to that ratio"
+                "features= of the nodes before it in that ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
@@ -352,7 +353,7 @@ class Lowering:
         size = (inputs[0].channels,)
         op = layer.lowered(Reads(node, (), size))
         if not isinstance(op, Norm):
-            raise no_rule("arrays", layer, node)  # some of it has no separate layer
+            raise no_rule("arrays", layer, node)  # its operation is not a single normalisation
         self.shared(node, op.groups, "groups", size[0])
         tensors = (
             dict.fromkeys(("scale", "offset") if op.centred else ("scale",), size)
@@ -416,7 +417,7 @@ class Lowering:
     def _(
         self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]
     ) -> Shape:
-        """Layers that act on every entry: the fields of the layer are its numbers."""
+        """Layers that act on every entry; the fields of the layer become its numbers."""
         return self.found(node, inputs, inputs[0], numbers=tuple(map(float, astuple(layer))))
 
     @rule.register
@@ -433,7 +434,7 @@ def has_rule(layer: L.Layer) -> bool:
 def width_grows_with(parameterization: Parameterization, role: str) -> float | None:
     """Return the power of the width by which a layer changes coordinate sizes at initialisation.
 
-    ``role``: the layer's place in the network. Returns: None if the power is unknown.
+    ``role`` is the role of the layer in the network. Returns None if the power is unknown.
     """
     if isinstance(parameterization, ABC):
         return parameterization.growth(role)

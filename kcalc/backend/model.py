@@ -38,11 +38,12 @@ Node = Hashable
 class Model(Shown):
     """A network with widths and laws of initial weights.
 
-    ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
+    ``init`` and ``apply`` are pure functions, for use with jit, grad, vmap and shard_map.
 
     Parameters are {entry: {"weight": ..., "bias": ...}}. Every node with weights has an entry.
-    Corresponding nodes of a repeated block share one, ``"first..last"``, with a leading axis. Dense
-    weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    Corresponding nodes of a repeated block share an entry ``"first..last"`` with a leading axis.
+    Dense weights have shape (in, out); convolutions on NHWC images have shape (rows, columns,
+    in / groups, out).
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Model(Shown):
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop compiled functions, which belong to this process."""
+        """Return the state without compiled functions, which belong to this process."""
         return {**self.__dict__, "_compiled": {}}
 
     # -- the functions -----------------------------------------------------------------------------
@@ -80,11 +81,11 @@ class Model(Shown):
         Parameters
         ----------
         key
-            ``jax.random.key(seed)`` or an integer. If you draw data from the same key, split it
-            first, because the first weights would equal the data.
+            ``jax.random.key(seed)`` or an integer. If you also draw data from this key, split it
+            first; otherwise the first weights would equal the data.
         x
-            An example input or {input: array}. It determines the channels of inputs that do not
-            specify them.
+            An example input or {input: array}. It sets the number of channels of inputs that do not
+            specify it.
 
         Returns
         -------
@@ -108,9 +109,7 @@ class Model(Shown):
         return drawn
 
     def init_state(self, x: Any = None) -> Params:
-        """Return the state kept between steps: BatchNorm's running mean and variance.
-
-        It is empty without BatchNorm.
+        """Return the state that is kept between steps, BatchNorm's running mean and variance.
 
         Parameters
         ----------
@@ -120,7 +119,7 @@ class Model(Shown):
         Returns
         -------
         Params
-            The initial state, an empty dictionary without BatchNorm.
+            The initial state; an empty dictionary if the network has no BatchNorm.
 
         """
         with self.precision():
@@ -151,9 +150,9 @@ class Model(Shown):
         x
             An array (..., channels), images (..., height, width, channels), or {input: array}.
         state
-            The state of BatchNorm layers. The result is then (output, new state).
+            The state of BatchNorm layers. If it is given, the result is (output, new state).
         train
-            Whether to use dropout, with random numbers from ``key``, and batch statistics.
+            Whether to use batch statistics and dropout, with random numbers from ``key``.
         key
             The random key of dropout.
 
@@ -184,7 +183,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> dict[Node, Array]:
-        """Return the feature maps of all nodes, inputs included, as :meth:`apply` computes them.
+        """Return the feature maps of all nodes, including inputs, as :meth:`apply` computes them.
 
         Parameters
         ----------
@@ -202,7 +201,7 @@ class Model(Shown):
         Returns
         -------
         dict[Node, Array]
-            {node: its feature map}, each (..., channels).
+            {node: its feature map}, each of shape (..., channels).
 
         """
         return self._run(params, x, state, train, key, keep=True)[0]
@@ -257,9 +256,9 @@ class Model(Shown):
         return dict(zip(wanted_nodes, found, strict=True)), new
 
     def _check_params(self, plan: ArrayPlan, params: Any) -> None:
-        """Raises: KcalcError unless the parameters are those of the plan.
+        """Raise KcalcError unless the parameters fit the plan.
 
-        The error says whether they are for other channels of the inputs.
+        The message says so if they were made for inputs with other channels or tokens.
         """
         try:
             plan.check(params)
@@ -284,9 +283,9 @@ class Model(Shown):
             raise
 
     def _function(self, purpose: Any, plan: ArrayPlan | None, make: Any) -> Any:
-        """Return a compiled function of a plan, made once for each purpose and plan.
+        """Return a compiled function, made once for each purpose and plan.
 
-        The function may also belong to another object made from the model.
+        Other objects that are built on the model cache their functions here too.
         """
         known = self._compiled
         if (purpose, id(plan)) not in known:
@@ -300,7 +299,7 @@ class Model(Shown):
         return jnp.dtype(self.dtype)
 
     def precision(self) -> AbstractContextManager[object]:
-        """Return the context in which arrays of the model's dtype exist.
+        """Return a context in which JAX supports the model's dtype.
 
         Returns
         -------
@@ -314,9 +313,9 @@ class Model(Shown):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Like :meth:`precision`, but matrix products keep all their digits.
+        """Return a context like :meth:`precision` with accurate matrix products.
 
-        Graphics processors round the factors of float32 products to 10 bits.
+        By default, GPUs may round the factors of float32 products to 10 bits.
         """
         import jax
 
@@ -343,7 +342,7 @@ class Model(Shown):
                 )
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            # other objects are read by NumPy, which rejects a list that contains itself
+            # NumPy converts other objects; it rejects a list that contains itself
             value = given[node]
             arrays[node] = (
                 value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
@@ -358,7 +357,7 @@ class Model(Shown):
 
     @cached_property
     def id_inputs(self) -> frozenset[Node]:
-        """Return the inputs that only embeddings read: token ids, whole numbers (..., tokens)."""
+        """Return the inputs that only embeddings read: integer token ids of shape (..., tokens)."""
         tables = self.network.nodes_of(Embedding)
         others = {p for n, _, parents in self.network.steps() if n not in tables for p in parents}
         read = {p for table in tables for p in self.network.parents(table)}
@@ -366,18 +365,18 @@ class Model(Shown):
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
-        """Return ids with an axis of locations and one channel."""
+        """Return the ids with two more axes, for locations and one channel."""
         import jax.numpy as jnp
 
         if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
             raise KcalcError(
-                f"the input {node!r} is read by an Embedding: give token ids, whole numbers of "
-                f"shape (..., tokens), got {ids.dtype}"
+                f"the input {node!r} is read by an Embedding: give integer token ids of shape "
+                f"(..., tokens), got {ids.dtype}"
             )
         return ids[..., None, None]
 
     def _shape(self, node: Node, array: Array) -> Shape:
-        """Return the shape of one example of an array."""
+        """Return the shape of one example in a batch."""
         if node in self.id_inputs:
             return Shape(1, (int(array.shape[-3]), 1))
         locations = self.image_shapes.get(node)
@@ -405,7 +404,7 @@ class Model(Shown):
     def plan(self, x: Any = None) -> ArrayPlan:
         """Return the plan for running the network on inputs like ``x``.
 
-        Without ``x``, inputs have the channels that they specify or the common width.
+        Without ``x``, inputs have the channels that their layers specify, or the common width.
         """
         if x is not None:
             with self.precision():
@@ -421,7 +420,7 @@ class Model(Shown):
         return self._plan_of({node: self._stated(node) for node in self.network.inputs})
 
     def _stated(self, node: Node) -> Shape:
-        """Return the shape of one example, as given by the layer and the options of the model."""
+        """Return the shape of one example, from the layer and the options of the model."""
         layer: Any = self.network.layer(node)
         channels = layer.features or self.features.get(node, self.default_features)
         if channels is None:
@@ -515,24 +514,25 @@ class Model(Shown):
         Returns
         -------
         dict[str, Array]
-            {"weight": array, "bias": array}, those that the node has.
+            {"weight": array, "bias": array}, with only the arrays that the node has.
 
         Raises
         ------
         KcalcError
-            For a node without any.
+            If the node has no weights.
 
         """
         own = self.unstack(params, x)
         if not is_key(node, own):
             self.network.layer(node)
             raise KcalcError(
-                f"node {node!r} has no weights; those that do: {', '.join(map(str, list(own)[:8]))}"
+                f"node {node!r} has no weights; nodes with weights: "
+                f"{', '.join(map(str, list(own)[:8]))}"
             )
         return own[node]
 
     def _plan_for(self, params: Any, x: Any) -> ArrayPlan:
-        """Return the array plan for these parameters: that of ``x``, else one that fits."""
+        """Return the plan for inputs like ``x``, or without ``x`` a plan that fits ``params``."""
         if x is not None:
             return self.plan(x)
         return (
@@ -544,17 +544,17 @@ class Model(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """Return the assumptions, node by node, under which kernel maps describe this model.
 
-        They say where kernel maps do not describe this model, and where its network differs from a
-        model that was read.
+        They name the nodes that kernel maps do not describe, and any differences between the
+        network and a model that it was read from.
 
-        They are known once inputs are, after ``init`` or ``apply``.
+        If inputs do not specify their channels, call ``init`` or ``apply`` first.
         """
         plan = next(reversed(self._plans.values())) if self._plans else self.plan()
         found = [
             Assumption(
                 node,
-                f"{plan.laws[node].name} weights of shape {fan.shape} are not those that kernel "
-                "maps assume",
+                f"{plan.laws[node].name} weights of shape {fan.shape} are not distributed as "
+                "kernel maps assume",
                 "heuristic",
             )
             for node, fan in plan.fans.items()
@@ -597,18 +597,21 @@ class Model(Shown):
 
 
 def _by_position(run: Any, nodes: list[Node]) -> Any:
-    """Return a function of inputs in a list: labels of nodes need not be keys of a pytree."""
+    """Return ``run`` as a function of a list of inputs.
+
+    Labels of nodes need not be valid keys of a pytree.
+    """
     return lambda params, arrays, state, key: run(
         params, dict(zip(nodes, arrays, strict=True)), state, key
     )
 
 
 class Trainable(Protocol):
-    """A shaping in the form that :func:`to_jax` uses."""
+    """A shaping that :func:`to_jax` can turn into a model."""
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """Return (the network to train, its nodes whose weights start as mirrored pairs)."""
+        """Return the network to train, and its nodes with mirrored initial weights."""
         ...
 
 
@@ -623,10 +626,10 @@ def to_jax(
     rolled: bool = True,
     trainable_norms: bool = False,
 ) -> Model:
-    """Return a network or shaping as functions ``init`` and ``apply`` on JAX arrays.
+    """Turn a network or shaping into functions ``init`` and ``apply`` on JAX arrays.
 
     Isomorphic consecutive blocks run as one scan with stacked parameters, so deeper networks do not
-    take longer to compile; initial weights and outputs are those of the unrolled network.
+    take longer to compile. Initial weights and outputs are the same as for the unrolled network.
 
     Parameters
     ----------
@@ -640,13 +643,14 @@ def to_jax(
     parameterization
         "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
     weights
-        The law of initial weights, or {node: law} with None for all others: "delta_orthogonal"
-        (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian",
-        "geometric", ... (``kcalc.backend.LAWS``).
+        The law of initial weights, or {node: law} with None for all others. The names are
+        "delta_orthogonal" (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal",
+        "gaussian", "geometric" and the others in ``kcalc.backend.LAWS``.
     dtype
         "float32" or "float64".
     remat
-        Whether to keep only the inputs of a repeated block and recompute the rest for gradients.
+        Whether to keep only the inputs of each repeated block and to recompute the rest for
+        gradients.
     rolled
         Whether repeated blocks run as one scan.
     trainable_norms
@@ -660,9 +664,9 @@ def to_jax(
     Raises
     ------
     KcalcError
-        For symbols, unknown names, nodes or laws, extents that do not fit, layers that arrays
-        cannot run, and networks whose positions differ from those of the model that they were read
-        from.
+        For symbolic constants, unknown names, nodes or laws, extents that do not fit, and layers
+        that cannot run on arrays. Also for a network that was read from a model and orders its
+        locations differently.
 
     Examples
     --------
@@ -682,8 +686,8 @@ def to_jax(
     flags: dict[str, Any] = {name: truth(value, name) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError(
-            "remat=True recomputes the inside of repeated blocks, which rolled=False does not "
-            "have; use rolled=True"
+            "remat=True recomputes the inside of repeated blocks, but there are none with "
+            "rolled=False; use rolled=True"
         )
     widths, default = given_widths(source, features)
     model = Model(
@@ -699,12 +703,12 @@ def to_jax(
     if all(
         getattr(source.layer(node), "features", None) or node in widths for node in source.inputs
     ):
-        model.plan()  # options that do not fit raise an error immediately
+        model.plan()  # raises an error immediately if options do not fit
     return model
 
 
 def as_model(model: Any) -> Model:
-    """Return the model. Raises: KcalcError for anything else."""
+    """Return ``model``. Raises KcalcError unless it is a Model."""
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
@@ -714,7 +718,7 @@ def as_model(model: Any) -> Model:
 
 
 def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
-    """Return the network to run, and the laws that its shaping needs."""
+    """Return the network to run, and the laws of initial weights that its shaping requires."""
     shaping: Any = None if isinstance(network, Network) else getattr(network, "to_train", None)
     if shaping is not None:
         source, mirrored = shaping

@@ -1,6 +1,7 @@
-"""A network prepared for inputs of given shapes.
+"""Plans, which prepare a network for inputs of given shapes.
 
-The plan contains extents, numbers, repeated blocks, and the places of each node's weights.
+A plan contains the operation of each node, the repeated blocks, and the parameter entry that holds
+the weights of each node.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Params = dict[str, dict[str, Array]]
 class ParameterEntry:
     """One entry of the parameters.
 
-    It lists the nodes whose weights it contains, stacked along the first axis if ``stacked``.
+    It holds the weights of ``nodes``, stacked along the first axis if ``stacked`` is True.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ParameterEntry:
     stacked: bool
 
     def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a leaf, given that of one node."""
+        """Return the shape of a leaf, given its shape ``own`` for one node."""
         return (len(self.nodes), *own) if self.stacked else own
 
 
@@ -64,7 +65,7 @@ class ArrayPlan:
 
     @cached_property
     def names(self) -> dict[Node, str]:
-        """Return distinct texts for all nodes."""
+        """Return a distinct text for every node."""
         texts: dict[str, Node] = {}
         for i, node in enumerate(self.network):
             several = f"#{i} of {len(self.network)}: {node!r}"
@@ -73,9 +74,9 @@ class ArrayPlan:
         return {node: name for name, node in texts.items()}
 
     def entries(self, kind: str = "tensors") -> tuple[ParameterEntry, ...]:
-        """Return the entries of the parameters or of the state, in the order of the network.
+        """Return the entries of the parameters or of the state, in network order.
 
-        ``kind``: "tensors" for the parameters, "state" for the state.
+        ``kind`` is "tensors" for the parameters and "state" for the state.
         """
         inside = {
             node: (block, j)
@@ -110,9 +111,9 @@ class ArrayPlan:
     # -- trees of arrays ---------------------------------------------------------------------------
 
     def check(self, tree: Any, kind: str = "tensors") -> None:
-        """Check that the arrays belong to this network for inputs of this shape.
+        """Check that the arrays belong to this network and inputs of this shape.
 
-        Raises: KcalcError otherwise, naming the first array that does not fit.
+        Raises KcalcError otherwise, naming the first array that does not fit.
         """
         entries = self.tensors if kind == "tensors" else self.states
         what, maker = (
@@ -126,10 +127,10 @@ class ArrayPlan:
                 where = ("lack" if name not in tree else "hold") + (
                     "" if kind == "tensors" else "s"
                 )
-                one, of = ("they are", "those") if kind == "tensors" else ("it is", "that")
+                one, of = ("they belong", "those") if kind == "tensors" else ("it belongs", "that")
                 raise KcalcError(
-                    f"the {what} {where} {name!r}: {one} of another network, or rolled "
-                    f"differently; take {of} of {maker}"
+                    f"the {what} {where} {name!r}: {one} to another network or another "
+                    f"rolled=; use {of} of {maker}"
                 )
         for name, entry in expected.items():
             shapes = getattr(self.nodes[entry.nodes[0]], kind)
@@ -145,14 +146,14 @@ class ArrayPlan:
         return True
 
     def by_node(self, tree: Params, kind: str = "tensors") -> dict[Node, dict[str, Array]]:
-        """Return the entries under the first of their nodes, as the array calculus needs them."""
+        """Return {first node of each entry: its arrays}, as the array calculus needs them."""
         return {
             entry.nodes[0]: tree[entry.name]
             for entry in (self.tensors if kind == "tensors" else self.states)
         }
 
     def by_name(self, found: Mapping[Node, dict[str, Array]]) -> Params:
-        """Return the new state by entry."""
+        """Return the new state by entry name, from {first node: arrays}."""
         return {entry.name: found[entry.nodes[0]] for entry in self.states}
 
     def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
@@ -204,11 +205,11 @@ class ArrayPlan:
     def draw(self, key: Array, dtype: Any) -> Params:
         """Draw random initial parameters.
 
-        Those of a node depend on the key and its place in the network, not on how blocks are
-        rolled.
+        The parameters of a node depend on the key and on its position in the network, but not on
+        how blocks are rolled.
 
-        All come from one vector of normals, and one loop makes nodes with the same law and extents,
-        so compilation takes no longer for many layers than for one.
+        They come from one vector of normals. Nodes with the same law and extents are drawn in one
+        loop, so compilation time does not grow with the number of layers.
         """
         import jax
 
@@ -232,7 +233,7 @@ class ArrayPlan:
 
     @cached_property
     def _places(self) -> tuple[dict[tuple[Node, str], int], int]:
-        """Return the start of the normals of each random leaf, and the number of all normals.
+        """Return the offset of each random leaf in the vector of normals, and its total length.
 
         Weights come before biases.
         """
@@ -255,7 +256,7 @@ class ArrayPlan:
         )
 
     def _leaf(self, leaf: str, nodes: Sequence[Node], noise: Array, dtype: Any) -> Array:
-        """Return one leaf of nodes that are drawn in the same way, stacked."""
+        """Return one leaf, stacked over nodes that are drawn in the same way."""
         import jax
         import jax.numpy as jnp
 
@@ -280,7 +281,7 @@ class ArrayPlan:
         return jax.lax.map(make, (jnp.asarray(starts), jnp.asarray(stds, noise.dtype)))
 
     def fresh_state(self, dtype: Any) -> Params:
-        """Return running statistics before any step: mean 0, variance 1."""
+        """Return the initial running statistics, mean 0 and variance 1."""
         import jax.numpy as jnp
 
         wide = draw_dtype(dtype)
@@ -293,7 +294,7 @@ class ArrayPlan:
         }
 
     def arrays(self, params: Params, state: Params | None = None, **options: Any) -> Arrays:
-        """Return the array calculus of one run."""
+        """Return the array calculus for one run."""
         kept = {} if state is None else self.by_node(state, "state")
         return Arrays(self.nodes, self.by_node(params), kept, **options)
 
@@ -301,10 +302,10 @@ class ArrayPlan:
 def _check_leaves(
     what: str, leaves: Any, shapes: Mapping[str, tuple[int, ...]], maker: str
 ) -> None:
-    """Raises: KcalcError if arrays are missing, unknown, of other shapes, or not numbers."""
+    """Raise KcalcError if arrays are missing, unknown, of the wrong shape, or not numeric."""
     if not isinstance(leaves, Mapping) or set(leaves) != set(shapes):
         got = sorted(map(str, leaves)) if isinstance(leaves, Mapping) else type(leaves).__name__
-        raise KcalcError(f"{what} must contain {sorted(shapes)}, got {got}; take those of {maker}")
+        raise KcalcError(f"{what} must contain {sorted(shapes)}, got {got}; use {maker}")
     for leaf, shape in shapes.items():
         values = leaves[leaf]
         if not array_like(values):
@@ -314,14 +315,14 @@ def _check_leaves(
         if tuple(values.shape) != shape:
             raise KcalcError(
                 f"{what}[{leaf!r}] has shape {tuple(values.shape)}, but inputs of this shape need "
-                f"{shape}; take those of {maker} for inputs of the same shape"
+                f"{shape}; use {maker} for inputs of the same shape"
             )
 
 
 def _gathered(
     entry: ParameterEntry, rows: Mapping[Node, tuple[dict[str, Array], int]]
 ) -> dict[str, Array]:
-    """Return the leaves of an entry from the rows of the drawn arrays."""
+    """Collect the leaves of an entry from the rows of the drawn arrays."""
     leaves, first = rows[entry.nodes[0]]
     if not entry.stacked:
         return {leaf: values[first] for leaf, values in leaves.items()}
@@ -333,7 +334,7 @@ def _gathered(
 
 
 def draw_dtype(dtype: Any) -> Any:
-    """Return the precision in which initial weights are drawn: at least single."""
+    """Return the precision in which initial weights are drawn, at least single precision."""
     import jax.numpy as jnp
 
     return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype("float32")
@@ -350,7 +351,7 @@ def make_plan(
 ) -> ArrayPlan:
     """Return the plan for inputs of the given shapes.
 
-    Raises: KcalcError naming the node if extents do not fit.
+    Raises KcalcError, naming the node, if extents do not fit.
     """
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
     fold(network, lowering, shapes)

@@ -1,6 +1,6 @@
 """Checks of the options of :func:`kcalc.to_jax`.
 
-These are extents of images, laws of weights, number types and switches.
+The options are image shapes, laws of weights and dtypes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
-    """Return {input: (height, width)} of inputs that have one.
+    """Return {input: (height, width)} for the inputs that are images.
 
-    Raises: KcalcError for unknown inputs and anything but extents.
+    Raises KcalcError for unknown inputs, and for values that are not two positive integers.
     """
     given = (
         dict(image_shape)
@@ -58,7 +58,7 @@ def _extents(shape: Any) -> tuple[int, int]:
     sizes = extents(shape, "image_shape")
     if len(sizes) != 2:
         raise KcalcError(
-            f"image_shape must be (height, width), two positive whole numbers, got {glimpse(shape)}"
+            f"image_shape must be (height, width), two positive integers, got {glimpse(shape)}"
         )
     return sizes[0], sizes[1]
 
@@ -66,7 +66,7 @@ def _extents(shape: Any) -> tuple[int, int]:
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
     """Return {Affine: its law}, from one law or {node: law} with None for all others.
 
-    Raises: KcalcError for unknown laws and other nodes.
+    Raises KcalcError for unknown laws and for nodes that are not Affine.
     """
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))
@@ -82,15 +82,15 @@ def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
 def dtype_name(given: Any) -> str:
     """Return the name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...
 
-    Raises: KcalcError for others.
+    Raises KcalcError for other types.
     """
     jnp = imported("jax.numpy")
     name = given if isinstance(given, str) else None
-    # objects with a dtype, and dtypes
+    # ``given`` may have a dtype or be one
     for reading in (
         () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given)
     ):
-        with suppress(Exception):  # reading a user's object may raise anything
+        with suppress(Exception):  # a user's object may raise anything
             name = name or jnp.dtype(reading()).name
     if name not in DTYPES:
         raise unknown("dtype", given, DTYPES)
@@ -98,7 +98,7 @@ def dtype_name(given: Any) -> str:
 
 
 def runnable(network: Network) -> None:
-    """Raises: NoRule naming the first node that arrays cannot run."""
+    """Raise NoRule, naming the first node that cannot run on arrays."""
     for node, layer, parents in network.steps():
         if parents and not has_rule(layer):
             raise no_rule("arrays", layer, node)

@@ -1,6 +1,6 @@
-"""Output multipliers that give a desired standard deviation on one batch.
+"""Output multipliers that give outputs a desired standard deviation on one batch.
 
-The multiplier comes after the output [Scaling sec. 7, 10, App. H].
+The method is from [Scaling sec. 7, 10, App. H].
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class OutputScale(Shown):
     model
         The model with the multipliers.
     params
-        Its parameters (the weights do not change).
+        The parameters of that model (the weights do not change).
     factors
         {output: multiplier}.
     before
-        {output: standard deviation on the batch without it}.
+        {output: standard deviation on the batch, without the multiplier}.
 
     """
 
@@ -50,7 +50,7 @@ class OutputScale(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the factors and the standard deviations without them, as plain data.
+        """Return the factors, and the standard deviations without them, as plain data.
 
         Returns
         -------
@@ -66,12 +66,12 @@ class OutputScale(Shown):
 
 
 def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:
-    """Multiply the outputs to give them the standard deviation ``std`` on the batch ``x``.
+    """Scale the outputs to the standard deviation ``std`` on the batch ``x``.
 
-    The standard deviation is over examples and channels. Afterwards the factor is fixed.
+    The standard deviation is over examples and channels. The factor then stays fixed.
 
-    The standard deviation is about the mean over the batch; ``kc.shape(net, method="geometric",
-    output_std=...)`` finds the factor without data, from E[y^2].
+    ``kc.shape(net, method="geometric", output_std=...)`` finds a factor without data, from E[y^2]
+    instead of the variance.
 
     Parameters
     ----------
@@ -92,14 +92,15 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     Raises
     ------
     KcalcError
-        For bad ``std``, networks with BatchNorm, and outputs that are constant or not finite.
+        For an invalid ``std``, networks with BatchNorm, and outputs that are constant or not
+        finite.
 
     """
     as_model(model)
     std = positive_number(std, "std")
     if model.plan(x).states:
         raise KcalcError(
-            "the output scale needs a network without BatchNorm, whose outputs depend on the "
+            "scale_output does not support BatchNorm, because it makes outputs depend on the "
             "batch; use net.without_normalization()"
         )
     out = model.apply(params, x)

@@ -1,7 +1,7 @@
-"""Where the size of a weight goes: into the initial draw or into a factor before it.
+"""Parameterizations, which put the size of a weight into its initial draw or into a factor.
 
-All start with the same function of the same draws if the widths are those of the base. They differ
-in the gradients and in how things change with width.
+At the base width, all of them give the same initial function for the same random draws. They differ
+in gradients and in how sizes change with width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLES = ("input", "hidden", "output", "single")
 
 @dataclass(frozen=True)
 class Size:
-    """A weight is ``factor * w``; w starts with the standard deviation ``std``."""
+    """A weight ``factor * w``, where w starts with the standard deviation ``std``."""
 
     std: float
     factor: float
@@ -28,31 +28,31 @@ class Size:
 
 @dataclass(frozen=True)
 class Parameterization:
-    """``"standard"``: the factor is 1. It is the base of the others."""
+    """The standard parameterization, in which the factor is 1; base class of the others."""
 
     name: str = "standard"
 
     def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
-        """Return how to write a weight of total size ``multiplier * std``.
+        """Split a weight of total size ``multiplier * std`` into a draw and a factor.
 
-        ``role`` is its place in the network.
+        ``role`` is the role of the layer in the network.
         """
         return Size(std, multiplier)
 
     def vector(self, std: float) -> Size:
-        """Return how to write a bias, or the weights of a pooling."""
+        """Split a bias, or another weight without fan-in, into a draw and a factor."""
         return Size(std, 1.0)
 
     def keeps_bias(self, sigma_b: float) -> bool:
-        """Whether a bias of this size is a parameter at all."""
+        """Whether a bias with this initial size is a trainable parameter."""
         return True
 
 
 @dataclass(frozen=True)
 class NTK(Parameterization):
-    """Weights start as N(0, 1) after a factor ``sigma_w / sqrt(fan_in)``, biases after sigma_b.
+    """Weights ``sigma_w / sqrt(fan_in) * w`` and biases ``sigma_b * b``.
 
-    There is no bias if sigma_b = 0.
+    The parameters w and b start with variance 1. There is no bias if sigma_b = 0.
     """
 
     name: str = "ntk"
@@ -71,12 +71,11 @@ class NTK(Parameterization):
 class ABC(Parameterization):
     """Weights ``r^-a w``, where w starts with a size proportional to ``r^-b`` [Yang, Hu 2021].
 
-    r = n / base_width.
-
-    n is the number of channels that a hidden or output layer reads, and that an input layer emits.
-    (a, b) by place in the network: ``input`` layers read the network's input, ``output`` layers
-    have no weights after them. At n = base_width this is the standard parameterization, which is
-    also (0, 0), (0, 1/2), (0, 1/2) at every width. The default is muP.
+    Here r = n / base_width, and n is the number of channels that a hidden or output layer reads or
+    that an input layer emits. The exponents (a, b) depend on the role of the layer: ``input``
+    layers have no weights before them, ``output`` layers have no weights after them, and all others
+    are ``hidden``. The default is muP. At n = base_width it is the standard parameterization, which
+    has the exponents (0, 0), (0, 1/2), (0, 1/2) at every width.
     """
 
     name: str = "mup"
@@ -101,7 +100,7 @@ class ABC(Parameterization):
             return Size(std, multiplier)
         a, b = getattr(self, role)
         ratio = (fan.outputs if role == "input" else fan.inputs) * fan.groups / self.base_width
-        # the power of the width already in 1/sqrt(fan_in)
+        # std already contains this power of the width, from 1/sqrt(fan_in)
         own = 0.0 if role == "input" else 0.5
         return Size(std * ratio ** (own - b), multiplier * ratio**-a)
 
@@ -119,9 +118,9 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
 
 
 def parameterization(given: Any) -> Parameterization:
-    """Return the parameterization of a name ("standard", "ntk", "mup"), or itself.
+    """Return the parameterization with the given name; an instance is returned unchanged.
 
-    Raises: KcalcError for other names.
+    Raises KcalcError for names other than "standard", "ntk" and "mup".
     """
     if isinstance(given, Parameterization):
         return given

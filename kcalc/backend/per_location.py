@@ -42,34 +42,36 @@ def normalise_locations(
     value: float = 1.0,
     batch_axes: int = 1,
 ) -> JaxArray | np.ndarray:
-    """Return ``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for location vectors x_i of k channels.
+    """Normalise an input such that every location vector has a mean square of 1.
 
-    It makes all q values 1.
+    Each location vector x_i of k channels becomes ``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)``, so
+    all q values are 1.
 
     Parameters
     ----------
     x
         An array of shape (batch..., locations..., k).
     extra
-        The new channel. "mean_norm": s^2 is the mean of |x_j|^2/k over the locations of the
-        example, which preserves relative lengths; for a single location use "constant". "constant":
-        s = ``value`` > 0, from which x can be recovered. "none": no new channel, ``sqrt(k) x_i /
-        |x_i|``.
+        The value s of the new channel. With "mean_norm", s^2 is the mean of |x_j|^2/k over the
+        locations of the example, which preserves relative lengths. With "constant", s is ``value``,
+        and x can be recovered; use it for a single location. With "none" there is no new channel,
+        and the result is ``sqrt(k) x_i / |x_i|``.
     value
         The value of the new channel for ``extra="constant"``, > 0.
     batch_axes
-        The number of leading axes that count examples.
+        The number of leading batch axes.
 
     Returns
     -------
     JaxArray | np.ndarray
-        An array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX, like
-        ``x``.
+        An array with k+1 channels (k for "none"): a JAX array if ``x`` is one, otherwise a NumPy
+        array in float64, or in float32 if ``x`` is float32.
 
     Raises
     ------
     KcalcError
-        For unknown variants, and for zero vectors (NumPy) without a direction; JAX gives nan there.
+        For unknown variants, and for zero vectors, which have no direction (in JAX, the result is
+        nan instead).
 
     """
     choice(extra, "variant of per-location normalisation", VARIANTS)
@@ -84,7 +86,7 @@ def normalise_locations(
             return normalise_locations(array, extra, value, batch_axes).astype(np.float32)
     if array.ndim < batch_axes + 1:
         raise KcalcError(
-            f"x must have at least {batch_axes} axes of examples and one of channels, got shape "
+            f"x must have at least {batch_axes} batch axes and one channel axis, got shape "
             f"{tuple(array.shape)}"
         )
     channels = array.shape[-1]
@@ -110,7 +112,7 @@ def normalise_locations(
 
 
 def _numbers(x: Any) -> np.ndarray:
-    """Return ``x`` as float64. Raises: KcalcError for text, complex numbers, nan and infinities."""
+    """Return ``x`` as float64. Raises KcalcError for text, complex numbers, nan and infinities."""
     array = np.asarray(x) if isinstance(x, np.ndarray | np.generic) else None
     if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -124,9 +126,9 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def _unit(xp: Any, largest: Any, value: float) -> Any:
-    """Return a power of two near the largest entry.
+    """Return a power of two near the largest entry, or 1 if all entries are 0.
 
-    Dividing by it changes no ratio and keeps squares in range. 1 if all entries are 0.
+    Dividing by it is exact and keeps squares within the range of floats.
     """
     top = xp.maximum(largest, value)
     return xp.where(top > 0, xp.ldexp(xp.ones_like(top), xp.frexp(top)[1] - 1), xp.ones_like(top))

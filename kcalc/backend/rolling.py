@@ -1,4 +1,4 @@
-"""Repeated blocks: the network with isomorphic consecutive pieces replaced by one node each."""
+"""Rolling up of repeated blocks: one node replaces each run of isomorphic consecutive pieces."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..network.layers import Input, Layer
 from ..network.network import Network, Step
 
 Node = Hashable
-LEAST = 3  # pieces; a scan over two saves nothing
+LEAST = 3  # fewest pieces of a block; a scan over two pieces saves nothing
 
 
 @dataclass(frozen=True)
 class Signature(Layer):
-    """Everything that must agree between two nodes to be the same step of a scan.
+    """The properties of a node that must agree for nodes to share a step of a scan.
 
-    This excludes their numbers and their weights.
+    The numbers and the weights of the nodes may differ.
     """
 
     kind: type[Layer]
@@ -28,7 +28,7 @@ class Signature(Layer):
 
 
 def signature(layer: Layer, lowered: Lowered | None) -> Layer:
-    """Return the signature of a node; Inputs have distinct ones."""
+    """Return the signature of a node; an Input is its own signature."""
     if lowered is None:
         return layer
     extents = (
@@ -44,7 +44,7 @@ def signature(layer: Layer, lowered: Lowered | None) -> Layer:
 def repeated_blocks(
     network: Network, nodes: Mapping[Node, Lowered], least: int = LEAST
 ) -> tuple[Block, ...]:
-    """Return the blocks of ``least`` or more repeated pieces, first to last.
+    """Return the blocks with at least ``least`` repeated pieces, from first to last.
 
     The pieces of a block differ only in numbers and weights.
     """
@@ -60,7 +60,7 @@ def repeated_blocks(
 
 
 def rolled(network: Network, blocks: Sequence[Block]) -> Network:
-    """Return the network in which each block is one :class:`Repeated` node.
+    """Return the network with each block replaced by one :class:`Repeated` node.
 
     The node has the name of the last node of the block.
     """

@@ -1,1 +1,1 @@
-"""Gaussian expectations, by quadrature in double precision or certified by balls."""
+"""Gaussian expectations, by quadrature in double precision or as certified balls."""

@@ -1,6 +1,6 @@
-"""Overlaps of softmax rows whose scores are Gaussian.
+"""Overlaps ``S = E sum_j A_j B_j`` of softmax rows with Gaussian scores.
 
-``S = E sum_j A_j B_j``, exact for every number of tokens.
+The formulas are exact for every number of tokens.
 
 The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances
 ``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
@@ -11,9 +11,9 @@ The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T toke
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw.
 
 The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so the
-trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z +
-own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a sum of positive
-numbers, never a difference.
+trapezoidal rule is exact to rounding. Each Gaussian is split into a common and a separate part,
+``a = l1 z + own`` and ``b = +-l2 z + own'``, so the double integrals over them become matrix
+products. ``1 - Phi`` is a sum of positive numbers, never a difference.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .expectations.quadrature import gauss_hermite, panel_nodes
 Array = np.ndarray
 Functions = tuple[Array, ...]
 
-STEP = 0.25  # of the trapezoidal rule in u and w
-TAIL = 35.0  # e^-35: the part of S below the grid
-CUT = 8.6  # standard deviations of a Gaussian that are kept
+STEP = 0.25  # step of the trapezoidal rule in u and w
+TAIL = 35.0  # the part of S below the grid is about e^-35
+CUT = 8.6  # Gaussians are cut off at this many standard deviations
 SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 1e-15
-FINEST = 0.3  # between the nodes at which f is averaged
-NARROW = 0.4  # standard deviations below which a Gaussian is averaged over by Gauss-Hermite nodes
-CLOSE = 0.3  # shifts within this distance are interpolated from a few
-# distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
+FINEST = 0.3  # largest distance of the nodes at which f is averaged
+NARROW = 0.4  # Gaussians with a smaller standard deviation use Gauss-Hermite nodes
+CLOSE = 0.3  # averages at shifts within this distance are interpolated
+# ranges of the covariance over which 1, 2 or 3 nodes integrate dS/dk to rounding
 LOST = (
     1e-7,
     1e-3,
@@ -52,7 +52,7 @@ _NODES, _WEIGHTS = gauss_hermite(28)
 
 
 def _log_kept(missing: Array) -> Array:
-    """log(1 - missing), finite where all is missing."""
+    """log(1 - missing), finite even if ``missing`` is 1."""
     return np.log1p(-np.minimum(missing, ALMOST_ONE))
 
 
@@ -60,11 +60,12 @@ def _log_kept(missing: Array) -> Array:
 class Overlap:
     """The overlap S of two rows over the same tokens, and its derivatives.
 
-    The derivatives are by the covariance of the scores of the rows and by their variances.
+    The derivatives are with respect to the covariance of the scores of the rows and their
+    variances.
 
-    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``; relative errors
-    of 1e-13 (S) and 1e-12 (derivatives) for variances up to 25. ``more``: tokens that only the
-    second row sees, as in a causal layer.
+    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``. For variances up
+    to 25, relative errors are 1e-13 (S) and 1e-12 (derivatives). ``more`` is the number of tokens
+    that only the second row sees, as in a causal layer.
     """
 
     tokens: int
@@ -75,7 +76,7 @@ class Overlap:
 
     @property
     def value(self) -> float:
-        """S."""
+        """The overlap S."""
         if self.tokens == 1 and not self.more:
             return 1.0
         grid = self._grid
@@ -130,7 +131,7 @@ class Overlap:
 def self_overlap(tokens: int, variance: float) -> float:
     """``S_self = E sum_j A_j^2`` of one row.
 
-    ``T int E g(u + a) (E f(u + a))^(T-1) du``, ``g(x) = e^(2x) f(x)``.
+    It is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
     """
     if tokens == 1:
         return 1.0
@@ -175,7 +176,7 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the first i and the first k tokens, (T, T).
+    """S of rows over the first i and the first k tokens, shape (T, T).
 
     ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
     ``M(w) = E f(w + b)``.
@@ -193,11 +194,10 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 
 
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the tokens that they see, (T, T).
+    """S of rows over the tokens that they see, shape (T, T).
 
-    ``sees``: whether row i sees token j, (T, T), the same for both sequences. For rows that see a
-    and b tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du
-    dw``.
+    ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
+    tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
     """
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)
@@ -224,11 +224,11 @@ def sink_overlap(
     covariance: float,
     common: tuple[float, float, float],
 ) -> tuple[float, float]:
-    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of rows of softmax with a sink.
+    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
 
-    The sink is one more score, 0, whose weight is dropped. Scores are ``c + a_j`` and ``d + b_j``;
-    ``common``: the variances of c and d, and their covariance. With ``N = E f(u - c) f(w - d)``
-    they are ``X = T int int Phi_uw Phi^(T-1) N`` and
+    The sink is an additional score of 0; its weight is dropped. The other scores are ``c + a_j``
+    and ``d + b_j``, and ``common`` holds the variances of c and d and their covariance. With
+    ``N = E f(u - c) f(w - d)`` the results are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """
     grid = _ScoreGrid(tokens, variance1, variance2, covariance)
@@ -258,9 +258,9 @@ def sink_overlap(
 
 
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
-    """The two numbers of :func:`sink_overlap` for one row with itself.
+    """The two results of :func:`sink_overlap` for a row with itself.
 
-    ``common``: the variance of the common part of its scores.
+    ``common`` is the variance of the common part of its scores.
     """
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
@@ -284,9 +284,9 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """The grid of a row over ``tokens``, or ``fewest`` to ``tokens``.
+        """Make the grid of a row over ``tokens`` tokens, or over any number from ``fewest``.
 
-        ``width``: the standard deviation of its scores.
+        ``width`` is the standard deviation of the scores.
         """
         log = math.log(tokens)
         start = -log - TAIL - min(width * width / 2, 8 * width)
@@ -295,17 +295,17 @@ class _Side(NamedTuple):
     def averaged(
         self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None
     ) -> Functions:
-        """The functions averaged over a Gaussian, on the grid moved by ``shift``.
+        """Average the functions over a Gaussian, on the grid moved by ``shift``.
 
-        The standard deviation of the Gaussian is ``width``.
+        ``width`` is the standard deviation of the Gaussian.
         """
         return averaged(self.start + shift, self.count, self.step, width, functions or _functions)
 
 
 def _end(tokens: int, width: float) -> float:
-    """A point above which T factors ``P(a < -u)`` are below ``e^-TAIL / T^2``.
+    """A point above which the product of T factors ``P(a < -u)`` is below ``e^-TAIL / T^2``.
 
-    For many tokens this happens long before one factor is so small.
+    For many tokens the product is this small long before a single factor is.
     """
     from scipy.special import ndtri
 
@@ -348,7 +348,7 @@ class _ScoreGrid:
         self.crossed = self._product(1, 1)
 
     def _product(self, first: int, second: int) -> Array:
-        """The average of a function of ``u + a`` times one of ``w + b``."""
+        """The average of a function of ``u + a`` times a function of ``w + b``."""
         return (self._first[first] * self._weights) @ self._second[second].T
 
     @cached_property
@@ -371,7 +371,7 @@ class _ScoreGrid:
 
 
 def _shared(width1: float, width2: float, covariance: float) -> tuple[float, float]:
-    """``(l1, l2)`` with ``l1 l2 = covariance``: equal if the widths allow it."""
+    """Choose ``(l1, l2)`` with ``l1 l2 = covariance``, equal if the widths allow it."""
     root, small = math.sqrt(covariance), min(width1, width2)
     if root <= small:
         return root, root
@@ -382,10 +382,10 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
 def _columns(
     tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int
 ) -> tuple[_Side, Functions]:
-    """The grid of one side, and its functions at ``u + shared z``, (u, z) each.
+    """The grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
 
-    They are averages over its separate part. ``tokens``: the maximum and minimum, 0 if they are the
-    same.
+    The functions are averaged over the separate part of the Gaussian. ``tokens`` is the largest and
+    the smallest number of tokens; the latter is 0 if they are equal.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing
@@ -406,10 +406,9 @@ def _columns(
 
 @lru_cache(64)
 def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
-    """Chebyshev nodes and the interpolation matrix from them to equidistant points.
+    """``order`` Chebyshev nodes on [-1, 1], and a matrix that interpolates to other points.
 
-    There are ``order`` nodes on [-1, 1]; the equidistant points are ``-1, ..., 1`` in steps of
-    ``1 / reach``.
+    Those points run from -1 to 1 in steps of ``1 / reach``.
     """
     nodes = np.cos(np.pi * (np.arange(order) + 0.5) / order)
     points = np.arange(-reach, reach + 1) / reach
@@ -439,10 +438,10 @@ def averaged(
     width: float,
     functions: Callable[[Array], Functions] = _functions,
 ) -> Functions:
-    """``functions`` averaged over a Gaussian of standard deviation ``width``.
+    """Average ``functions`` over a Gaussian with standard deviation ``width``.
 
-    They are taken at ``start + step * (0 ... count - 1)``. By default ``1 - f``, ``-f'`` and
-    ``f''``.
+    The results are given at ``start + step * (0 ... count - 1)``. The default functions are
+    ``1 - f``, ``-f'`` and ``f''``.
     """
     if width <= NARROW:
         points = start + step * np.arange(count)

@@ -1,14 +1,14 @@
 """Moments of two softmax rows over exchangeable tokens and one special token.
 
-The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with variances and a
-covariance. The scores of the special token, ``a_0, b_0``, have other variances and another
-covariance. With ``x = e^a``, ``y = e^b`` and ``p_j``, ``q_j`` the powers of the weights of token j:
+The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with the same variances
+and covariance for all j. The scores of the special token, ``a_0, b_0``, have other variances and
+another covariance. If ``p_j`` and ``q_j`` are the powers of the weights of token j, then
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))
 
-where P and Q are the sums of the powers, at least 1 and here at most 2. Integrals are trapezoid
-sums, whose error falls exponentially with the step.
+where P and Q are the sums of the powers, at least 1 and here at most 2. The integrals are trapezoid
+sums, which converge exponentially as the step decreases.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 Array = np.ndarray
-STEP = 0.28  # of logarithms of the dual variables: errors of exp(-pi^2 / STEP)
-REACH = 8.6  # standard deviations of Gaussians
-DEEP = 27.0  # below the logarithm of the number of tokens
+STEP = 0.28  # step in the logarithms u, w: errors of exp(-pi^2 / STEP)
+REACH = 8.6  # Gaussians are cut off at this many standard deviations
+DEEP = 27.0  # the grid starts this far below -log(number of tokens)
 KEPT = 1 << 12
 Powers = tuple[int, int, int]
 
@@ -38,11 +38,11 @@ class ScorePair(NamedTuple):
 
 @lru_cache(KEPT)
 def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers | str, float]:
-    """Moments of rows A, B over ``tokens`` exchangeable tokens and one more, token 0.
+    """Moments of rows A, B over ``tokens`` exchangeable tokens and the special token 0.
 
-    Returns: {(a, b, s): E A_0^a B_0^b S^s}, ``S = sum_j A_j B_j`` over the exchangeable tokens, for
-    ``a + s <= 2`` and ``b + s <= 2``, and "AAB", "ABB": ``E sum_j A_j^2 B_j`` and ``E sum_j A_j
-    B_j^2``.
+    Returns {(a, b, s): E A_0^a B_0^b S^s} for ``a + s <= 2`` and ``b + s <= 2``, where
+    ``S = sum_j A_j B_j`` runs over the exchangeable tokens. The keys "AAB" and "ABB" hold
+    ``E sum_j A_j^2 B_j`` and ``E sum_j A_j B_j^2``.
     """
     n, pairs = tokens, (alike, other)
     grids = [_grid(n, max(math.sqrt(pair[k]) for pair in pairs)) for k in (0, 1)]
@@ -71,7 +71,7 @@ def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers |
 
 
 def _grid(tokens: int, deviation: float) -> Array:
-    """Logarithms of a dual variable, beyond which integrands are negligible."""
+    """The grid in u or w; beyond it the integrands are negligible."""
     low = -math.log(tokens + 1) - DEEP - min(deviation**2, 8 * deviation)
     high = 4 + REACH * deviation
     return np.arange(low, high + STEP, STEP)
@@ -95,7 +95,7 @@ def _table(pair: ScorePair, grids: list[Array]) -> dict[tuple[int, int], Array]:
 
 
 def _smoothed(points: Array, deviation: float) -> list[Array]:
-    """``E x^p e^(-x)``, ``x = e^(y + deviation normal)``, at points y, for p = 0, 1, 2."""
+    """``E x^p e^(-x)`` with ``x = e^(y + deviation z)``, at points y and for p = 0, 1, 2."""
     nodes, weights = _normal(deviation)
     out = [np.zeros(points.shape) for _ in range(3)]
     for node, weight in zip(nodes, weights, strict=True):
@@ -108,7 +108,7 @@ def _smoothed(points: Array, deviation: float) -> list[Array]:
 
 
 def _normal(deviation: float) -> tuple[Array, Array]:
-    """Nodes and weights of a standard normal number that is multiplied by ``deviation``."""
+    """Nodes and weights for a standard normal variable, fine enough if scaled by ``deviation``."""
     if deviation == 0:
         return np.zeros(1), np.ones(1)
     step = min(0.5, STEP / deviation)

@@ -242,7 +242,7 @@ def test_roots_of_callables_are_refused() -> None:
 
 
 def test_roots_with_kinks_without_end_are_refused_for_what_they_are() -> None:
-    with refused("beyond.*known kinks"):
+    with refused("beyond.*known kink"):
         activation(sp.sqrt(sp.Abs(sp.sin(X))))
     with refused("real.*value"):
         activation(sp.sqrt(X))

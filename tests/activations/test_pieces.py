@@ -64,7 +64,7 @@ def test_a_zero_on_the_grid_whose_slope_vanishes() -> None:
 
 def test_too_many_kinks() -> None:
     for expr in (sp.Abs(sp.sin(20 * X)), sp.Abs(sp.sin(20 * X) + sp.Rational(1, 3))):
-        with refused(r"kinks.*at most 500 are followed"):
+        with refused(r"kinks.*at most 500 are supported"):
             switch_points(expr)
     with refused("at most 500"):
         switch_points(sp.Abs(sp.sin(5 * X)) + sp.Abs(sp.cos(5 * X)))

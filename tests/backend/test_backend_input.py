@@ -119,10 +119,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "batch of one": (
         lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((1, 3))}),
-        "same axes of examples",
+        r"same leading \(batch\) axes",
     ),
-    "side": (lambda: Geometric(typical=-1), "positive side"),
-    "no side": (lambda: Geometric(typical="a"), "positive side"),  # pyright: ignore[reportArgumentType]
+    "side": (lambda: Geometric(typical=-1), "the side of a kernel, a number > 0"),
+    "no side": (lambda: Geometric(typical="a"), "the side of a kernel, a number > 0"),  # pyright: ignore[reportArgumentType]
     "opaque": (
         lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))),
         "'opaque_1'",
@@ -182,7 +182,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
     model = kc.to_jax(NET, 4, dtype="float64")
     params = model.init(0, X)
     plain = np.asarray(model.apply(params, X))
-    with refused(r"'input' came as float32 .*model\.precision\(\)"):
+    with refused(r"'input' is float32 .*model\.precision\(\)"):
         jax.jit(model.apply)(params, X)
     with model.precision():
         assert np.array_equal(jax.jit(model.apply)(params, X), plain)

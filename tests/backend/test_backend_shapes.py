@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "stacked statistics": (lambda: kc.lsuv(repeated(), repeated().init(0, X), X), "rolled=False"),
     "scaled batch statistics": (
         lambda: kc.scale_output(repeated(), repeated().init(0, X), X),
-        "without BatchNorm",
+        "does not support BatchNorm",
     ),
     "pairs in a grouped layer": (
         lambda: mirrored(head=L.Affine(5, groups=5)),

@@ -195,7 +195,7 @@ def test_a_constant_channel_loses_nothing():
         ((np.ones((2, 3)), "mean"), "unknown variant.*mean_norm"),
         ((np.zeros((2, 3)),), r"vector at \(0,\) is zero"),
         ((np.zeros((2, 3)), "none"), r"vector at \(0,\) is zero"),
-        ((np.ones(3),), "one of channels"),
+        ((np.ones(3),), "one channel axis"),
         ((np.ones((2, 3)), "constant", -1.0), "value must be a number > 0"),
     ],
 )

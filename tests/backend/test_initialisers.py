@@ -211,7 +211,7 @@ def test_coordinate_check():
         (lambda: ABC(base_width=0), "base_width must be a whole number"),
         (
             lambda: weight_of(L.Affine(4), 3, "looks_linear"),
-            "'affine_1': mirrored weights read pairs",
+            "'affine_1': mirrored weights need an even number",
         ),
         (lambda: weight_of(L.Affine(4), 3, ["gaussian"]), "unknown law"),
     ],
