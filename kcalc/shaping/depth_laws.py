@@ -37,7 +37,8 @@ import numpy as np
 from ..calculi.attention.maps import token_map
 from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values
-from ..calculi.gradients import gradients
+from ..calculi.batch_gradients import normalised_batches
+from ..calculi.gradients import BATCHES, gradients
 from ..calculi.homogeneity import degrees
 from ..calculi.varying import varying_values
 from ..fields.arguments import one_cosine, one_q
@@ -251,6 +252,8 @@ class _Block:
         self.assumptions: tuple[Assumption, ...] = ()
         # also of what the next block reads
         self.varying = tuple(varying_values(chain(block, block)))
+        if normalised_batches(block):
+            self.varying += (Assumption("network", BATCHES, "convention"),)
 
     def check(self, q: float, x: float) -> None:
         """Reject blocks whose output needs more than (q, x), for example nonzero channel means."""
