@@ -126,7 +126,7 @@ class JacobianSpectrum(Shown, Approximable):
         Parameters
         ----------
         n
-            The order, from 1 to 40.
+            The order, from 0 to 40.
 
         Returns
         -------
@@ -138,7 +138,9 @@ class JacobianSpectrum(Shown, Approximable):
             If n is out of range, or the moment is beyond double precision.
 
         """
-        order = whole(n, "n", 1, MOST)
+        order = whole(n, "n", 0, MOST)
+        if order == 0:
+            return 1.0
         for law in self._reading.laws:
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(
