@@ -39,8 +39,8 @@ import numpy as np
 
 from ..calculi.attention.maps import token_map
 from ..calculi.attention.structure import tells_tokens_apart
-from ..calculi.global_maps import c_map, node_values, q_values
 from ..calculi.batch_gradients import normalised_batches
+from ..calculi.global_maps import c_map, node_values, q_values
 from ..calculi.gradients import BATCHES, gradients
 from ..calculi.homogeneity import degrees
 from ..calculi.varying import varying_values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_laws_beside_a_half_stable_point(q: float) -> None:
         scale = math.sqrt(weight * size + bias)
         ends = [-3 / scale, 0.0, 3 / scale, 3 / scale + 3, 3 / scale + 6, 3 / scale + 9]
         total = 0.0
-        for low, high in zip(ends, ends[1:], strict=False):
+        for low, high in itertools.pairwise(ends):
             z = (low + high) / 2 + (high - low) / 2 * x
             phi = scale * z * np.clip(scale * z + 3, 0, 6) / 6
             density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
