@@ -105,6 +105,18 @@ def test_frozen_values(case: str) -> None:
         assert law.density(point[0]) == pytest.approx(point[1], rel=1e-3)
 
 
+def test_density_far_below_the_mean() -> None:
+    """sin(pi / 5) / pi x^(-4/5) for four Gaussian layers [Penson and Zyczkowski 2011]."""
+    from kcalc.spectra.spectrum import Law
+
+    found = kc.jacobian_spectrum(layers(4, None, 1.0))
+    law = Law(found._reading.grouped, [law.slopes for law in found._reading.laws])
+    x = np.array([1e-21])
+    expected = math.sin(math.pi / 5) / math.pi * x**-0.8
+    assert law.density(x) == pytest.approx(expected, rel=3e-4)
+    assert found.density(x) == pytest.approx(law.density(x), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("network", "q", "weights"),
     [
