@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batch_gradients import normalised_batches
     from .ntk import KernelFunction, TangentKernel, TangentReading
     from .regime import kind, predicted_limit
     from .slopes import Slopes, polynomial_texts, slope_polynomial, slope_texts
@@ -23,6 +24,7 @@ _HOMES = {
     "TangentKernel": "ntk",
     "TangentReading": "ntk",
     "kind": "regime",
+    "normalised_batches": "batch_gradients",
     "open_nodes": "widths",
     "polynomial_texts": "slopes",
     "predicted_limit": "regime",
@@ -37,6 +39,7 @@ __all__ = [
     "TangentKernel",
     "TangentReading",
     "kind",
+    "normalised_batches",
     "open_nodes",
     "polynomial_texts",
     "predicted_limit",

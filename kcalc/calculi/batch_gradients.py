@@ -42,6 +42,16 @@ def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
     ]
 
 
+def refuse_batches_of_tokens(network: Network) -> None:
+    """Reject gradients over tokens through BatchNorm, which lack those of the other examples."""
+    for node, _, _ in normalised_batches(network):
+        raise KcalcError(
+            f"node {node!r}: BatchNorm removes from gradients what all examples of the batch have "
+            "in common, and gradients over tokens do not follow the other examples; omit tokens "
+            "if no layer mixes them, or use LayerNorm"
+        )
+
+
 def weight_gradients(
     network: Network,
     backward: Backward,

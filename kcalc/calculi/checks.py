@@ -70,7 +70,8 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
     """Raise the error for a node whose q is beyond double precision."""
     raise Exploded(
         f"node {node!r} has q = {q}: q values must stay positive and finite; they explode or "
-        "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
+        "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q, and "
+        "net.normalised() the weights of sums)"
     )
 
 

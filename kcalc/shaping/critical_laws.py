@@ -137,7 +137,7 @@ def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable |
         return None
 
     def moved(log_q: float) -> float:
-        return math.log(block.step(math.exp(log_q), 1.0)[0]) - log_q
+        return math.log(block.size_after(math.exp(log_q))) - log_q
 
     def tilted(log_q: float, h: float = 1e-3) -> float:
         one, two = (moved(log_q + j * h) - moved(log_q - j * h) for j in (1, 2))

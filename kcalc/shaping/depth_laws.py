@@ -12,6 +12,8 @@ point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
     a < 1:   q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
     a = 1:   q is multiplied by a factor per block, and so are distances and gradients.
 
+If s = 1 at x* = 1, so that 1 - B = u - k u^(1+r), distances fall as ``(r k e ln L)^(-1/r)``.
+
 Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
 gradients. If that grows as ``m q^h`` (with saturating functions instead of norms), gradients are
 stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
@@ -30,14 +32,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ..calculi.attention.maps import token_map
 from ..calculi.attention.structure import tells_tokens_apart
-from ..calculi.global_maps import c_map, node_values
-from ..calculi.gradients import gradients
+from ..calculi.batch_gradients import normalised_batches
+from ..calculi.global_maps import c_map, node_values, q_values
+from ..calculi.gradients import BATCHES, gradients
 from ..calculi.homogeneity import degrees
 from ..calculi.varying import varying_values
 from ..fields.arguments import one_cosine, one_q
@@ -79,6 +83,10 @@ WHOLE = 1e-4  # powers this close to 0 or 1 are rounded
 SETTLED = 1e-13
 ROUNDED = 1e-15
 BLOCKS = 300  # largest number of blocks that are iterated one by one
+STEADY = 0.03  # change of log q per block below which cosines are near their limit at this q
+AT_REST = 1e-9  # change of log q per block that counts as none
+WALKED = 0.05  # step of log q on the way to a fixed point
+BELOW = 1 - 1e-6  # cosines that approach 1 without reaching it
 FARTHEST = 1e8  # q (or 1/q) at which a stream counts as growing (or vanishing)
 MODES = 1e-3  # tolerance for the powers of the two modes of gradients
 NEAREST = 1e-8  # 1 - x at which the search for fixed points of B ends
@@ -253,6 +261,8 @@ class _Block:
         self.assumptions: tuple[Assumption, ...] = ()
         # includes the values that the next block reads
         self.varying = tuple(varying_values(chain(block, block)))
+        if normalised_batches(block):
+            self.varying += (Assumption("network", BATCHES, "convention"),)
 
     def check(self, q: float, x: float) -> None:
         """Reject blocks whose output depends on more than (q, x), such as nonzero channel means."""
@@ -286,6 +296,12 @@ class _Block:
     def step(self, q: float, x: float) -> tuple[float, float]:
         """Return (q, x) of the stream after the block."""
         return self.size(self.values(q, x), self.output)
+
+    def size_after(self, q: float) -> float:
+        """The mean square after the block; only without tokens it does not depend on x."""
+        if self.tokens is None:
+            return q_values(self.network, q)[self.output]
+        return self.step(q, 1.0)[0]
 
     def map(self, node: Node) -> Any:
         """Return the map of x from the input of the block to a node."""
@@ -343,13 +359,17 @@ class _Block:
         parts = [(weight, self.gradient(node, q, x)) for node, weight in self.branches]
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
+    def shares(self, q: float) -> list[tuple[float, Any]]:
+        """(share of what branches add to q, map of cosines to its end) of every branch."""
+        values = self.values(q, 1.0)
+        sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
+        total = sum(size for size, _ in sizes)
+        return [(size / total, self.map(n)) for size, n in sizes]
+
     def pull(self, q: float, x: float) -> float:
         """Return the slope of B at x."""
         if x == 1:
-            values = self.values(q, x)
-            sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
-            slopes = (size * float(self.map(n).derivative(1)(1.0, q)) for size, n in sizes)
-            return sum(slopes) / sum(size for size, _ in sizes)
+            return sum(share * float(one.derivative(1)(1.0, q)) for share, one in self.shares(q))
         h = 1e-4 * (1 - x)
         return (self.added(q, x - h)[1] - self.added(q, x + h)[1]) / (2 * h)
 
@@ -386,6 +406,8 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         notes.append(Assumption("network", text, "heuristic"))
     exponent = 1 / (1 - power)
     amplitude = k if power == 0 else ((1 - power) * k) ** exponent
+    pull = block.pull(LARGE, x)
+    notes.append(_stream_note(block, x, pull, exponent))
     modes, later = (block.pushed(q, x, power) for q in (LARGE, LARGE * APART))
     excess = _power(modes[0], later[0])  # power of q by which gradients exceed a power law
     size = (amplitude ** (1 / exponent) / LARGE) ** excess / excess if excess else exponent
@@ -404,13 +426,35 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         exponent,
         x,
         1.0,
-        (block.pull(LARGE, x) - 1) * exponent,
+        (pull - 1) * exponent,
         mean,
         difference,
         block.pull(LARGE, 1.0),
         excess * exponent,
         assumptions=tuple(notes),
     )
+
+
+def _stream_note(block: _Block, x: float, pull: float, exponent: float) -> Assumption:
+    """How cosines of a stream that adds its branches approach their limit.
+
+    ``c' = c + (B(c) - c) exponent / l``, which is ``u' = -k u^(1+s) exponent / l`` if B has slope 1
+    at 1.
+    """
+    text = f"the stream grows, so cosines change more slowly: |c - {round(x, 9):.6g}| falls as "
+    if x < 1 or abs(pull - 1) > LOOSE**2:
+        text += f"L^{(pull - 1) * exponent:.4g}, with a prefactor that depends on the start"
+        return Assumption("network", text, "convention")
+    law = _bent(
+        1.0,
+        lambda angles: sum(s * one.gap_at_angle(angles, LARGE) for s, one in block.shares(LARGE)),
+    )
+    if law is None:
+        text += "a power of ln L at most"
+    else:
+        power, prefactor = _law_of(law)
+        text += f"{prefactor * exponent**power:.6g} (ln L)^{power:.4g}, for any start below 1"
+    return Assumption("network", text, "convention")
 
 
 def _power(one: float, two: float) -> float:
@@ -453,6 +497,10 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
 
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     """Find the laws by iterating blocks until q and x settle, or q vanishes or diverges."""
+    if block.tokens is None:
+        sizes, settled = _sizes(block, q)
+        if settled is not None:
+            return _settled(block, settled, _limit_cosine(block, sizes, settled, x), (q, x))
     path, start = [(math.log(q), x)], (q, x)
     homogeneous = degrees(block.network)[block.output] is not None
     for _ in range(BLOCKS):
@@ -469,9 +517,78 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     found = _newton(block, q, x)
     if found is None:
         return _endless(block, path)
-    if block.tokens is None:  # at the edge of chaos, Newton's method stops before c = 1
-        found = found[0], block.attractor(found[0], x)
     return _settled(block, *found, start)
+
+
+def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
+    """(q before each block, its limit) of a block whose q does not depend on cosines.
+
+    The limit is None if q vanishes, diverges or changes too slowly.
+    """
+    path = [q]
+    homogeneous = degrees(block.network)[block.output] is not None
+    for _ in range(BLOCKS):
+        size = block.size_after(q)
+        if not 0 < size < math.inf:
+            return path, None
+        still = abs(math.log(size / q)) < SETTLED
+        path.append(q := size)
+        if not (1 / FARTHEST < q < FARTHEST or (still and homogeneous)):
+            return path, None
+        if still:
+            return path, q
+    return path, _fixed_size(block, q)
+
+
+def _fixed_size(block: _Block, q: float) -> float | None:
+    """The fixed point near q towards which q moves; None if there is none."""
+    log = math.log(q)
+
+    def moved(at: float) -> float:
+        return math.log(block.size_after(math.exp(at))) - at
+
+    found, first = _newton_of_sizes(block, q), moved(log)
+    if found is None or abs(first) < AT_REST or (math.log(found) - log) * first > 0:
+        return found
+    step = math.copysign(WALKED, first)
+    for _ in range(round(abs(math.log(FARTHEST) / WALKED))):
+        if moved(log + step) * first <= 0:
+            return math.exp(zero_between(moved, log, log + step, 1e-15))
+        log += step
+    return None
+
+
+def _newton_of_sizes(block: _Block, q: float) -> float | None:
+    """The fixed point of q near a start; None if there is none."""
+    log = math.log(q)
+    for _ in range(30):
+        off = math.log(block.size_after(math.exp(log))) - log
+        excess = _slope_of_size(block, math.exp(log)) - 1
+        change = off / excess if excess else math.inf
+        if abs(off) < SETTLED and abs(change) > SAME:  # half-stable, or nearly
+            return math.exp(log)
+        log -= change
+        if abs(off) < SETTLED:
+            return math.exp(log)
+        if not abs(log - math.log(q)) <= 1:  # this far away it is another one
+            return None
+    return None
+
+
+def _slope_of_size(block: _Block, q: float, h: float = 1e-5) -> float:
+    """The derivative of log q after the block by log q before it."""
+    up, down = (block.size_after(q * math.exp(step)) for step in (h, -h))
+    return math.log(up / down) / (2 * h)
+
+
+def _limit_cosine(block: _Block, sizes: list[float], q: float, x: float) -> float:
+    """The limit of cosines along a path of q, whose limit is ``q``."""
+    first = x
+    for before, after in pairwise(sizes):
+        if abs(math.log(after / before)) < STEADY:
+            break
+        x = block.step(before, x)[1]
+    return block.attractor(q, x if first == 1 else min(x, BELOW))
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
@@ -492,7 +609,11 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
 
 
 def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    by_q, by_x = _slopes(block, q, x)
+    if block.tokens is None:
+        slope = float(block.map(block.output).derivative(1)(x, q))
+        by_q, by_x = (_slope_of_size(block, q), 0.0), (0.0, slope)
+    else:
+        by_q, by_x = _slopes(block, q, x)
     rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
     # without coupling, q has its own rate
     coupled = abs(by_x[0] * by_q[1]) > 1e-12
@@ -535,9 +656,14 @@ def _with_derivatives(
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
     """Return (s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines, or None without one."""
+    return _bent(block.slope(q), lambda angles: block.map(block.output).gap_at_angle(angles, q))
+
+
+def _bent(slope: float, gap_at_angle: Callable[[Any], Any]) -> tuple[float, float] | None:
+    """Return (s, k) of a map ``1 - u -> 1 - slope u + k u^(1+s)``, or None without one."""
     gaps = 0.05 * 4.0 ** -np.arange(9)
-    out = block.map(block.output).gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)), q)
-    kept = block.slope(q) - np.asarray(out, dtype=float) / gaps
+    out = gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)))
+    kept = slope - np.asarray(out, dtype=float) / gaps
     if np.any(kept <= ROUNDED * 10):
         return None
     power, spread = extrapolated(list(-np.diff(np.log(kept)) / math.log(4)))

@@ -11,6 +11,7 @@ single number y [Pennington et al. 2018].
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,17 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
         sink, law = after[edge.node]
         found.append((edge, law))
     return found if len(found) == len(network.weights) else None
+
+
+def chain_of(
+    network: Grouped, slopes: Sequence[Slopes]
+) -> tuple[list[tuple[Weights, Slopes]], Slopes] | None:
+    """:func:`links_of`, and the slopes of the input; None for networks that are no chain."""
+    links = links_of(network, slopes)
+    if links is None:
+        return None
+    first = next(k for k, g in enumerate(network.groups) if g.sources[0] == network.start)
+    return links, slopes[first]
 
 
 def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:

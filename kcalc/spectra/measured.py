@@ -14,6 +14,7 @@ from ..foundation.printing import Rows, Shown, shown
 from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.primitives import owner
+from .chain import chain_of, zero_mass
 from .dyson import Slopes
 from .groups import Group, drops
 from .reading import Reading
@@ -44,6 +45,8 @@ class Measured(Shown):
         The mean largest singular value of the law for the slopes of each draw, at this width.
     limit
         E s^2, E s^4 and the largest singular value of the limiting law.
+    laws
+        The law for the slopes of each draw, with ``.density(x)`` of s^2.
 
     """
 
@@ -53,6 +56,7 @@ class Measured(Shown):
     expected_moments: Array
     expected_largest: Array
     limit: tuple[float, float, float]
+    laws: tuple[Law, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
 
     @property
@@ -95,19 +99,25 @@ def measure(spectrum: JacobianSpectrum, width: int, draws: int, seed: int) -> Me
     rng = np.random.default_rng(seed)
     sizes = _sizes(reading, width)
     values, moments, expected, tops = [], [], [], []
+    laws: list[Law] = []
     bounded = all(law.bounded for law in reading.laws)
     for _ in range(draws):
         run = _Run(reading, sizes, rng)
         s = np.linalg.svd(run.jacobian, compute_uv=False)
         values.append(s)
         moments.append([float(np.sum(s**k)) / width for k in (2, 4)])
-        law = Law(reading.grouped, [run.slopes(group) for group in reading.grouped.groups])
+        slopes = [run.slopes(group) for group in reading.grouped.groups]
+        links = chain_of(reading.grouped, slopes)
+        law = Law(reading.grouped, slopes, lost=None if links is None else zero_mass(*links))
+        laws.append(law)
         expected.append(law.moments(2))
         edge = law.top if bounded else None
         tops.append(math.nan if edge is None else finite_width(edge, width)[0])
     limit = spectrum.moment(1), spectrum.moment(2), spectrum.largest()
     arrays = [np.array(found) for found in (values, moments, expected, tops)]
-    return Measured(width, arrays[0], arrays[1], arrays[2], arrays[3], limit, spectrum.assumptions)
+    return Measured(
+        width, arrays[0], arrays[1], arrays[2], arrays[3], limit, tuple(laws), spectrum.assumptions
+    )
 
 
 def _sizes(reading: Reading, width: int) -> dict[Any, int]:

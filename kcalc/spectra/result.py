@@ -16,7 +16,7 @@ from ..foundation.printing import Rows, Shown, marked, plain, shown
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
 from ..network.network import Network
-from .chain import EqualLayers, atoms, equal_layers, links_of, zero_mass
+from .chain import EqualLayers, atoms, chain_of, equal_layers, zero_mass
 from .measured import Measured, measure
 from .reading import Reading, reading_of
 from .slopes import tail_share
@@ -93,13 +93,7 @@ class JacobianSpectrum(Shown, Approximable):
     @cached_property
     def _links(self) -> Any:
         """The chain, with the slopes of its input; None if the network is not a chain."""
-        found = self._reading.grouped
-        slopes = [law.slopes for law in self._reading.laws]
-        links = links_of(found, slopes)
-        if links is None:
-            return None
-        first = next(k for k, g in enumerate(found.groups) if g.sources[0] == found.start)
-        return links, slopes[first]
+        return chain_of(self._reading.grouped, [law.slopes for law in self._reading.laws])
 
     @property
     def _bounded(self) -> bool:
@@ -126,7 +120,7 @@ class JacobianSpectrum(Shown, Approximable):
         Parameters
         ----------
         n
-            The order, from 1 to 40.
+            The order, from 0 to 40.
 
         Returns
         -------
@@ -138,7 +132,9 @@ class JacobianSpectrum(Shown, Approximable):
             If n is out of range, or the moment is beyond double precision.
 
         """
-        order = whole(n, "n", 1, MOST)
+        order = whole(n, "n", 0, MOST)
+        if order == 0:
+            return 1.0
         for law in self._reading.laws:
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(

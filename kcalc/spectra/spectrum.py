@@ -19,7 +19,8 @@ Array = Any
 SMALL = 1e-3  # psi at the start of the real branch
 FACTOR = 1.4
 LARGEST_PSI = 1e7
-SHELF = 0.5  # Im z / Re z of the points from which the real axis is approached
+SHELF = 0.5  # imaginary over real part of z, from which the real axis is approached
+STAGE = 8.0  # the largest factor between two points of a path on the shelf
 LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
 ROUNDED = 1e-7  # relative size of Newton steps that no longer shrink
 NO_DENSITY = 1e-7  # smaller values of Im psi are rounding errors
@@ -335,8 +336,19 @@ class Law:
     # -- the density -------------------------------------------------------------------------------
 
     def _from_above(self, x: float, shelf: Solution | None = None) -> Solution:
-        """Return the solution at x (1 + i SHELF), from another point or from z = infinity."""
-        return self.equation.path(shelf or self.equation.origin, 1 / (x * (1 + 1j * SHELF)))
+        """Return the solution at x (1 + i SHELF), from another point or from z = infinity.
+
+        Points far below the start are reached by factors of z, because steps of t are relative
+        to the path.
+        """
+        here = shelf or self.equation.path(
+            self.equation.origin, 1 / (max(x, self.mean) * (1 + 1j * SHELF))
+        )
+        at = float((1 / here.t).real)
+        while x < at / STAGE:
+            at /= STAGE
+            here = self.equation.path(here, 1 / (at * (1 + 1j * SHELF)))
+        return self.equation.path(here, 1 / (x * (1 + 1j * SHELF)))
 
     def _on_axis(self, x: float, shelf: Solution) -> Solution:
         """Return the solution near the real axis, or on the axis if it is regular there."""

@@ -93,3 +93,51 @@ def test_factor_of_a_layer(phi, gamma, beta, factor):
     found = kc.gradients(kc.large_batch(kc.chain(L.Input(), L.Affine(), *layer * 3)))
     assert found.nodes["affine_2"] / found.nodes["affine_3"] == pytest.approx(factor, rel=1e-5)
     assert factor >= 1 and any("uncorrelated" in note.text for note in found.assumptions)
+
+
+@pytest.mark.parametrize("tokens", [4, np.eye(4)], ids=["number", "covariance"])
+def test_gradients_over_tokens_are_refused(tokens):
+    """They would treat the other examples as fixed, and give the weights of plain networks."""
+    net = kc.large_batch(normalised(2, 0.7))
+    with pytest.raises(kc.KcalcError, match="'batchnorm_1'.*omit tokens"):
+        kc.gradients(net, tokens=tokens)
+    assert kc.gradients(net).weights["affine_2"] < kc.gradients(net).nodes["affine_2"]
+
+
+def drawn(signs, x, width=600):
+    """|sum_i r_i d f_i / d W_1|^2 through the whole batch, for a normalised ReLU layer."""
+    rng = np.random.default_rng(5)
+    h = x @ rng.standard_normal((x.shape[1], width)) / math.sqrt(x.shape[1])
+    spread = h.std(axis=0)
+    z = (h - h.mean(axis=0)) / spread
+    g = (z > 0) * signs[:, None] * rng.choice([-1, 1], width) / math.sqrt(width)
+    g = (g - g.mean(axis=0) - z * (g * z).mean(axis=0)) / spread
+    return float(np.sum(g.T @ x * (g.T @ x))) / x.shape[1]
+
+
+def test_a_common_component_of_the_loss_is_refused():
+    """Drawn networks follow the kernel only where the examples' gradients have the mean 0."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((300, 1200))
+    K = kc.ntk(kc.large_batch(normalised(1)))
+    matrix = K.layers["affine_1"].matrix(x)
+    centred = rng.permutation(np.repeat([1.0, -1.0], 150))
+    assert drawn(centred, x) == pytest.approx(centred @ matrix @ centred, rel=0.05)
+    ones = np.ones(300)
+    # 1/2 - (E phi')^2 - (E phi' z)^2 in place of 1/2
+    share = (0.25 - 1 / (2 * math.pi)) / 0.5
+    assert drawn(ones, x) == pytest.approx(share * (ones @ matrix @ ones), rel=0.1)
+    with pytest.raises(kc.KcalcError, match=r"'batchnorm_1'.*mean 1 .*y - y.mean\(axis=0\)"):
+        kc.training_curve(K, x[:20], ones[:20])
+    y = np.arange(20.0)
+    for kernel, targets, start in ((K, y - 9.5, None), (K.nngp, y, None), (K, y, y[::-1])):
+        first = 0 if start is None else start
+        curve = kc.training_curve(kernel, x[:20], targets, initial=start)
+        assert curve.loss(0) == pytest.approx(np.sum((first - targets) ** 2) / 2)
+
+
+def test_laws_of_depth_state_the_hypothesis():
+    block = kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear("relu"))
+    found = kc.depth_laws(kc.large_batch(block, c=1 / math.pi, q=0.5))
+    assert found.gradient_mean == pytest.approx(RATIO, rel=1e-9)
+    assert any("uncorrelated" in note.text for note in found.assumptions)

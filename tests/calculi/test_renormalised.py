@@ -75,3 +75,18 @@ def test_where_q_matters() -> None:
         kc.c_map(resnet(1100, *last))
     with refused("has q = inf"):
         kc.q_map(resnet(1100))(1.0)
+
+
+def test_remedy_for_sums_that_overflow() -> None:
+    """A tangent kernel beyond double precision; with normalised sums it is that of the formula."""
+    block = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())
+    net = kc.chain(L.Input(), kc.repeat(kc.residual(block), 1030), L.Affine())
+    with refused(r"inf.*net.normalised\(\)"):
+        kc.ntk(net)(0.5)
+    c, theta = 0.5, 0.0
+    for _ in range(1030):
+        angle = math.acos(c)
+        after = (math.sin(angle) + (math.pi - angle) * c) / math.pi
+        theta = (theta + after + (c + theta) * (math.pi - angle) / math.pi) / 2
+        c = (c + after) / 2
+    assert kc.ntk(net.normalised())(0.5) == pytest.approx(theta + c, rel=1e-12)

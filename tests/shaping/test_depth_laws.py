@@ -187,3 +187,31 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
 def test_what_has_no_law_is_refused(net: Any, options: dict[str, Any], words: str) -> None:
     with refused(words):
         kc.depth_laws(net, **options)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_cosines_of_pre_norm_relu_streams_approach_1_like_a_power_of_the_logarithm(share) -> None:
+    """With tau = ln L, du / dtau = -(u - 1 + C(1 - u)), integrated here to tau = 3000."""
+
+    def pull(u: float) -> float:
+        angle = 2 * math.asin(math.sqrt(u / 2))
+        series = angle**3 / 3 - angle**5 / 30  # sin - angle cos, without cancellation
+        exact = math.sin(angle) - angle * math.cos(angle)
+        return (exact if angle > 0.1 else series) / math.pi
+
+    u, h, kept = 0.7, 1.0, []
+    for _ in range(3000):
+        one = pull(u)
+        two = pull(u - h / 2 * one)
+        three = pull(u - h / 2 * two)
+        u -= h / 6 * (one + 2 * two + 2 * three + pull(u - h * three))
+        kept.append(u**-0.5)
+    # 1 / sqrt(u) = tau / sqrt(A) + a ln tau + b
+    slope = (kept[-1] - kept[-1001]) / 1000
+    assert slope**-2 == pytest.approx(4.5 * math.pi**2, rel=0.01)
+    block = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine())
+    found = kc.depth_laws(kc.residual(block, shortcut_weight=1, residual_weight=share))
+    assert found.law == "linear" and found.cosine_exponent == 0
+    assert f"{4.5 * math.pi**2:.6g} (ln L)^-2" in found.assumptions[-1].text
+    smooth = kc.depth_laws(kc.residual(kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("tanh"))))
+    assert f"L^{smooth.cosine_exponent:.4g}," in smooth.assumptions[-1].text

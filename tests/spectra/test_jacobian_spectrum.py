@@ -105,6 +105,18 @@ def test_frozen_values(case: str) -> None:
         assert law.density(point[0]) == pytest.approx(point[1], rel=1e-3)
 
 
+def test_density_far_below_the_mean() -> None:
+    """sin(pi / 5) / pi x^(-4/5) for four Gaussian layers [Penson and Zyczkowski 2011]."""
+    from kcalc.spectra.spectrum import Law
+
+    found = kc.jacobian_spectrum(layers(4, None, 1.0))
+    law = Law(found._reading.grouped, [law.slopes for law in found._reading.laws])
+    x = np.array([1e-21])
+    expected = math.sin(math.pi / 5) / math.pi * x**-0.8
+    assert law.density(x) == pytest.approx(expected, rel=3e-4)
+    assert found.density(x) == pytest.approx(law.density(x), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("network", "q", "weights"),
     [
@@ -153,7 +165,7 @@ def test_closed_forms() -> None:
 def test_slopes_of_one_coordinate_depend_on_each_other() -> None:
     law = kc.jacobian_spectrum(joint(2), input_law="gaussian")
     # E over the signs of x and x + y, with E (x + y)^2 = 2: the joint law of two slopes by hand
-    assert law.moment(1) == pytest.approx(4)
+    assert law.moment(0) == 1 and law.moment(1) == pytest.approx(4)
     assert law.moment(2) / 16 == pytest.approx(3.125, rel=1e-9)
     deep = kc.jacobian_spectrum(joint(6), input_law="gaussian")
     assert deep.moment(2) / deep.moment(1) ** 2 == pytest.approx(7.844, abs=0.02)
@@ -301,7 +313,7 @@ def test_errors_name_the_node(case: str) -> None:
 def test_bad_questions() -> None:
     law = kc.jacobian_spectrum(layers(2, "relu", HE))
     for ask in (
-        lambda: law.moment(0),
+        lambda: law.moment(-1),
         lambda: law.moment(41),
         lambda: law.density(0),
         lambda: law.density([1, math.nan]),

@@ -15,6 +15,7 @@ from ...network.network import Network
 from ...network.primitives import owner
 from ...network.tokens import read_tokens
 from ..backward import left_out, mean_slopes, own_parameters, refuse_shared
+from ..batch_gradients import refuse_batches_of_tokens
 from ..gradients import MODES, Gradients, asked_at
 from ..gradients import gradients as plain_gradients
 from ..ntk import WIDTH
@@ -115,6 +116,8 @@ def gradients_at(
     require_network(network)
     chosen, given = asked_at(network, q, output)
     read_sampling(sampling)
+    if tokens is not None:
+        refuse_batches_of_tokens(network)
     if one_by_one(network, tokens, sampling):
         levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
         table, count = given_tokens(network, tokens, options.get("token_cosine"), levels)

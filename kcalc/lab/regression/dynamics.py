@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from ...calculi import TangentKernel, normalised_batches
 from ...fields.arguments import Number, Numbers, one_number, raw_array, real_array
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError, glimpse
@@ -34,6 +35,7 @@ __all__ = ["TrainingCurve", "training_curve"]
 Array = np.ndarray
 LOSSES = ("sum", "mean")
 MOST_TIMES = 10**6
+COMMON = 1e-6  # of the mean size of gradients at the outputs
 
 
 def training_curve(
@@ -76,8 +78,9 @@ def training_curve(
     Raises
     ------
     KcalcError
-        If the shapes of the data do not match, if the data contain nan, or if the kernel is not
-        positive semidefinite.
+        If the shapes of the data do not match, if the data contain nan, if the kernel is not
+        positive semidefinite, or if the network has BatchNorm and the targets have a mean over the
+        examples (BatchNorm removes a common component from gradients).
 
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
@@ -88,7 +91,28 @@ def training_curve(
     prior = None
     if nngp is not None:
         prior = Prior(nngp, data[0], data[1] if new is not None else None)
-    return TrainingCurve.of(theta, y, cross, learning_rate, initial, initial_test, loss, prior)
+    found = TrainingCurve.of(theta, y, cross, learning_rate, initial, initial_test, loss, prior)
+    _check_common(kernel, found.initial - found.y)
+    return found
+
+
+def _check_common(kernel: Any, gradients: Array) -> None:
+    """Reject gradients of the loss with a common component at a network with BatchNorm.
+
+    Its tangent kernel treats the other examples of the batch as fixed. Their part is of order 1/n
+    for each pair of examples, and only matters in the sum over all.
+    """
+    own = getattr(kernel, "kernel", kernel)
+    if not isinstance(own, TangentKernel) or len(gradients) < 2:
+        return
+    mean, size = np.abs(gradients.mean(axis=0)), np.abs(gradients).mean(axis=0)
+    if np.any(mean > COMMON * size) and (norms := normalised_batches(own.network)):
+        raise KcalcError(
+            f"node {norms[0][0]!r}: BatchNorm removes from gradients what all examples of the "
+            f"batch have in common, and y minus the initial outputs has the mean {mean.max():.4g} "
+            "over the examples; pass y - y.mean(axis=0), or the kernel of "
+            "net.without_normalization()"
+        )
 
 
 @dataclass(frozen=True, eq=False)
