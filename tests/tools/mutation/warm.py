@@ -106,6 +106,7 @@ class _Server:
         return True
 
     def _trial(self, root: Path, mutant: Mutant, tests: list[str], note: Path) -> int:
+        gc.freeze()  # tests collect garbage between files; the record of coverage is large
         for function, code in _swaps(root, mutant, self.functions):
             function.__code__ = code
         chosen = [self.items[name] for name in tests if name in self.items]
