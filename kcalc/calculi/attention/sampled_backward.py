@@ -53,7 +53,7 @@ class SampledBackward:
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
-        """The initial messages: 0 except at the output, with its covariance (places, places)."""
+        """The initial messages: 0 except at the output, which has a covariance (places, places)."""
         nothing = np.zeros((1, 1, 1))
         start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
         return start | {output: self._shared(output, covariance[None])}
