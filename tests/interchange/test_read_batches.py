@@ -152,4 +152,6 @@ def test_arrays_whose_examples_meet_other_axes_are_not_read() -> None:
     model = Fn(lambda h: h.mean(1))
     model.forward = lambda x: model.b(torch.tanh(model.a(x)) + model.a(x).mean(1))  # type: ignore[method-assign]
     reading = kc.read(model, (3, 3, 8))
-    assert any("aligns the examples of one with another axis" in note.text for note in reading.notes)
+    assert any(
+        "aligns the examples of one with another axis" in note.text for note in reading.notes
+    )

@@ -30,9 +30,7 @@ NONE_SEEN = (
     "token {} sees no token: all entries in its row of the mask are masked, so the softmax is "
     "undefined; let it see a token, for instance itself"
 )
-OTHER_MASK = (
-    f"its mask is not one of {', '.join(MASKS)}: token {{}} sees {{}} of {{}} tokens"
-)
+OTHER_MASK = f"its mask is not one of {', '.join(MASKS)}: token {{}} sees {{}} of {{}} tokens"
 BIASES = (
     "its scores have biases that depend on the head and the tokens (root mean square {:.3g}); "
     "they are left out"

@@ -307,9 +307,7 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
         for order in permutations(range(taken.ndim)):
             if (taken.transpose(order).ravel() == wanted.ravel()).all():
                 return order
-    raise NoPartError(
-        "it is a part of both channels and locations, or it permutes its channels"
-    )
+    raise NoPartError("it is a part of both channels and locations, or it permutes its channels")
 
 
 def _runs(parts: Sequence[Rows], count: int) -> list[Rows]:

@@ -141,9 +141,7 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
     edits: list[str] = []
     network = _before(network, last) if last else network
     found = asked(_ready(network, asked.method, edits))
-    notes = tuple(
-        Assumption(node, f"{node!r} is left alone: {why}") for node, why in last.items()
-    )
+    notes = tuple(Assumption(node, f"{node!r} is left alone: {why}") for node, why in last.items())
     changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
     return replace(found, changes=changes, warnings=warnings, left_alone=last)
 

@@ -171,9 +171,7 @@ def einsum(call: Call) -> Any:
     words = terms[refs[0]], terms[1 - refs[0]], out
     if len(refs) == 2 or summed_and_new(words) is None or not isinstance(x, TensorRef):
         what = "a contraction " + (
-            "of activations"
-            if len(refs) == 2
-            else "that is not a dense layer on one axis"
+            "of activations" if len(refs) == 2 else "that is not a dense layer on one axis"
         )
         return contraction(call, operands[0], operands[1], equation, "einsum", what)
     sizes = dict(zip(words[0] + words[1], (*x.shape, *weight.shape), strict=True))
@@ -222,9 +220,7 @@ def convolution(call: Call) -> Any:
         if any(low or high for low, high in source.pads[:-rank]) or any(
             low < 0 or high < 0 for low, high in inner
         ):
-            return call.unread(
-                "conv", "its input is cropped, or padded along the channels"
-            )
+            return call.unread("conv", "its input is cropped, or padded along the channels")
         if source.mode != "constant":
             mode = source.mode
             if any(low or high for low, high in pads):

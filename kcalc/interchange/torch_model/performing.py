@@ -29,9 +29,7 @@ from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are for another model: {}; read and shape the model again"
 OTHER_CLASS = "these edits are for a model of class {}, but this model has class {}"
-EDITED = (
-    "the module {!r} is already edited; shape a newly built model, and apply all edits at once"
-)
+EDITED = "the module {!r} is already edited; shape a newly built model, and apply all edits at once"
 
 
 def require_module(model: Any) -> None:

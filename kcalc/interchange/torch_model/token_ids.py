@@ -115,8 +115,6 @@ def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
             is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node),
         )
         made = node.target(*args, **kwargs)
-    except (
-        Exception
-    ):  # an array is unknown, or the operator fails for these ids
+    except Exception:  # an array is unknown, or the operator fails for these ids
         return None
     return made if isinstance(made, torch.Tensor) else None

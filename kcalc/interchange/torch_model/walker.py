@@ -120,9 +120,7 @@ class Walker:
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
         self.made: dict[Any, Any] = {}  # {node: its value before later writes into its memory}
-        self._memory: dict[
-            Any, Any
-        ] = {}  # {node: node whose memory it shares}, filled on demand
+        self._memory: dict[Any, Any] = {}  # {node: node whose memory it shares}, filled on demand
         self._constants: dict[Any, str] = {}
         self._tainted: dict[int, Any] = {}  # {memory of constants: activations written into it}
         self._kept: dict[tuple[Any, ...], Any] = {}

@@ -268,8 +268,7 @@ def _sum(terms: list[Any]) -> Any:
 
 
 def _agrees(form: sp.Expr, phi: Activation) -> bool:
-    """Whether a form equals phi to 1e-13 near the origin and is finite wherever phi is.
-    """
+    """Whether a form equals phi to 1e-13 near the origin and is finite wherever phi is."""
     x = np.concatenate(
         [np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]]
     )
