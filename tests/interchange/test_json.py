@@ -153,8 +153,8 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"", "not valid JSON"),
         (
             b"1" * 5000,
-            r"net\.json contains a whole number of more than 4300 digits, far more than any "
-            r"network needs; correct it$",
+            r"net\.json contains an integer of more than 4300 digits, which no network needs; "
+            r"correct it$",
         ),
     ],
 )

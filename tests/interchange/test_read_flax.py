@@ -324,7 +324,7 @@ def test_shapes_serve_as_examples(resnet):
     )
     for bad, words in (
         ((2, 0), "positive"),
-        ((10**12, 3), "example input 1: an array of the shape .* too large"),
+        ((10**12, 3), "example input 1: an array of shape .* too large"),
         ((2, 5), "be traced"),
     ):
         with refused(words):

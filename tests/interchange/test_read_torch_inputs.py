@@ -33,10 +33,10 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (((X, X),), "packed into one: give the inputs as kc.read(model, x, y)"),
-        (({"u": X, "v": X},), "packed into one: give the inputs as kc.read(model, x, y)"),
-        ((X,), "needs an input 'y', which was not given: give the inputs as kc.read(model, x, y)"),
-        ((X, X, X), "does not take 3 inputs: give the inputs as kc.read(model, x, y)"),
+        (((X, X),), "packed into one object; give the inputs as kc.read(model, x, y)"),
+        (({"u": X, "v": X},), "packed into one object; give the inputs as kc.read(model, x, y)"),
+        ((X,), "the input 'y' of the model is missing; give the inputs as kc.read(model, x, y)"),
+        ((X, X, X), "does not take 3 inputs; give the inputs as kc.read(model, x, y)"),
     ],
 )
 def test_the_right_call_is_said(given: Any, words: str) -> None:

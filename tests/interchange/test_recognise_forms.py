@@ -100,7 +100,7 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     tape = Tape(2, 4, 4, axis=-1)
     z = tape.dense("x", 4, "first", parameter="w")
     mixed = along(tape, z, 4, parameter="w")
-    assert "its weights are those of 'first', where they are read as Gaussian" in opaque(
+    assert "it shares its weights with 'first', where they are read as Gaussian" in opaque(
         tape.read(tape.dense(mixed, 3, "head")), mixed
     )
     tape = Tape(2, 4, 4, axis=-1)

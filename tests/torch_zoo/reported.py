@@ -62,7 +62,7 @@ class Shared(nn.Module):
 
 @entry
 def shared_weights() -> Any:
-    reason = "its weights are those of 'cell', and kcalc needs independent weights in every layer"
+    reason = "it shares its weights with 'cell', but kcalc needs independent weights in every layer"
     cell = [Affine(8), Nonlinear("tanh"), Opaque("shared weights", reason, 8), Nonlinear("tanh")]
     return Shared(), ((2, 8),), kc.chain(Input(8), Affine(8), *cell, Affine(2))
 
