@@ -17,7 +17,7 @@ def run(
     q: Annotated[float, Option("the q value to preserve; default 1")] = 1.0,
     json: Json = None,
 ) -> None:
-    """Print the gains of activations: the sigma_w that preserves q, also for centred weights."""
+    """Print gains of activations: the sigma_w that preserves q, for plain and centred weights."""
     check_files({"--json": json})
     found: dict[str, dict[str, float | None]] = {}
     for name in activations:

@@ -169,7 +169,7 @@ def _columns(
 ) -> list[list[Node]]:
     """Return the nodes of each column in topological order.
 
-    A column ends at a node that all paths cross, outside groups.
+    A column ends at a node that all paths cross and that is not part of a group.
     """
     total = max(rows.values()) + 1
     alone = [0] * total

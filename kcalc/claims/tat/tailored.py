@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("TAT-eq12", "Sec. 4.1, eq. 12")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for $L$ layers, $\mathcal C_f(0)=\mathcal C\circ\mathcal C\circ\cdots\circ\mathcal C(0)$
-    with $L$ factors
+    with $L$ copies of $\mathcal C$
     """
     for depth in (1, 2, 50, 100, *([1000] if bench.budget == "full" else [])):
         for slope in (0.0, 0.43, -0.5, 1.7):
