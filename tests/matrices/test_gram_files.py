@@ -203,7 +203,7 @@ def test_dask_arrays_give_the_same_numbers_lazily() -> None:
         np.testing.assert_allclose(
             mixed.compute(scheduler="sync"), K.matrix(norms, x[:20]), rtol=1e-12, atol=1e-15
         )
-    with refused("without out"):
+    with refused("does not support out"):
         kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
     with refused("must contain finite numbers"):
         kc.ntk(RELU).matrix(da.full((5, 3), np.nan)).compute(scheduler="sync")

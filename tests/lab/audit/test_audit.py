@@ -351,7 +351,7 @@ def test_missing_parameters_have_their_line() -> None:
     assert findings and all("audit_models.py:" in finding.place for finding in findings)
 
 
-@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "a smaller sigma")])
+@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "give queries")])
 def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
     found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
     (fix,) = {f.fix for f in found.findings if f.code == "ATT-FROZEN"}

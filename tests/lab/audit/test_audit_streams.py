@@ -70,7 +70,7 @@ def test_streams_that_train_as_one(case: str) -> None:
     make, inputs, which = ALIKE[case]
     found = audited(make(), inputs)
     (finding,) = [f for f in found.findings if f.code == "STREAM-ALIKE"]
-    assert f"streams {which}:" in finding.message and finding.severity == "error"
+    assert f"streams {which}. " in finding.message and finding.severity == "error"
     assert all("." in name and "branches" not in name for name in finding.parameters)
 
 

@@ -20,7 +20,7 @@ SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "float labels": ({"y": SPLIT.y + 0.5}, "whole numbers.*float64"),
     "text labels": ({"y": SPLIT.y.astype(str)}, "y must be a real number or an array of"),
     "one-hot labels": ({"y": np.eye(10)[SPLIT.y]}, r"argmax\(axis=1\)"),
-    "float rows": ({"test": SPLIT.test + 0.5}, "row numbers.*float64"),
+    "float rows": ({"test": SPLIT.test + 0.5}, "row number.*float64"),
     "repeated rows": ({"train": np.zeros(64, int)}, "row 0 occurs 64 times"),
     "rows in both": ({"train": SPLIT.test}, "in both the training and the test part"),
     "rows beyond": ({"train": np.array([1797])}, r"0\.\.1796"),
