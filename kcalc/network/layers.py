@@ -834,7 +834,7 @@ class Embedding(Layer):
 
 @dataclass(frozen=True)
 class Positions(Layer):
-    """Add a vector to every token that depends on its position but not on the input.
+    """Add a position vector to every token, the same for all inputs.
 
     Parameters
     ----------

@@ -229,7 +229,7 @@ def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> Unreachabl
 
 @lru_cache(maxsize=64)
 def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
-    """C'(1) - 1 over GRID."""
+    """Return C'(1) - 1 at every point of GRID."""
     return tuple(slope_excess(phi, float(s), beta) for s in GRID)
 
 

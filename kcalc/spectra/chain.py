@@ -58,7 +58,7 @@ def chain_of(
 
 
 def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
-    """Fraction of input channels that a chain loses; the rank of free factors is their minimum."""
+    """Fraction of input channels that a chain loses; free factors have their smallest rank."""
     width, rank = 1.0, _rank(first)
     for edge, law in links:
         width *= edge.ratio

@@ -111,7 +111,7 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
 
 
 class Equation:
-    """The Dyson equation of a network; the unknowns are b of every weight and its share of a."""
+    """The Dyson equation of a network; the unknowns are b of every weight and what it adds to a."""
 
     def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
         weights = network.weights
