@@ -129,7 +129,8 @@ class WeightEdit:
     ``kind``: "drawn" with ``sigma`` (that of the layer), "normal" with the standard deviation
     ``sigma``, "filled" with ``sigma``, or "scaled" by it. ``layout``: of a layer's weights;
     ``rows``: only these entries of axis 0. ``added``: the parameter is new. ``padding``: these rows
-    stay 0.
+    stay 0. ``copies``: the parameter has this many blocks along axis 0, such as those of experts;
+    ``layout`` and ``rows`` are those of a block, and each block gets separate numbers.
     """
 
     parameter: str
@@ -141,6 +142,12 @@ class WeightEdit:
     standardised: bool = False
     padding: bool = False
     added: bool = False
+    copies: int = 0
+
+    @property
+    def block(self) -> WeightEdit:
+        """Return the edit of one block."""
+        return replace(self, shape=self.shape[1:], copies=0) if self.copies else self
 
 
 @dataclass(frozen=True)
@@ -469,6 +476,7 @@ def _weight(data: Any, where: str) -> WeightEdit:
         None if layout is None else _layout(layout, where),
         _numbers(data.get("rows", ()), where),
         *(_flag(data, name, where) for name in ("standardised", "padding", "added")),
+        copies=_whole({"copies": 0} | data, "copies", where),
     )
 
 

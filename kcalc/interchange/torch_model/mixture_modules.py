@@ -49,9 +49,10 @@ class Mixture:
 
     ``expert(i, x)``: the output of an expert; ``shared``: modules whose sum is added, times the
     sigmoid of ``gate(x)``, one number per token, if there is a gate. Other fields as in
-    :class:`kcalc.layers.Route`; ``texts``: notes.
+    :class:`kcalc.layers.Route`; ``texts``: notes. ``experts``: the module with all experts.
     """
 
+    experts: Any
     router: Any
     expert: Callable[[int, Any], Any]
     count: int
@@ -117,9 +118,9 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
 def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int) -> Any:
     """The mixture, or the reason why it is not read; "" if the module is no mixture at all."""
     fused = not isinstance(experts, nn.ModuleList)
-    if not fused and len({_law(one) for one in experts}) > 1:
-        return UNLIKE if _selects(module, width, router.weight) else ""
     x = _example(width, router.weight)
+    if not fused and not _of_one_law(experts, x):
+        return UNLIKE if _selects(module, width, router.weight) else ""
     out = _output(module, x)
     if out is None or out.shape != x.shape:
         return ""
@@ -135,7 +136,7 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
     if _groups(router) or _groups(module):
         return GROUPED
     one = _fused(experts) if fused else (lambda i, x: experts[i](x))
-    mixture = Mixture(router, one, count)
+    mixture = Mixture(experts, router, one, count)
     every = torch.stack([one(i, x) for i in range(count)])
     logits = mixture.logits(x)
     for shared, gate in _shared(module, experts, router, x):
@@ -145,7 +146,7 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
         if match is not None:
             if told := _with_mean(experts, router):
                 return told
-            return Mixture(router, one, count, shared, gate, *match, tuple(texts))
+            return Mixture(experts, router, one, count, shared, gate, *match, tuple(texts))
     return OTHER if certain else ""
 
 
@@ -204,6 +205,20 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
         return times(names[1], i, inner)
 
     return expert
+
+
+def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
+    """Whether all experts compute the same function of the same numbers."""
+    first, *others = experts
+    if len({_law(one) for one in experts}) > 1:
+        return False
+    numbers = {**dict(first.named_parameters()), **dict(first.named_buffers())}
+    try:
+        expected = first(x)
+        found = (torch.func.functional_call(one, numbers, (x,)) for one in others)
+        return all(torch.allclose(expected, out, rtol=CLOSE, atol=0) for out in found)
+    except Exception:  # code of the user's own, which the comparison of outputs judges
+        return True
 
 
 def _law(expert: nn.Module) -> tuple[Any, ...]:
@@ -303,7 +318,17 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
             out = out + added
         return (out, logits) if pair else out
 
+    forward.mixture = mixture  # pyright: ignore[reportFunctionMemberAccess]
     return forward
+
+
+def read_as_one(model: nn.Module) -> dict[str, Mixture]:
+    """Return {path of a module: its mixture} of a model that was made readable."""
+    found = {
+        path: getattr(vars(module).get("forward"), "mixture", None)
+        for path, module in model.named_modules()
+    }
+    return {path: mixture for path, mixture in found.items() if mixture is not None}
 
 
 def _unread(reason: str, pair: bool) -> Callable[..., Any]:

@@ -434,6 +434,10 @@ def _check_values(name: str, tensor: Any) -> None:
 
 def _check_layout(weight: WeightEdit) -> None:
     """Raises: KcalcError for a layout that does not fit the parameter's shape."""
+    if weight.copies:
+        if weight.copies != (*weight.shape, 0)[0]:
+            raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has a different layout"))
+        weight = weight.block
     layout, count = weight.layout, prod(weight.shape)
     wide = prod(weight.shape) if layout is None else prod(layout.wide)
     good = True
@@ -463,6 +467,10 @@ def can_add_bias(module: nn.Module) -> bool:
 
 def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
     """Change the values of a parameter."""
+    if weight.copies:
+        for block in tensor:
+            _set(block, weight.block, law, generator)
+        return
     if weight.layout is not None:
         _set_layer(tensor, weight, weight.layout, law, generator)
         return
