@@ -37,6 +37,11 @@ class Primitive:
     origin: Any = field(compare=False, repr=False)
     varies: ClassVar[bool] = False  # its q value differs between draws of weights at any width
 
+    @property
+    def selects(self) -> bool:
+        """Whether a small change of its inputs may exchange parts of its output."""
+        return False
+
     def as_layer(self) -> Layer | None:
         """The layer of one primitive that a guest brings; None if there is none."""
         return None

@@ -55,8 +55,10 @@ def torch_edits(target: Target, constants: Any) -> Edits:
         found.setdefault(edit.node, []).append(edit)
     left |= {str(node): why for node, why in (planner.left | weights.left).items()}
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
-    ordered = (edit for node in target.model for edit in found.get(str(node), ()))
-    items = tuple(map(copies.repeated, ordered))
+    ordered = [edit for node in target.model for edit in found.get(str(node), ())]
+    unused = {edit.node: why for edit in ordered if (why := copies.unused(edit))}
+    left |= unused
+    items = tuple(copies.repeated(edit) for edit in ordered if edit.node not in unused)
     left |= not_run(program.captured.calls, _used(program), items, copies.known)
     return Edits("torch", type(model_of(target.reading)).__name__, items, left)
 

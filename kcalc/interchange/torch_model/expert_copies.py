@@ -17,6 +17,7 @@ from ..edits import CallEdit, Edit, WeightEdit
 from ..trace import Linear, Op
 from .mixture_modules import Mixture, read_as_one
 
+NOT_CALLED = "{} is not what {} calls when it runs its experts, so an edit would have no effect"
 Layouts = dict[str, tuple[tuple[int, ...], bool]]
 
 
@@ -24,12 +25,13 @@ Layouts = dict[str, tuple[tuple[int, ...], bool]]
 class ExpertCopies:
     """The experts of a model that was read.
 
-    ``mixtures``: paths; ``lists``: {path of a first expert: paths of the others}; ``stacked``: {parameter: (number of
-    experts, whether blocks are stored as (inputs, outputs))}; ``modules``, ``tensors``: of the
-    model, by all their names.
+    ``mixtures``: their paths; ``homes``: {path of all experts of a mixture: it}; ``lists``: {path
+    of a first expert: paths of the others}; ``stacked``: {parameter: (number of experts, whether
+    blocks are stored as (inputs, outputs))}; ``modules``, ``tensors``: of the model, by all names.
     """
 
     mixtures: tuple[str, ...]
+    homes: Mapping[str, Mixture]
     lists: Mapping[str, tuple[str, ...]]
     stacked: Mapping[str, tuple[int, bool]]
     modules: Mapping[str, nn.Module]
@@ -38,12 +40,14 @@ class ExpertCopies:
     @classmethod
     def of(cls, model: nn.Module) -> ExpertCopies:
         """Return those of a model that was made readable."""
+        homes: dict[str, Mixture] = {}
         lists: dict[str, tuple[str, ...]] = {}
         stacked: dict[str, tuple[int, bool]] = {}
         mixtures = read_as_one(model)
         for path, mixture in mixtures.items():
             home = _path_of_experts(model, path, mixture)
-            if isinstance(mixture.experts, nn.ModuleList):
+            homes[home] = mixture
+            if not mixture.stacked:
                 first, *others = (f"{home}.{i}" for i in range(mixture.count))
                 lists[first] = tuple(others)
                 continue
@@ -55,12 +59,13 @@ class ExpertCopies:
             **dict(model.named_parameters(remove_duplicate=False)),
             **dict(model.named_buffers(remove_duplicate=False)),
         }
-        return cls(tuple(mixtures), lists, stacked, modules, tensors)
+        return cls(tuple(mixtures), homes, lists, stacked, modules, tensors)
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Return the mixtures, and the experts that the first ones stand for."""
-        return (*self.mixtures, *(path for others in self.lists.values() for path in others))
+        """Return the mixtures and their experts, of which only the first of a list runs."""
+        alike = (path for others in self.lists.values() for path in others)
+        return (*self.mixtures, *self.homes, *alike)
 
     def stacks(self, ops: tuple[Op, ...]) -> tuple[Layouts, dict[str, tuple[str, int]]]:
         """Return ({key of a Linear: layout of a block}, {key: (parameter, number of blocks)})."""
@@ -74,6 +79,21 @@ class ExpertCopies:
                 layouts[op.parameter] = tuple(self.tensors[name].shape[1:]), turned
                 found[op.parameter] = name, count
         return layouts, found
+
+    def unused(self, edit: Edit) -> str:
+        """Return why an edit would have no effect on experts; empty for others."""
+        for call in edit.calls:
+            path, steps = call.place
+            for home, mixture in self.homes.items():
+                if path == home or path.startswith(f"{home}."):
+                    inner = path[len(home) + 1 :]
+                    if not mixture.stacked:
+                        inner = inner.partition(".")[2]
+                    elif not inner and steps:
+                        inner = steps[0][1].rpartition(".")[2]
+                    if inner not in mixture.ran:
+                        return NOT_CALLED.format(path, home.rpartition(".")[0] or "the model")
+        return ""
 
     def repeated(self, edit: Edit) -> Edit:
         """Return an edit with the calls and weights of all experts."""

@@ -9,6 +9,7 @@ numbers: its output must be that of the k experts with the largest logits, for s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -26,6 +27,7 @@ from .mixture_rules import OTHER
 TOKENS = 48  # of the input on which a module is compared
 FEW = 1000  # biases
 UNLIKELY = 1e-7
+GATE = "_apply_gate"  # a method of experts in stacked parameters
 CLOSE = 2e-3  # relative to the mixture; single precision reaches 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
 CORRECTED = (
@@ -49,7 +51,8 @@ class Mixture:
 
     ``expert(i, x)``: the output of an expert; ``shared``: modules whose sum is added, times the
     sigmoid of ``gate(x)``, one number per token, if there is a gate. Other fields as in
-    :class:`kcalc.layers.Route`; ``texts``: notes. ``experts``: the module with all experts.
+    :class:`kcalc.layers.Route`; ``texts``: notes. ``experts``: the module with all experts;
+    ``ran``: the modules and methods of an expert that ran when the mixture did.
     """
 
     experts: Any
@@ -63,6 +66,12 @@ class Mixture:
     normalise: bool = True
     scale: float = 1.0
     texts: tuple[str, ...] = ()
+    ran: frozenset[str] = frozenset()
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the weights of experts are blocks of single parameters."""
+        return not isinstance(self.experts, nn.ModuleList)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The router's logits."""
@@ -121,7 +130,8 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
     x = _example(width, router.weight)
     if not fused and not _of_one_law(experts, x):
         return UNLIKE if _selects(module, width, router.weight) else ""
-    out = _output(module, x)
+    with _watched(experts) as ran:
+        out = _output(module, x)
     if out is None or out.shape != x.shape:
         return ""
     certain = fused or _selects(module, width, router.weight)
@@ -144,9 +154,10 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
         added = added if gate is None else torch.sigmoid(gate(x)) * added
         match = _matched(out - added, logits, every, _hint(module, router))
         if match is not None:
-            if told := _with_mean(experts, router):
-                return told
-            return Mixture(experts, router, one, count, shared, gate, *match, tuple(texts))
+            if reason := _with_mean(experts, router):
+                return reason
+            told = (*match, tuple(texts), frozenset(ran))
+            return Mixture(experts, router, one, count, shared, gate, *told)
     return OTHER if certain else ""
 
 
@@ -201,10 +212,38 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
     def expert(i: int, x: Any) -> Any:
         inner = times(names[0], i, x)
-        inner = experts._apply_gate(inner) if gated else experts.act_fn(inner)
+        inner = getattr(experts, GATE)(inner) if gated else experts.act_fn(inner)
         return times(names[1], i, inner)
 
     return expert
+
+
+@contextmanager
+def _watched(experts: Any) -> Iterator[set[str]]:
+    """Collect the modules and methods of experts that run; one name for all in a list."""
+    ran: set[str] = set()
+    listed = isinstance(experts, nn.ModuleList)
+    handles: list[Any] = []
+    for name, part in experts.named_modules():
+        inner = name.partition(".")[2] if listed else name
+        if name or not listed:
+            handles.append(part.register_forward_hook(lambda *_, n=inner: ran.add(n)))
+    method, own = getattr(experts, GATE, None), vars(experts).get(GATE)
+    if method is not None:
+
+        def gate(*args: Any, **kwargs: Any) -> Any:
+            ran.add(GATE)
+            return method(*args, **kwargs)
+
+        object.__setattr__(experts, GATE, gate)
+    try:
+        yield ran
+    finally:
+        vars(experts).pop(GATE, None)
+        if own is not None:
+            object.__setattr__(experts, GATE, own)
+        for handle in handles:
+            handle.remove()
 
 
 def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
@@ -303,12 +342,16 @@ def _selects(module: nn.Module, width: int, weight: Any) -> bool:
 
 
 def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
+    first: Any = mixture.experts if mixture.stacked else lambda x: mixture.expert(0, x)
+    if mixture.stacked:  # its code runs in the module that it belongs to
+        mixture.experts.forward = _marked(lambda x: mixture.expert(0, x), None)
+
     def forward(x: Any, *_: Any, **__: Any) -> Any:
         logits = mixture.logits(x)
         options = (mixture.k, mixture.score, mixture.normalise, mixture.scale)
         texts = "\n".join(mixture.texts)
         route = _operators()[0]
-        out = route(logits, mixture.expert(0, x), *options, texts)
+        out = route(logits, first(x), *options, texts)
         if mixture.shared:
             added = mixture.shared[0](x)
             for child in mixture.shared[1:]:
@@ -318,17 +361,26 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
             out = out + added
         return (out, logits) if pair else out
 
-    forward.mixture = mixture  # pyright: ignore[reportFunctionMemberAccess]
+    return _marked(forward, mixture)
+
+
+def _marked(forward: Any, mixture: Mixture | None) -> Any:
+    forward.read_for = mixture
     return forward
 
 
 def read_as_one(model: nn.Module) -> dict[str, Mixture]:
     """Return {path of a module: its mixture} of a model that was made readable."""
     found = {
-        path: getattr(vars(module).get("forward"), "mixture", None)
+        path: getattr(vars(module).get("forward"), "read_for", None)
         for path, module in model.named_modules()
     }
     return {path: mixture for path, mixture in found.items() if mixture is not None}
+
+
+def replaced_to_read(module: nn.Module) -> bool:
+    """Whether kcalc replaced the ``forward`` of a module in its copy, to read it."""
+    return hasattr(vars(module).get("forward"), "read_for")
 
 
 def _unread(reason: str, pair: bool) -> Callable[..., Any]:
@@ -336,7 +388,7 @@ def _unread(reason: str, pair: bool) -> Callable[..., Any]:
         out = _operators()[1](x, reason)
         return (out, out) if pair else out
 
-    return forward
+    return _marked(forward, None)
 
 
 @lru_cache(maxsize=1)

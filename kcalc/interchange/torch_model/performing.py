@@ -25,6 +25,7 @@ from .edited import (
     subclass_for,
 )
 from .examples import first_line
+from .mixture_modules import replaced_to_read
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are for another model: {}; read and shape the model again"
@@ -210,7 +211,7 @@ def plan_of(
             f"the module {path!r} is scripted, and has no code that could be edited; edit the "
             f"model before it is scripted"
         )
-    if "forward" in vars(module):
+    if "forward" in vars(module) and not replaced_to_read(module):
         raise KcalcError(f"the forward of {path!r} was replaced on the module itself")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
