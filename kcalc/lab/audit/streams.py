@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .findings import Finding, criterion, named
 from .gates import SUMS_OFF
 from .operations import SOFTMAX
-from .stream_states import bits, copies
+from .stream_states import bits, copies, separate
 from .subject import Subject
 
 DIVISIONS = ("div", "true_divide", "logsumexp", "_log_softmax")
@@ -43,7 +43,8 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
 
 def stream_remarks(subject: Subject) -> list[str]:
     """Remarks on the gates of several streams, which are no faults."""
-    gates, texts = subject.stream_weights, []
+    gates, texts = subject.stream_weights, list[str]()
+    structure = subject.measured.structure
     still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
     if still:
         texts.append(
@@ -60,6 +61,11 @@ def stream_remarks(subject: Subject) -> list[str]:
             f"sums of the weights with which streams are mixed differ from 1 by up to "
             f"{gates.sums_off:.2g}: the iterations of Sinkhorn are too few for doubly stochastic "
             f"matrices"
+        )
+    if levels := separate(structure.program, structure.contractions):
+        texts.append(
+            f"{len(levels[0])} residual streams are in separate tensors, and STREAM-ALIKE examines "
+            f"only streams in one tensor: stack them with torch.stack to have them examined"
         )
     variance = _logits(subject)
     if variance > 1:
