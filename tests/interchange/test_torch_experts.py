@@ -118,11 +118,12 @@ def test_experts_in_a_list_are_shaped_in_place() -> None:
     s: Any = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
     assert set(s.left_alone) == {"3", "3.linear", "3.add"}
     assert "routers" in s.left_alone["3"] and "S_2" in s.left_alone["3"]
-    shaped = s.apply_to(own)
+    shaped: Any = s.apply_to(own)
     assert type(shaped) is nn.Sequential and isinstance(shaped[3], Mixture)
     state = shaped.state_dict()
     assert [*state] == [*before] and torch.equal(state["3.gate.weight"], before["3.gate.weight"])
     x = torch.randn(64, 32)
+    weights, chosen = shaped[3].gate(x).softmax(-1).topk(2)
     weights, chosen = shaped[3].gate(x).softmax(-1).topk(2)
     weights = weights / weights.sum(-1, keepdim=True)
 
