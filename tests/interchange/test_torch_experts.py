@@ -15,6 +15,12 @@ import kcalc as kc  # noqa: E402
 L = kc.layers
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights that those of :func:`model` do not repeat, whatever ran before."""
+    torch.manual_seed(5)
+
+
 class Perceptron(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
