@@ -281,8 +281,10 @@ def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
 
 def refuse_shared(notes: Iterable[Assumption]) -> None:
     """Over tokens, reject sums whose addends share weights, according to the notes."""
-    if any(note.kind == "exact" for note in notes):
-        raise KcalcError(
-            "branches share weights or activations are fused, which is not supported for "
-            "gradients over tokens"
-        )
+    for note in notes:
+        if note.kind == "exact":
+            raise KcalcError(
+                f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
+                "gradients over tokens; the layers of kc.ntk(net, tokens=...) at c = 1 are the "
+                "exact squared gradients of weights; without attention leave out tokens="
+            )

@@ -25,5 +25,10 @@ class Route(Primitive):
     scale: Any
     varies: ClassVar[bool] = True
 
+    @property
+    def selects(self) -> bool:
+        """Whether it leaves out some experts."""
+        return self.k < self.experts
+
     def as_layer(self) -> Layer:
         return LAYERS["Route"](self.k, self.score, self.normalise, self.scale)

@@ -131,7 +131,9 @@ class WeightEdit:
     ``kind``: "drawn" (as weights of a layer with ``sigma``), "normal" (with standard deviation
     ``sigma``), "filled" (with the number ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
     layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all).
-    ``added``: whether the parameter is new. ``padding``: rows that stay 0.
+    ``added``: whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number
+    of blocks of the parameter along axis 0, for example one for each expert (0 if it is not
+    divided). ``layout`` and ``rows`` then describe a block, and each block is drawn separately.
     """
 
     parameter: str
@@ -143,6 +145,12 @@ class WeightEdit:
     standardised: bool = False
     padding: bool = False
     added: bool = False
+    copies: int = 0
+
+    @property
+    def block(self) -> WeightEdit:
+        """Return the edit of one block."""
+        return replace(self, shape=self.shape[1:], copies=0) if self.copies else self
 
 
 @dataclass(frozen=True)
@@ -471,6 +479,7 @@ def _weight(data: Any, where: str) -> WeightEdit:
         None if layout is None else _layout(layout, where),
         _numbers(data.get("rows", ()), where),
         *(_flag(data, name, where) for name in ("standardised", "padding", "added")),
+        copies=_whole({"copies": 0} | data, "copies", where),
     )
 
 

@@ -28,12 +28,14 @@ class Stored:
 
     ``layouts``: {parameter of a Linear: (shape, whether it is stored as (inputs, outputs))};
     ``shapes``: {parameter or buffer: shape}; ``addable``: tests whether a bias can be added to a
-    layer.
+    layer; ``stacks``: {key of a Linear that stands for several: (parameter, number of blocks along
+    its first axis, one for each of them)}.
     """
 
     layouts: Mapping[str, tuple[tuple[int, ...], bool]]
     shapes: Mapping[str, tuple[int, ...]]
     addable: Callable[[str], bool] = field(default=lambda name: False)
+    stacks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class WeightEdits:
@@ -102,12 +104,26 @@ class WeightEdits:
                     "scaled for only one of them"
                 )
         what, layout = f"times {factor:.6g}", self._layout(op)
-        edit = WeightEdit(op.parameter, "scaled", factor, layout.stored, layout)
-        yield self._edit(node, "weight", what, edit)
+        yield self._edit(node, "weight", what, self._matrix(op, "scaled", factor, layout))
         if op.bias is not None and op.bias_parameter in self.stored.shapes:
-            name = str(op.bias_parameter)
-            bias = WeightEdit(name, "scaled", factor, self.stored.shapes[name], rows=layout.rows)
-            yield self._edit(node, "bias", what, bias)
+            yield self._edit(node, "bias", what, self._vector(op, "scaled", factor))
+
+    def _matrix(
+        self, op: Linear, kind: str, sigma: float, layout: Layout, standardised: bool = False
+    ) -> WeightEdit:
+        """Return the edit of a layer's weights."""
+        name, copies = self.stored.stacks.get(op.parameter, (op.parameter, 0))
+        shape = (copies, *layout.stored) if copies else layout.stored
+        return WeightEdit(
+            name, kind, sigma, shape, layout, standardised=standardised, copies=copies
+        )
+
+    def _vector(self, op: Linear, kind: str, sigma: float) -> WeightEdit:
+        """Return the edit of a layer's bias."""
+        name = str(op.bias_parameter)
+        rows = () if op.rows is None else tuple(int(row) for row in op.rows)
+        _, copies = self.stored.stacks.get(op.parameter, ("", 0))
+        return WeightEdit(name, kind, sigma, self.stored.shapes[name], rows=rows, copies=copies)
 
     def _layout(self, op: Linear) -> Layout:
         shape, flipped = self.stored.layouts[op.parameter]
@@ -120,9 +136,7 @@ class WeightEdits:
         if op.parameter not in self.stored.layouts:
             raise Unplaced(COMPUTED)
         layout, sigma = self._layout(op), float(layer.sigma_w)
-        drawn = WeightEdit(
-            op.parameter, "drawn", sigma, layout.stored, layout, standardised=layer.standardised
-        )
+        drawn = self._matrix(op, "drawn", sigma, layout, layer.standardised)
         words = [f"sigma_w {sigma:.6g}"]
         if layer.standardised:
             words.append("standardised when they are drawn, not at every step")
@@ -158,9 +172,7 @@ class WeightEdits:
             if op.bias is not None and not np.any(op.bias):
                 return  # the model's numbers are already 0
             raise Unplaced(COMPUTED)
-        rows = () if op.rows is None else tuple(int(row) for row in op.rows)
-        edit = WeightEdit(str(name), kind, sigma, self.stored.shapes[str(name)], rows=rows)
-        yield self._edit(node, "bias", what, edit)
+        yield self._edit(node, "bias", what, self._vector(op, kind, sigma))
 
     def _bias_of_mixing(self, node: Node, op: Linear) -> Iterator[Edit]:
         if op.bias is not None:

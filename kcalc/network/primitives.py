@@ -37,6 +37,11 @@ class Primitive:
     origin: Any = field(compare=False, repr=False)
     varies: ClassVar[bool] = False  # whether q varies between draws at any width
 
+    @property
+    def selects(self) -> bool:
+        """Whether a small change of its inputs may exchange parts of its output."""
+        return False
+
     def as_layer(self) -> Layer | None:
         """Return the layer of a guest that consists of this primitive, or None if there is none."""
         return None

@@ -88,9 +88,17 @@ class Stream:
         return float(self.values[last].q1) / self.start.q
 
     def slope(self) -> float:
-        """Slope R'(1) of the stream."""
+        """Slope R'(1) of the stream, infinite if nearly equal tokens may get different experts."""
+        if self.selecting is not None:
+            return math.inf
         found = token_map(self.network, self.start.tokens).derivative(1)(1.0, self.start.q)
         return float(np.asarray(found))
+
+    @cached_property
+    def selecting(self) -> Node | None:
+        """A node that selects some of several experts; None if there is none."""
+        found = (node for node, op, _ in self.network.operations if op is not None and op.selects)
+        return next(found, None)
 
     @cached_property
     def _modes(self) -> tuple[float, float]:

@@ -64,6 +64,12 @@ class Request:
                 )
 
 
+SELECTS = (
+    "node {!r} selects experts, and nearly equal tokens may get different ones, so the slope of "
+    "the token map at equal tokens is infinite; give gradient_difference in place of token_slope"
+)
+
+
 class TransformerSystem(ABC):
     """Constants of a transformer as functions of unknowns, the logarithms of positive numbers."""
 
@@ -164,6 +170,9 @@ class Ratios(TransformerSystem):
             if len(own) < len(self.groups) and not any(name in targets for name in names):
                 targets |= default
                 own += default
+        selecting = self.at([0.0] * len(self.groups)).selecting if SLOPE in targets else None
+        if selecting is not None:
+            raise KcalcError(SELECTS.format(selecting))
         most = len(self.groups) + 1
         if len(targets) > most or (VARIANCE in targets and len(own) >= most):
             raise KcalcError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,12 @@ from torch import nn  # noqa: E402
 import kcalc as kc  # noqa: E402
 
 L = kc.layers
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights that those of :func:`model` do not repeat, whatever ran before."""
+    torch.manual_seed(5)
 
 
 class Perceptron(nn.Module):
@@ -106,13 +113,82 @@ def test_mixtures_without_a_rule(mixture: Any, words: str) -> None:
         kc.c_map(network)
 
 
-def test_shaping_leaves_mixtures_alone() -> None:
-    parts = [nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), Mixture(), nn.Linear(32, 3)]
-    own = nn.Sequential(*parts).eval()
-    shaped = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
-    assert {"3", "3.experts.0.tanh"} <= set(shaped.left_alone)
-    assert "only one expert of a mixture is read" in shaped.left_alone["3"]
-    shaped.apply_to(own)(torch.randn(8, 32))
+def shaped_act(k: Any, act: Any, x: Any) -> Any:
+    """An activation with the constants of a shaping."""
+    return k.gamma * (act(k.alpha * x + k.beta) + k.delta)
+
+
+def test_experts_in_a_list_are_shaped_in_place(tmp_path: Path) -> None:
+    own = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), Mixture(shared=1)).eval()
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    s: Any = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
+    assert set(s.left_alone) == {"3", "3.linear", "3.add"}
+    assert "routers" in s.left_alone["3"] and "S_2" in s.left_alone["3"]
+    shaped: Any = s.apply_to(own)
+    assert type(shaped) is nn.Sequential and isinstance(shaped[3], Mixture)
+    state = shaped.state_dict()
+    assert [*state] == [*before] and torch.equal(state["3.gate.weight"], before["3.gate.weight"])
+    x = torch.randn(64, 32)
+    weights, chosen = shaped[3].gate(x).softmax(-1).topk(2)
+    weights = weights / weights.sum(-1, keepdim=True)
+
+    def explicit(name: str, x: Any) -> Any:
+        up, down = state[f"3.{name}.up.weight"], state[f"3.{name}.down.weight"]
+        node = "3.experts.0.tanh" if name.startswith("experts") else f"3.{name}.tanh"
+        return shaped_act(s.constants[node], torch.tanh, x @ up.T) @ down.T
+
+    every = torch.stack([explicit(f"experts.{i}", x) for i in range(4)])
+    out = sum(weights[:, j, None] * every[chosen[:, j], torch.arange(64)] for j in range(2))
+    torch.testing.assert_close(shaped[3](x), out + explicit("shared", x), rtol=1e-4, atol=1e-4)
+    ups = [state[f"3.experts.{i}.up.weight"] for i in range(4)]
+    assert all((a - b).abs().max() > 0.1 for i, a in enumerate(ups) for b in ups[:i])
+    for up in ups:  # orthogonal columns, sigma_w = 1
+        torch.testing.assert_close(up.T @ up, 1.5 * torch.eye(32), rtol=1e-4, atol=1e-4)
+    s.edits.save(tmp_path / "edits.json")
+    again = kc.apply_edits(own, kc.load_edits(tmp_path / "edits.json"), weights="keep")
+    assert not torch.equal(again.state_dict()["3.experts.2.up.weight"], ups[2])
+    torch.testing.assert_close(loaded(again, state)(x), shaped(x))
+
+
+def loaded(model: Any, state: Any) -> Any:
+    model.load_state_dict(state)
+    return model
+
+
+class Unlike(nn.Module):
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.up, self.down, self.slope = nn.Linear(32, 24), nn.Linear(24, 32), slope
+
+    def forward(self, x: Any) -> Any:
+        return self.down(nn.functional.leaky_relu(self.up(x), self.slope))
+
+
+class Batched(Mixture):
+    """The experts' weights are stacked and their code is not called."""
+
+    def forward(self, x: Any) -> Any:
+        weights, chosen = self.gate(x).softmax(-1).topk(self.k)
+        table = torch.zeros(len(x), 4).scatter(-1, chosen, weights / weights.sum(-1, keepdim=True))
+        parts: Any = [*self.experts]
+        ups, downs = (torch.stack([getattr(p, n).weight for p in parts]) for n in ("up", "down"))
+        more = [torch.stack([getattr(p, n).bias for p in parts]) for n in ("up", "down")]
+        inner = torch.tanh(torch.einsum("ehc,tc->teh", ups, x) + more[0])
+        return torch.einsum(
+            "te,tec->tc", table, torch.einsum("ech,teh->tec", downs, inner) + more[1]
+        )
+
+
+def test_experts_without_an_effect_are_left_alone() -> None:
+    mixture = Mixture()
+    mixture.experts = nn.ModuleList([Unlike(slope) for slope in (0.1, 0.2, 0.1, 0.1)])
+    network = kc.read(model(mixture), (8, 32)).network
+    (node,) = network.nodes_of(L.Opaque)
+    assert "different widths or layers" in network.layer(node).reason
+    own = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), Batched()).eval()
+    s = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
+    assert "would have no effect" in s.left_alone["3.experts.0.tanh"]
+    assert not any(call.place[0].startswith("3") for edit in s.edits for call in edit.calls)
 
 
 SIZES = {
@@ -172,3 +248,75 @@ def test_deepseek_after_training_or_with_groups(options: dict[str, Any], words: 
     network = kc.read(own, torch.randint(0, 64, (2, 6))).network
     reasons = [network.layer(node).reason for node in network.nodes_of(L.Opaque)]
     assert any(words in reason for reason in reasons)
+
+
+def explicit_mixture(mixture: Any, parts: Any, x: Any) -> tuple[Any, Any]:
+    """(output, every expert's output) of stacked experts, from their parameters alone."""
+    experts = mixture.experts
+    with torch.no_grad():
+        _, weights, chosen = getattr(mixture, "router" if parts["turned"] else "gate")(x)
+        up, down = experts.gate_up_proj, experts.down_proj
+        up, down = (w.transpose(1, 2) if parts["turned"] else w for w in (up, down))
+        every = [parts["gated"](x @ up[i].T) @ down[i].T for i in range(len(up))]
+        index = torch.arange(len(x))
+        chosen_outputs = [torch.stack(every)[chosen[:, j], index] for j in range(chosen.shape[1])]
+        out = sum(w[:, None] * y for w, y in zip(weights.T, chosen_outputs, strict=True))
+    return out, torch.stack(every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe", "GptOss"])
+def test_stacked_experts_are_shaped_in_place(name: str) -> None:
+    own = built(name, FAMILIES[name][0])
+    ids = torch.randint(0, 64, (2, 6))
+    s: Any = kc.shape(kc.read(own, ids), zeta=1.5 if name == "GptOss" else 2.5)
+    shaped = s.apply_to(own, weights="gaussian_delta")
+    assert isinstance(shaped, type(own)) and [*shaped.state_dict()] == [*own.state_dict()]
+    mixture, before = shaped.model.layers[0].mlp, own.model.layers[0].mlp
+    path, turned = "model.layers.0.mlp.experts", name == "GptOss"
+    if turned:
+        k, h = (s.constants[f"{path}.{end}"] for end in ("mul_2", "add"))
+        glu = lambda g: g.clamp(max=7) * torch.sigmoid(1.702 * g.clamp(max=7))  # noqa: E731
+        one = lambda u: u.clamp(-7, 7) + 1  # noqa: E731
+        gated = lambda z: shaped_act(k, glu, z[:, ::2]) * shaped_act(h, one, z[:, 1::2])  # noqa: E731
+    else:
+        k, silu = s.constants[f"{path}.act_fn.silu"], nn.functional.silu
+        gated = lambda z: shaped_act(k, silu, z.chunk(2, -1)[0]) * z.chunk(2, -1)[1]  # noqa: E731
+    x = torch.randn(512, 64, generator=torch.Generator().manual_seed(2))
+    x = x / x.square().mean(-1, keepdim=True).sqrt()
+    out, _ = explicit_mixture(mixture, {"turned": turned, "gated": gated}, x)
+    with torch.no_grad():
+        if name == "Qwen2Moe":  # a shared expert times the sigmoid of a gate
+            p = mixture.shared_expert
+            k = s.constants["model.layers.0.mlp.shared_expert.act_fn.silu"]
+            inner = shaped_act(k, nn.functional.silu, x @ p.gate_proj.weight.T)
+            shared = (inner * (x @ p.up_proj.weight.T)) @ p.down_proj.weight.T
+            out = out + torch.sigmoid(mixture.shared_expert_gate(x)) * shared
+        found = mixture(x[None])
+        for experts_implementation in ("eager", "grouped_mm", "batched_mm"):
+            shaped.set_experts_implementation(experts_implementation)
+            found = mixture(x[None])
+            found = (found[0] if isinstance(found, tuple) else found)[0]
+            torch.testing.assert_close(found, out, rtol=2e-3, atol=2e-3)
+        assert (before(x[None])[0] - found).abs().max() > 0.1
+    # the router is the user's, the experts are drawn apart
+    router = "router" if turned else "gate"
+    assert torch.equal(getattr(mixture, router).weight, getattr(before, router).weight)
+    rows = mixture.experts.gate_up_proj
+    assert (rows[0] - rows[1]).abs().max() > 0.1
+    # Monte Carlo: q of an expert is 1, over experts and draws
+    generator, means = torch.Generator().manual_seed(3), []
+    for _ in range(0 if turned else 30):  # the last layer of GPT-OSS is not in a region
+        drawn = s.apply_to(own, weights="gaussian_delta", generator=generator)
+        part = {"turned": turned, "gated": gated}
+        _, every = explicit_mixture(drawn.model.layers[0].mlp, part, x[:64])
+        means += every.square().mean((1, 2)).tolist()
+    mean = torch.tensor(means)
+    if means:
+        z = (mean.mean() - 1) / (mean.std() / len(mean) ** 0.5)
+        assert abs(z) < 4
+    # training
+    shaped.train()
+    loss = shaped(input_ids=ids, labels=ids).loss
+    loss.backward()
+    assert mixture.experts.gate_up_proj.grad.abs().max() > 0

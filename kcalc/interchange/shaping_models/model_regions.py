@@ -42,9 +42,9 @@ TAKES = "selections of tokens are not edited"
 NOISE = "it uses random numbers of the model, for example to draw from a distribution"
 MIXES = "weights over tokens are not edited"
 NOTHING = "it has no activations"
-MIXTURE = (
-    "only one expert of a mixture is read; shape an expert by itself, kc.read(model.expert, x), "
-    "and give all experts its constants"
+ROUTER = (
+    "routers and the selection of experts do not change; the experts do. A mixture has S_2 times "
+    "the q of an expert, kc.moe_statistics(...).second"
 )
 GATES = "gates"  # the option of a method that says how to treat gates
 # layers at which a region ends if an assumption fails
@@ -372,19 +372,17 @@ def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -
 
 
 def _in_mixtures(reading: Reading) -> dict[Node, str]:
-    """Return {node: reason} for the nodes of routers and experts.
-
-    The reading contains only one expert, so an edit would not reach the others.
-    """
+    """Return {node: reason} for routers and for what a mixture computes from selected experts."""
     ops = () if reading.trace is None else reading.trace.ops
     places = {op.name: op.source.partition(" (")[0] for op in ops}
-    mixtures = [places[op.name] for op in ops if isinstance(op, Routed)]
-    inside = (
-        name
-        for name, place in places.items()
-        if any(place == path or place.startswith(f"{path}.") for path in mixtures)
-    )
-    return {name: MIXTURE for name in inside if name in reading.unmerged}
+    routed = [op for op in ops if isinstance(op, Routed)]
+    within = {places[op.name] for op in routed}
+    found = {op.reads[0] for op in routed}
+    for op in ops:
+        later = places[op.name] in within and not found.isdisjoint(op.reads)
+        if isinstance(op, Routed) or later:
+            found.add(op.name)
+    return {name: ROUTER for name in found if name in reading.unmerged}
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:

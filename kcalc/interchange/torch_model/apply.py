@@ -12,9 +12,11 @@ from ...foundation.errors import KcalcError
 from ..edit_target import Target
 from ..editing_plan import Planner, Unplaced
 from ..edits import Edit, Edits
+from ..trace import Op
 from ..weight_edits import Stored, WeightEdits
 from .captured import TorchProgram
 from .copies import duplicate
+from .expert_copies import ExpertCopies
 from .not_run import not_run
 from .performing import can_add_bias, perform, require_module
 from .placing import Placing, flow_of
@@ -43,7 +45,8 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     assert program.captured.calls is not None
     placing = Placing(program.captured.calls)
     placed = placing.placed({f"{k[0]}\n{k[1]}": calls for k, (_, calls) in planned.items()})
-    weights = WeightEdits(target, _stored(details, program))
+    copies = ExpertCopies.of(model_of(target.reading))
+    weights = WeightEdits(target, _stored(details, program, target.reading.trace.ops, copies))
     found: dict[str, list[Edit]] = {}
     for (node, kind), (edit, _) in planned.items():
         calls = placed.get(f"{node}\n{kind}")
@@ -53,8 +56,11 @@ def torch_edits(target: Target, constants: Any) -> Edits:
         found.setdefault(edit.node, []).append(edit)
     left |= {str(node): why for node, why in (planner.left | weights.left).items()}
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
-    items = tuple(edit for node in target.model for edit in found.get(str(node), ()))
-    left |= not_run(program.captured.calls, _used(program), items)
+    ordered = [edit for node in target.model for edit in found.get(str(node), ())]
+    unused = {edit.node: why for edit in ordered if (why := copies.unused(edit))}
+    left |= unused
+    items = tuple(copies.repeated(edit) for edit in ordered if edit.node not in unused)
+    left |= not_run(program.captured.calls, _used(program), items, copies.known)
     return Edits("torch", type(model_of(target.reading)).__name__, items, left)
 
 
@@ -63,13 +69,19 @@ def _used(program: TorchProgram) -> list[str]:
     return [name for node, (_, name) in program.captured.held.items() if name and node.users]
 
 
-def _stored(details: Any, program: TorchProgram) -> Stored:
+def _stored(
+    details: Any, program: TorchProgram, ops: tuple[Op, ...], copies: ExpertCopies
+) -> Stored:
     shapes = {name: tuple(t.shape) for t, name in program.captured.held.values() if name}
     calls = program.captured.calls
     assert calls is not None
     modules = {call.levels[0].path: call.levels[0].module for call in calls.modules}
+    layouts, stacks = copies.stacks(ops)
     return Stored(
-        details.stored, shapes, lambda name: name in modules and can_add_bias(modules[name])
+        details.stored | layouts,
+        shapes,
+        lambda name: name in modules and can_add_bias(modules[name]),
+        stacks,
     )
 
 
@@ -110,6 +122,9 @@ def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     weights with another layer.
     """
     details = reading.trace.model
-    weights = WeightEdits(Target(reading, (), {}), _stored(details, details.program))
-    items = tuple(edit for node, f in factors.items() for edit in weights.scaled(node, f))
-    return Edits("torch", type(model_of(reading)).__name__, items)
+    model = model_of(reading)
+    copies = ExpertCopies.of(model)
+    stored = _stored(details, details.program, reading.trace.ops, copies)
+    weights = WeightEdits(Target(reading, (), {}), stored)
+    found = (edit for node, f in factors.items() for edit in weights.scaled(node, f))
+    return Edits("torch", type(model).__name__, tuple(map(copies.repeated, found)))

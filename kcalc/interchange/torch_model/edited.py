@@ -123,7 +123,7 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """The edits of a module as a whole, or of calls in its ``forward``.
+    """The edits of a module: of its result as a whole, or of calls in one of its methods.
 
     ``dropped``: parameters and buffers that the module no longer needs.
     """
@@ -443,11 +443,30 @@ def _is_of(plan: FunctionPlan, function: Any) -> bool:
     return found is not None and digest(found[0]) == plan.digest
 
 
-def checked_forward(cls: Any, plan: FunctionPlan) -> Any:
-    """Return ``forward`` of a class. Raises: KcalcError if it does not match the plan."""
-    if not _is_of(plan, cls.forward):
+def checked_entry(cls: Any, plan: FunctionPlan) -> Any:
+    """Return the method of a class that a plan describes, in most cases ``forward``.
+
+    Raises: KcalcError if no method matches the plan.
+    """
+    found = cls.forward if _is_of(plan, cls.forward) else None
+    found = found or method_of(cls, lambda function: _is_of(plan, function))
+    if found is None:
         raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
-    return cls.forward
+    return found
+
+
+def method_of(cls: Any, chosen: Callable[[Any], bool]) -> Any:
+    """Return the method of a class whose plain function is chosen; None if there is none."""
+    methods = (value for kind in cls.__mro__ for value in vars(kind).values())
+    plain = (value for value in methods if inspect.isfunction(value))
+    return next((value for value in plain if chosen(innermost(value))), None)
+
+
+def _name_in(cls: Any, method: Any) -> str:
+    """Return the name of a method of a class."""
+    if cls.forward is method:
+        return "forward"
+    return next(name for kind in cls.__mro__ for name, v in vars(kind).items() if v is method)
 
 
 def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
@@ -520,9 +539,9 @@ def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
     """
     functions: Functions = ()
     if plan.function is not None:
-        forward = checked_forward(cls, plan.function)
+        entry = checked_entry(cls, plan.function)
         owner = cls if owner is None else owner
-        functions = tuple(functions_of(plan.function, forward, owner))
+        functions = tuple(functions_of(plan.function, entry, owner))
         _check(plan.function, iter(functions), owner)
     key = (cls, plan, functions)
     made = _KNOWN.get(key)
@@ -545,6 +564,7 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
     if hasattr(cls, "__deepcopy__"):
         space["__deepcopy__"] = _deepcopied
     made: Any = _new_class(cls, space)
+    name = "forward"
     if plan.function is not None:
         _, table = _sites(plan.function, iter(functions))
 
@@ -554,9 +574,10 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         setattr(made, ENTRY, begin)
         counted = plan.function.counted
         forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
+        name = _name_in(cls, functions[0])
     else:
         forward = _around(cls, made, plan.whole, plan.order)
-    made.forward = forward  # set afterwards, because a metaclass may wrap attributes
+    setattr(made, name, forward)  # set afterwards, because a metaclass may wrap attributes
     return made
 
 

@@ -10,6 +10,7 @@ logits, for some k.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -27,6 +28,7 @@ from .mixture_rules import OTHER
 TOKENS = 48  # number of tokens with which a module is tested
 FEW = 1000  # up to this number of biases, a t-test decides whether their mean is 0
 UNLIKELY = 1e-7
+GATE = "_apply_gate"  # a method of experts in stacked parameters
 CLOSE = 2e-3  # relative tolerance; errors in single precision are about 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
 CORRECTED = (
@@ -50,9 +52,11 @@ class Mixture:
 
     ``expert(i, x)`` returns the output of an expert. The sum of the modules ``shared`` is added,
     multiplied by the sigmoid of ``gate(x)`` (one number per token) if there is a gate. ``texts``:
-    notes. The other fields are as in :class:`kcalc.layers.Route`.
+    notes. ``experts``: the module that contains all experts. ``ran``: the modules and methods of an
+    expert that run with the mixture. The other fields are as in :class:`kcalc.layers.Route`.
     """
 
+    experts: Any
     router: Any
     expert: Callable[[int, Any], Any]
     count: int
@@ -63,6 +67,12 @@ class Mixture:
     normalise: bool = True
     scale: float = 1.0
     texts: tuple[str, ...] = ()
+    ran: frozenset[str] = frozenset()
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the weights of experts are blocks of single parameters."""
+        return not isinstance(self.experts, nn.ModuleList)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits of the router."""
@@ -118,10 +128,11 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
 def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int) -> Any:
     """Return the mixture, the reason why it is not read, or "" if it is not a mixture."""
     fused = not isinstance(experts, nn.ModuleList)
-    if not fused and len({_law(one) for one in experts}) > 1:
-        return UNLIKE if _selects(module, width, router.weight) else ""
     x = _example(width, router.weight)
-    out = _output(module, x)
+    if not fused and not _of_one_law(experts, x):
+        return UNLIKE if _selects(module, width, router.weight) else ""
+    with _watched(experts) as ran:
+        out = _output(module, x)
     if out is None or out.shape != x.shape:
         return ""
     certain = fused or _selects(module, width, router.weight)
@@ -136,7 +147,7 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
     if _groups(router) or _groups(module):
         return GROUPED
     one = _fused(experts) if fused else (lambda i, x: experts[i](x))
-    mixture = Mixture(router, one, count)
+    mixture = Mixture(experts, router, one, count)
     every = torch.stack([one(i, x) for i in range(count)])
     logits = mixture.logits(x)
     for shared, gate in _shared(module, experts, router, x):
@@ -144,9 +155,10 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
         added = added if gate is None else torch.sigmoid(gate(x)) * added
         match = _matched(out - added, logits, every, _hint(module, router))
         if match is not None:
-            if told := _with_mean(experts, router):
-                return told
-            return Mixture(router, one, count, shared, gate, *match, tuple(texts))
+            if reason := _with_mean(experts, router):
+                return reason
+            told = (*match, tuple(texts), frozenset(ran))
+            return Mixture(experts, router, one, count, shared, gate, *told)
     return OTHER if certain else ""
 
 
@@ -201,10 +213,52 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
     def expert(i: int, x: Any) -> Any:
         inner = times(names[0], i, x)
-        inner = experts._apply_gate(inner) if gated else experts.act_fn(inner)
+        inner = getattr(experts, GATE)(inner) if gated else experts.act_fn(inner)
         return times(names[1], i, inner)
 
     return expert
+
+
+@contextmanager
+def _watched(experts: Any) -> Iterator[set[str]]:
+    """Collect the modules and methods of experts that run; one name for all in a list."""
+    ran: set[str] = set()
+    listed = isinstance(experts, nn.ModuleList)
+    handles: list[Any] = []
+    for name, part in experts.named_modules():
+        inner = name.partition(".")[2] if listed else name
+        if name or not listed:
+            handles.append(part.register_forward_hook(lambda *_, n=inner: ran.add(n)))
+    method, own = getattr(experts, GATE, None), vars(experts).get(GATE)
+    if method is not None:
+
+        def gate(*args: Any, **kwargs: Any) -> Any:
+            ran.add(GATE)
+            return method(*args, **kwargs)
+
+        object.__setattr__(experts, GATE, gate)
+    try:
+        yield ran
+    finally:
+        vars(experts).pop(GATE, None)
+        if own is not None:
+            object.__setattr__(experts, GATE, own)
+        for handle in handles:
+            handle.remove()
+
+
+def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
+    """Whether all experts compute the same function of the same numbers."""
+    first, *others = experts
+    if len({_law(one) for one in experts}) > 1:
+        return False
+    numbers = {**dict(first.named_parameters()), **dict(first.named_buffers())}
+    try:
+        expected = first(x)
+        found = (torch.func.functional_call(one, numbers, (x,)) for one in others)
+        return all(torch.allclose(expected, out, rtol=CLOSE, atol=0) for out in found)
+    except Exception:  # code of the user's own, which the comparison of outputs judges
+        return True
 
 
 def _law(expert: nn.Module) -> tuple[Any, ...]:
@@ -289,12 +343,16 @@ def _selects(module: nn.Module, width: int, weight: Any) -> bool:
 
 
 def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
+    first: Any = mixture.experts if mixture.stacked else lambda x: mixture.expert(0, x)
+    if mixture.stacked:  # its code runs in the module that it belongs to
+        mixture.experts.forward = _marked(lambda x: mixture.expert(0, x), None)
+
     def forward(x: Any, *_: Any, **__: Any) -> Any:
         logits = mixture.logits(x)
         options = (mixture.k, mixture.score, mixture.normalise, mixture.scale)
         texts = "\n".join(mixture.texts)
         route = _operators()[0]
-        out = route(logits, mixture.expert(0, x), *options, texts)
+        out = route(logits, first(x), *options, texts)
         if mixture.shared:
             added = mixture.shared[0](x)
             for child in mixture.shared[1:]:
@@ -304,7 +362,26 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
             out = out + added
         return (out, logits) if pair else out
 
+    return _marked(forward, mixture)
+
+
+def _marked(forward: Any, mixture: Mixture | None) -> Any:
+    forward.read_for = mixture
     return forward
+
+
+def read_as_one(model: nn.Module) -> dict[str, Mixture]:
+    """Return {path of a module: its mixture} of a model that was made readable."""
+    found = {
+        path: getattr(vars(module).get("forward"), "read_for", None)
+        for path, module in model.named_modules()
+    }
+    return {path: mixture for path, mixture in found.items() if mixture is not None}
+
+
+def replaced_to_read(module: nn.Module) -> bool:
+    """Whether kcalc replaced the ``forward`` of a module in its copy, to read it."""
+    return hasattr(vars(module).get("forward"), "read_for")
 
 
 def _unread(reason: str, pair: bool) -> Callable[..., Any]:
@@ -312,7 +389,7 @@ def _unread(reason: str, pair: bool) -> Callable[..., Any]:
         out = _operators()[1](x, reason)
         return (out, out) if pair else out
 
-    return forward
+    return _marked(forward, None)
 
 
 @lru_cache(maxsize=1)

@@ -60,20 +60,29 @@ FUNCTIONS = {
 DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # False in plain Python
 
 
-def not_run(graph: CallGraph, used: Iterable[str], edits: Iterable[Edit]) -> dict[str, str]:
+def not_run(
+    graph: CallGraph, used: Iterable[str], edits: Iterable[Edit], known: Iterable[str] = ()
+) -> dict[str, str]:
     """Return {description of code that did not run: why it is left alone}.
 
-    ``used``: the parameters that the reading uses; ``edits``: the edits of the model.
+    ``used``: the parameters that the reading uses; ``edits``: the edits of the model; ``known``:
+    modules that were read although their code did not run (mixtures, and experts after the first).
     """
     edits = tuple(edits)
-    return _Unseen(graph, frozenset(used), edits).told() if edits else {}
+    return _Unseen(graph, frozenset(used), edits, frozenset(known)).told() if edits else {}
 
 
 class _Unseen:
     """Compares a run of a model with its modules and their code to find what did not run."""
 
-    def __init__(self, graph: CallGraph, used: frozenset[str], edits: tuple[Edit, ...]) -> None:
-        self.used = used
+    def __init__(
+        self,
+        graph: CallGraph,
+        used: frozenset[str],
+        edits: tuple[Edit, ...],
+        known: frozenset[str],
+    ) -> None:
+        self.used, self.read = used, known
         self.model = graph.modules[-1].levels[0].module
         self.paths = {id(module): path for path, module in self.model.named_modules()}
         self.ran = {call.levels[0].path for call in graph.modules}
@@ -97,6 +106,8 @@ class _Unseen:
             if code.co_filename not in OPEN and definition(code) is not None:
                 by_path.setdefault(path, {})[code] = seen
         for path, ran in by_path.items():
+            if path in self.read:
+                continue
             module = self.model.get_submodule(path)
             functions = _functions(module, {*ran}).items()
             inside = (self._in_function(f, module, ran[code]) for code, f in functions)
@@ -111,9 +122,9 @@ class _Unseen:
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the outermost modules that did not run and contain activations or norms."""
-        told: list[str] = []
+        told = [path for path in self.read if path not in self.ran]
         for path, module in self.model.named_modules():
-            if any(path.startswith(f"{outer}.") for outer in told):
+            if any(path == outer or path.startswith(f"{outer}.") for outer in told):
                 continue
             if self._idle(path, module) and any(map(self._counts, module.modules())):
                 told.append(path)

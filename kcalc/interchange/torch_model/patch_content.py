@@ -163,6 +163,7 @@ def _entry(part: str, changes: Changes, paths: list[str]) -> str:
 
 def _weight(edit: WeightEdit) -> str:
     more: dict[str, Any] = {}
+    copies, edit = edit.copies, edit.block
     how = {"filled": "_fill", "normal": "_normal", "scaled": "_multiply", "drawn": "_draw"}
     name, layout = how[edit.kind], edit.layout
     if layout is None:
@@ -181,6 +182,7 @@ def _weight(edit: WeightEdit) -> str:
             stored |= {"transposed": True} if layout.turned else {}
             name = "_draw_rows" if stored else "_draw"
         more |= stored
+    name = f"_each({name})" if copies else name
     return f'    ("{edit.parameter}", {name}, {edit.sigma!r}, {more!r}),\n'
 
 

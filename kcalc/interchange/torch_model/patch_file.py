@@ -288,6 +288,16 @@ def _multiply_layer(
     _store(tensor, shape, lambda old: old * number, **stored)
 
 
+def _each(change: Any) -> Any:
+    """Change every block of a parameter along its first axis, such as those of experts."""
+
+    def changed(tensor: Any, *args: Any, **more: Any) -> None:
+        for block in tensor:
+            change(block, *args, **more)
+
+    return changed
+
+
 def _store(
     tensor: Any, shape: Any, new: Any, flipped: bool = False, rows: Any = None, height: int = 0
 ) -> None:

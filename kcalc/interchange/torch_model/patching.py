@@ -28,7 +28,7 @@ from torch import nn
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.process_state import cached_property
 from ..edits import Edits
-from .edited import Change, FunctionPlan, ModulePlan, checked_forward, resolved
+from .edited import Change, FunctionPlan, ModulePlan, checked_entry, resolved
 from .examples import is_library
 from .patch_content import RESERVED, Changes, Data, dictionary, literal, new_file
 from .performing import plans_of
@@ -139,7 +139,7 @@ class _Patch:
     # -- functions ---------------------------------------------------------------------------------
 
     def _root(self, module: nn.Module, plan: FunctionPlan) -> _Function:
-        function = checked_forward(type(module), plan)
+        function = checked_entry(type(module), plan)
         found = self._function(function, plan, module)
         found.root = True
         return found

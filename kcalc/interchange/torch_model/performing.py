@@ -25,6 +25,7 @@ from .edited import (
     subclass_for,
 )
 from .examples import first_line
+from .mixture_modules import replaced_to_read
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are for another model: {}; read and shape the model again"
@@ -208,7 +209,7 @@ def plan_of(
             f"the module {path!r} is scripted, so its code cannot be edited; edit the model before "
             f"you script it"
         )
-    if "forward" in vars(module):
+    if "forward" in vars(module) and not replaced_to_read(module):
         raise KcalcError(f"the module {path!r} has a forward that was set on the instance")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
@@ -432,6 +433,10 @@ def _check_values(name: str, tensor: Any) -> None:
 
 def _check_layout(weight: WeightEdit) -> None:
     """Raise KcalcError if a layout does not fit the shape of the parameter."""
+    if weight.copies:
+        if weight.copies != (*weight.shape, 0)[0]:
+            raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has a different layout"))
+        weight = weight.block
     layout, count = weight.layout, prod(weight.shape)
     wide = prod(weight.shape) if layout is None else prod(layout.wide)
     good = True
@@ -461,6 +466,10 @@ def can_add_bias(module: nn.Module) -> bool:
 
 def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
     """Change the values of a parameter."""
+    if weight.copies:
+        for block in tensor:
+            _set(block, weight.block, law, generator)
+        return
     if weight.layout is not None:
         _set_layer(tensor, weight, weight.layout, law, generator)
         return

@@ -19,7 +19,8 @@ from ..editing_plan import Calls, Flow, Made, Unplaced, WholeModule
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, LoggedCall, ModuleLevel
 from .captured import TorchProgram
-from .edited import edited_class, names_digest
+from .edited import edited_class, method_of, names_digest
+from .mixture_modules import replaced_to_read
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
@@ -502,11 +503,13 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
     kind = type(module)
     if edited_class(module) is not None:
         raise Unplaced(EDITED.format(level.path))
-    if "forward" in vars(module):
-        raise Unplaced(REPLACED.format(kind.__name__))
-    function: Any = kind.forward
-    forward = function
     codes = [code for code, _ in frames]
+    function: Any = kind.forward
+    if replaced_to_read(module):
+        function = method_of(kind, lambda f: f.__code__ is codes[0])
+    if function is None or ("forward" in vars(module) and function is kind.forward):
+        raise Unplaced(REPLACED.format(kind.__name__))
+    forward = function
     at = _index(codes, innermost(function))
     if at is None:
         raise Unplaced(OTHER.format(kind.__name__))

@@ -95,3 +95,29 @@ def test_remarks_on_gates() -> None:
     assert any("sums of the weights" in r for r in static.remarks) and not static.findings
     assert any("equal at initialisation" in r for r in audited(Static(3.0), (6, 32)).remarks)
     assert not audited(Several("HC"), VECTORS).remarks
+
+
+class Lists(nn.Module):
+    """Streams in a list of tensors, mixed in loops."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        parts = (nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.branches = nn.ModuleList(nn.Sequential(*parts) for _ in range(depth))
+        self.mix = nn.ParameterList(torch.rand(3, 3) for _ in range(depth))
+        self.write = nn.ParameterList(torch.rand(3) for _ in range(depth))
+
+    def forward(self, x: Any) -> Any:
+        streams = [x, 2 * x, 3 * x]
+        for branch, mix, write in zip(self.branches, self.mix, self.write, strict=True):
+            y = branch(sum(streams))
+            made = [sum(row[j] * streams[j] for j in range(3)) for row in mix]
+            streams = [write[i] * y + made[i] for i in range(3)]
+        return sum(streams)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_streams_in_separate_tensors_are_named(depth: int) -> None:
+    remarks = audited(Lists(depth), (6, 16)).remarks
+    told = [remark for remark in remarks if "3 residual streams are in separate tensors" in remark]
+    assert len(told) == (depth > 1) and all("torch.stack" in remark for remark in told)
