@@ -123,7 +123,7 @@ def test_experts_in_a_list_are_shaped_in_place(tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in own.state_dict().items()}
     s: Any = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
     assert set(s.left_alone) == {"3", "3.linear", "3.add"}
-    assert "routers" in s.left_alone["3"] and "S_2" in s.left_alone["3"]
+    assert "router" in s.left_alone["3"] and "S_2" in s.left_alone["3"]
     shaped: Any = s.apply_to(own)
     assert type(shaped) is nn.Sequential and isinstance(shaped[3], Mixture)
     state = shaped.state_dict()
