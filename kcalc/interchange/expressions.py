@@ -1,6 +1,7 @@
-"""SymPy expressions as JSON trees.
+"""Convert SymPy expressions to JSON trees and back.
 
-Only a small whitelist is allowed, written and read node by node, never evaluated as text.
+Only a small whitelist of functions is allowed. Trees are read node by node and never evaluated as
+text.
 
 A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is": flags}``,
 ``{"constant": "pi" | "E"}`` or ``{"op": name, "args": [trees]}``; a Piecewise contains rows
@@ -28,7 +29,7 @@ MAX_NODES = 5_000
 MAX_INTEGER = 10**40
 MAX_POWER = 64
 MAX_COMPARED = 20
-MAX_BITS = 4096  # of numerators and denominators
+MAX_BITS = 4096  # maximum size of numerators and denominators
 
 OPERATIONS: dict[str, Any] = {
     name: getattr(sp, name)
@@ -47,9 +48,9 @@ _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
 
 
 def to_tree(expr: Any) -> Any:
-    """Return a Python or SymPy number or expression as a JSON tree.
+    """Convert a Python or SymPy number or an expression to a JSON tree.
 
-    Raises: KcalcError for functions outside the whitelist.
+    Raises: KcalcError if a function is not in the whitelist.
     """
     if isinstance(expr, bool):
         raise KcalcError(f"{expr!r} is not a number")
@@ -59,7 +60,7 @@ def to_tree(expr: Any) -> Any:
 
 
 class _Trees(Fold[Any]):
-    """Writes expressions as trees, part by part."""
+    """Converts expressions to trees part by part."""
 
     def number(self, expr: Any) -> Any:
         if isinstance(expr, sp.Integer):
@@ -116,7 +117,7 @@ def _unwritten(expr: Any) -> KcalcError:
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
-    """Write a long float as its precision in digits and enough digits to restore every bit."""
+    """Convert a long float to its precision in digits and enough digits to restore every bit."""
     digits = libmp.prec_to_dps(number._prec)
     exact = next(
         (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),
@@ -126,14 +127,14 @@ def _float_tree(number: sp.Float) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads trees with a budget of nodes and depth for the whole document."""
+    """Reads trees, with a limit on the nodes and the depth of the whole document."""
 
     def __init__(self, budget: int = 200_000) -> None:
         self.budget = budget
         self.degrees = Degrees()
 
     def number(self, tree: Any, where: str) -> Any:
-        """Read a number of a layer: a plain int or float, or a SymPy expression."""
+        """Read a number of a layer, which is an int, a float or a SymPy expression."""
         if isinstance(tree, bool) or tree is None:
             raise KcalcError(f"{where}: expected a number, got {tree!r}")
         if isinstance(tree, int | float):
@@ -143,8 +144,7 @@ class TreeReader:
     def expression(self, tree: Any, where: str) -> sp.Expr:
         """Read a SymPy expression.
 
-        Raises: KcalcError for anything outside the whitelist, and for expressions that are too
-        large.
+        Raises: KcalcError if it contains anything outside the whitelist, or is too large.
         """
         self.left = MAX_NODES
         expr = self._read(tree, where, 0)
@@ -191,13 +191,13 @@ class TreeReader:
                 or not rows
                 or not all(isinstance(row, dict) for row in rows)
             ):
-                raise KcalcError(f"{where}: a Piecewise needs rows of value and condition")
+                raise KcalcError(f"{where}: a Piecewise needs rows with a value and a condition")
             values = [self._read(row.get("value"), where, depth + 1) for row in rows]
             tests = [self._relation(row.get("if"), where, depth) for row in rows]
             try:
                 return sp.Piecewise(*zip(values, tests, strict=True))
             except (TypeError, ValueError, ArithmeticError):
-                raise KcalcError(f"{where}: the rows of a Piecewise do not fit together") from None
+                raise KcalcError(f"{where}: SymPy rejects the rows of a Piecewise") from None
         if (
             not isinstance(name, str)
             or name not in OPERATIONS
@@ -215,7 +215,9 @@ class TreeReader:
         try:
             expr = OPERATIONS[name](*args)
         except (TypeError, ValueError, ArithmeticError):
-            raise KcalcError(f"{where}: {name} does not take these {len(args)} arguments") from None
+            raise KcalcError(
+                f"{where}: {name} does not accept {len(args)} such arguments"
+            ) from None
         try:
             check_degree(expr, self.degrees)
         except KcalcError as error:
@@ -232,18 +234,18 @@ class TreeReader:
             or not isinstance(tree.get("rel"), str)
             or tree["rel"] not in RELATIONS
         ):
-            raise KcalcError(f"{where}: a condition is {{'rel': '<', 'args': [tree, tree]}}")
+            raise KcalcError(f"{where}: a condition must be {{'rel': '<', 'args': [tree, tree]}}")
         sides = [self._read(arg, where, depth + 1) for arg in args]
         try:
             return RELATIONS[tree["rel"]](*sides)
         except (TypeError, ValueError, ArithmeticError):
-            raise KcalcError(f"{where}: the sides of a condition are not real numbers") from None
+            raise KcalcError(f"{where}: the sides of a condition must be real numbers") from None
 
 
 def _bounded(expr: Any, where: str) -> Any:
     """Return the expression; raise an error if it is a number that is too large or not finite.
 
-    The check comes before the expression is used.
+    Raises: KcalcError if the check fails.
     """
     parts = (expr, *expr.args)
     if any(p.is_Rational and (abs(p.p) | p.q).bit_length() > MAX_BITS for p in parts):
@@ -254,7 +256,7 @@ def _bounded(expr: Any, where: str) -> Any:
             or bool(expr.is_Rational)
             or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
         )
-    # N gives nan, which cannot be compared with numbers
+    # N may return nan, which cannot be compared with numbers
     except (TypeError, ValueError, ArithmeticError):
         good = False
     if not good:
@@ -276,13 +278,13 @@ def _rational(pair: Any, where: str) -> sp.Expr:
         or len(pair) != 2
         or not all(isinstance(v, str | int) and len(str(v)) <= 200 for v in pair)
     ):
-        raise KcalcError(f"{where}: a rational is [numerator, denominator]")
+        raise KcalcError(f"{where}: a rational must be [numerator, denominator]")
     try:
         top, bottom = (int(v) for v in pair)
     except ValueError:
-        raise KcalcError(f"{where}: a rational is [numerator, denominator], got {pair}") from None
+        raise KcalcError(f"{where}: expected [numerator, denominator], got {pair}") from None
     if bottom == 0:
-        raise KcalcError(f"{where}: the denominator of a rational is 0")
+        raise KcalcError(f"{where}: the denominator of a rational must not be 0")
     return sp.Rational(top, bottom)
 
 
@@ -295,7 +297,9 @@ def _long_float(tree: dict[str, Any], where: str) -> sp.Expr:
         and 1 <= digits <= 1000
     )
     if not good or not set(text) <= set("0123456789+-.eE"):  # type: ignore[arg-type]
-        raise KcalcError(f"{where}: a long float is {{'float': text, 'digits': n}} with n <= 1000")
+        raise KcalcError(
+            f"{where}: a long float must be {{'float': text, 'digits': n}} with n <= 1000"
+        )
     try:
         return sp.Float(text, digits)
     except ValueError:
@@ -306,44 +310,46 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
     name = tree["symbol"]
     if not isinstance(name, str) or not 0 < len(name) <= 40 or not name.replace("_", "").isalnum():
         raise KcalcError(
-            f"{where}: a symbol is a short word of letters, digits and _, got {str(name)[:40]!r}"
+            f"{where}: a symbol must be a short word of letters, digits and _, got "
+            f"{str(name)[:40]!r}"
         )
     if "is" not in tree:
         return X if name == X.name else sp.Symbol(name, real=True)
     flags = tree["is"]
     if not isinstance(flags, list) or not all(isinstance(f, str) and f in FLAGS for f in flags):
         raise KcalcError(
-            f"{where}: a symbol is a list of {', '.join(FLAGS)}, got {str(flags)[:60]}"
+            f"{where}: the flags of a symbol must be a list from {', '.join(FLAGS)}, got "
+            f"{str(flags)[:60]}"
         )
     try:
         return sp.Symbol(name, **dict.fromkeys(flags, True))
     except ValueError:
         raise KcalcError(
-            f"{where}: the symbol {name!r} cannot be all of {', '.join(flags)}"
+            f"{where}: the symbol {name!r} cannot be {' and '.join(flags)} at the same time"
         ) from None
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
-    """Return the assumptions with which a symbol was declared."""
+    """Return the flags with which a symbol was declared."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
 
 
 def _check_many(kind: Any, args: list[sp.Expr], where: str) -> None:
-    """Reject a Max or Min of many arguments, because SymPy compares all pairs of them."""
+    """Reject a Max or Min of many arguments, because SymPy compares all pairs."""
     if sum(len(arg.args) if isinstance(arg, kind) else 1 for arg in args) > MAX_COMPARED:
         raise KcalcError(f"{where}: {kind.__name__} takes at most {MAX_COMPARED} arguments")
 
 
 def _check_power(args: list[sp.Expr], where: str) -> None:
-    """Reject powers whose evaluation would grow without bound."""
+    """Reject powers that would be too large to evaluate."""
     if len(args) != 2:
-        raise KcalcError(f"{where}: Pow takes a base and an exponent")
+        raise KcalcError(f"{where}: Pow needs a base and an exponent")
     base, exponent = args
     if exponent.is_number and (not exponent.is_real or abs(exponent) > MAX_POWER):
         raise KcalcError(
-            f"{where}: the exponent {str(exponent)[:40]} is out of bounds (at most {MAX_POWER} in "
-            f"size)"
+            f"{where}: the exponent {str(exponent)[:40]} is too large (at most {MAX_POWER} in "
+            f"absolute value)"
         )
     if base.is_number and base == 0 and exponent.is_number and exponent.is_negative:
         raise KcalcError(f"{where}: a negative power of 0")

@@ -361,7 +361,7 @@ class Softmax(NotRead):
 
 
 class Masked(NotRead):
-    """Its input after the entries selected by ``mask`` were set to ``value``."""
+    """An operation that sets the entries selected by ``mask`` to ``value``."""
 
     mask: Array
     value: float

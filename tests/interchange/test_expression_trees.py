@@ -23,12 +23,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "words": ({"rational": ["a", "b"]}, "numerator, denominator"),
     "root": (ROOT, "not finite|too large"),
     "no pair": ({"op": "Pow", "args": [2]}, "base and an exponent"),
-    "flags": ({"symbol": "a", "is": ["complex"]}, "a symbol is a list of"),
-    "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be all of"),
+    "flags": ({"symbol": "a", "is": ["complex"]}, "the flags of a symbol must be a list"),
+    "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be positive and negative"),
     "arguments": ({"op": "sin", "args": [1, 2]}, "does not take"),
     "relation": (
         {"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]},
-        "a condition is",
+        "a condition must be",
     ),
 }
 

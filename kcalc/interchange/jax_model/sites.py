@@ -181,7 +181,7 @@ def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> 
 
 
 def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
-    """Return {place: action}.
+    """Return {place: action} for edited calls.
 
     Raises: KcalcError if iterations of a loop need different actions.
     """

@@ -67,7 +67,7 @@ def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Modu
 def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
     """Copy a model, or nested containers with a model, so that it runs its own layers.
 
-    ``memo``: {id of an object: copy} as in ``copy.deepcopy``, which new copies are added to.
+    ``memo``: {id of an object: copy}, as in ``copy.deepcopy``; new copies are added to it.
 
     Raises: KcalcError if ``copy.deepcopy`` fails, or returns parameters of the original.
     """

@@ -241,7 +241,7 @@ class Walker:
         return value
 
     def _unsized(self, call: Call, reason: str) -> Any:
-        """Report a call as not read, as an operation if its size is known."""
+        """Report a call as not read; without a known size, return a Ragged value."""
         value = call.node.meta.get("val")
         if value is not None and sized(value) and described(value)[1] is not None:
             return call.unread(call.spoken, reason)
