@@ -56,7 +56,7 @@ def scalar(x: float) -> Any:
         (lambda x: x[:2], r"shape \(2,\) for an input of shape \(5,\)"),
         (lambda x: x + 1j, "complex numbers"),
         (lambda x: x > 0, "Booleans"),
-        (lambda x: x.astype(np.float32), "float32 for float64"),
+        (lambda x: x.astype(np.float32), "float32 for a float64 input"),
         (lambda x: x.astype("M8[s]"), "datetime64"),
         (lambda x: np.array([object()] * x.size), "objects that are not real numbers"),
         (np.add, "takes 2 arguments"),
@@ -180,7 +180,7 @@ def test_plots_that_have_nothing_to_draw() -> None:
     for call, says in (
         (lambda: moment_trace({"": kc.moments(vanilla(2, n))}), "symbols"),
         (lambda: fluctuation_trace({"": found}, value="q"), "value must be one of .*'q'"),
-        (lambda: fluctuation_trace({"": found}, value="c_variance"), "give c="),
+        (lambda: fluctuation_trace({"": found}, value="c_variance"), "pass c="),
         (lambda: weight_scalings({}), "no weights"),
         (lambda: weight_scalings({"": one}), "no weights"),
         (lambda: ratio_histogram({}), "positive finite"),
@@ -220,7 +220,7 @@ def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
     with refused("low < high.*2.0.*1.0"):
         q.fixed_points(2.0, 1.0)
-    with refused("Q.*between.*2.*1"):
+    with refused("0 < low < high, got low=2 and high=1"):
         q_maps(q, low=2.0, high=1.0)
     grid = np.linspace(-1.0, 1.0, 41)
 

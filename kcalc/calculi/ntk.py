@@ -926,9 +926,25 @@ class TangentKernel(KernelFunction):
     def by_layer(
         self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> dict[Node, float] | dict[Node, Array]:
-        """{node with parameters: its part of the kernel} for one output.
+        """Return {node with parameters: its part of the kernel} for a network with one output.
 
         Many parts are computed in one pass.
+
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        dict[Node, float] | dict[Node, Array]
+            The parts, which sum to the kernel.
 
         """
         q1, q2 = q_pair(q1, q2, q)

@@ -141,7 +141,7 @@ def test_bad_input_is_named() -> None:
         kernel({"constants": {"nonlinear_1": {"sigma": 1.0}}}, rows)
     with pytest.raises(kc.KcalcError):
         kernel({}, jnp.zeros((3, 4)))
-    with refused("5.*features.*Y.*4"):
+    with refused("X and Y .* features, got 5 and 4"):
         kernel({}, rows, jnp.ones((2, 4)))
     with refused("uniform"):
         kernel({}, rows, uniform=True)

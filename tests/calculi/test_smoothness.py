@@ -301,7 +301,7 @@ def test_several_inputs_and_outputs() -> None:
     assert s.parameter_lipschitz == pytest.approx(math.hypot(2 * 5, 3)) and "alone" not in s.layers
     # D F = (2 a^T, -b^T) on every output: attained
     assert s.regularity == pytest.approx(4 * 25 + 9)
-    with refused("no X is given"):
+    with refused("X is missing for the input 'b'"):
         smoothness(net, X={"a": data["a"]}, radius=1.0, output="sum")
 
 

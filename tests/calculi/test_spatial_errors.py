@@ -115,11 +115,11 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "channels of the layer": (
         lambda: chain(L.Input(3), Affine()).matrix(X),
-        "X has 2 channels, the input 'input' expects 3",
+        "X has 2 channels, but the input 'input' expects 3",
     ),
     "no channel": (
         lambda: exact(NET).matrix(X[..., :0]),
-        "X has 0 channels, the input 'input' expects at least 1",
+        "X has 0 channels, but the input 'input' expects at least 1",
     ),
     "overflow": (
         lambda: chain(Affine(), *(Affine(sigma_w=1e100) for _ in range(3))).matrix(X),

@@ -346,7 +346,7 @@ def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
     )
     report = Report((undecided, allowed), "quick", 0, 1.0)
     assert report.contradictions == (undecided,)
-    assert "2 claims are undecided that were decided before" in report.summary
+    assert "2 claims are undecided but were decided before" in report.summary
     assert "CONTRADICTION X-1: expected holds, found undecided (blurred)" in report.summary
 
 
@@ -398,7 +398,7 @@ def test_journals_are_not_believed(tmp_path: Path) -> None:
     ]
     for change in wrong:
         journal.write_text("\n".join([head, json.dumps(good | change), line, ""]))
-        with pytest.raises(kc.KcalcError, match="line 2: not a finding"):
+        with pytest.raises(kc.KcalcError, match="line 2 is not a finding"):
             claims.verify(QUICK[:1], processes=1, journal=journal)
     journal.write_text(json.dumps(json.loads(head) | {"version": "\x1b[2J\n\u202e"}) + "\n")
     with pytest.raises(kc.KcalcError) as told:

@@ -16,7 +16,7 @@ from kcalc.gaussian.expectations.quadrature import mesh
 
 
 def test_an_undeclared_kink_is_found_out():
-    with refused("not smooth near"):
+    with refused("not smooth at"):
         mesh(Activation("hidden corner", sp.Abs(X - sp.Rational(1, 3))), 16.0)
 
 

@@ -76,7 +76,7 @@ def test_what_cannot_be_loaded(plain, tmp_path):
     with pytest.raises(kc.KcalcError, match="state_dict"):
         kc.load_edited(Plain, tmp_path / "nested.pt", edits)
     for path in (tmp_path / "missing.pt", tmp_path / "edits.json"):
-        with pytest.raises(kc.KcalcError, match="cannot be read"):
+        with pytest.raises(kc.KcalcError, match="cannot read the weights"):
             kc.load_edited(Plain, path, edits)
     with pytest.raises(kc.KcalcError, match="model"):
         kc.load_edited(3, weights, edits)

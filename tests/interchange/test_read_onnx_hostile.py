@@ -68,11 +68,11 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "missing": (
         lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]),
-        "'q', which nothing",
+        "'q', which no node",
     ),
     "doubled": (
         lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
-        "'y' is given to two",
+        "two arrays have the name 'y'",
     ),
     "two initializers": (
         lambda: changed(
@@ -115,7 +115,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "short tensor": (
         lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"),
-        "declares 4000000 bytes and contains 4",
+        "declares 4000000 bytes but contains 4",
     ),
     "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "no tensor can have"),
     "type": (lambda: with_tensor(dims=[2], data_type=22), "4 bits"),
@@ -203,7 +203,7 @@ def test_external_data_outside_of_the_folder_is_never_opened(
 def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(relu().SerializeToString())
-    with refused("exceeds the limit"):
+    with refused("more than the limit"):
         trace_onnx(file, limits=Limits(file_bytes=10))
     with refused("more than 1 nodes"):
         trace_onnx(

@@ -301,7 +301,7 @@ def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> N
     text = outcome(lambda: kc.shape(net))
     assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith(
         "; put an Affine between it and 'f', or pass assume_independent=True to continue as if it "
-        "were, a heuristic"
+        "were (a heuristic)"
     )
     steps = [
         (n, layer, tuple("v" if p == "f" else p for p in parents))
@@ -337,7 +337,7 @@ def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
     assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
     shared = check(networks()["shared"], None, "dks")
     assert "factors of one Gaussian" in shared and shared.endswith(
-        "or pass assume_independent=True and zeta=3 to continue as if it were, a heuristic"
+        "or pass assume_independent=True and zeta=3 to continue as if it were (a heuristic)"
     )
     w = sp.Symbol("w", positive=True)
     assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))

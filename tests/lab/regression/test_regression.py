@@ -224,7 +224,7 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
         ({"y": np.ones((30, 2, 2))}, "one row for each"),
         ({"y": np.full(30, np.nan)}, r"y must be finite.*nan"),
         ({"y": ["a"] * 30}, "real numbers"),
-        ({"ridge": -1.0}, "ridge is added to the diagonal"),
+        ({"ridge": -1.0}, "ridge must be >= 0, because it is added to the diagonal"),
         ({"ridge": np.nan}, "ridge must be finite"),
         ({"ridge": [1, 2]}, "one number"),
         ({"kernel": 3}, "expected a kernel"),

@@ -55,7 +55,7 @@ def test_best_rates_at_the_end_of_the_grid() -> None:
         "width 256 with rules: the lowest loss is at the smallest rate, 0.1",
         "width 256 without rules: the lowest loss is at the largest rate, 0.8",
     ]
-    assert "smaller ones" in str(found) and "at_edge" in repr(found)
+    assert "try smaller rates" in str(found) and "at_edge" in repr(found)
     assert not check([BASE, BASE], [BASE, BASE]).at_edge
 
 
