@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import sympy as sp
 
 import kcalc as kc
@@ -88,15 +87,6 @@ def everything() -> Content:
     return content_of(shaping, "0")
 
 
-def thinned() -> list[Any]:
-    """The transformed activations, inside which are the others: every sixth always runs."""
-    shown = [s for s in everything().activations if s.activation.transformation is not None]
-    return [
-        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
-        for i, s in enumerate(shown)
-    ]
-
-
 def in_double(function: Any) -> Any:
     """A function of JAX arrays as one of NumPy arrays, in double precision."""
     import jax
@@ -141,63 +131,6 @@ def size(phi: Any, values: np.ndarray) -> np.ndarray:
         return least
     scale, shift = float(phi.transformation.output_scale), float(phi.transformation.output_shift)
     return np.maximum(least, abs(scale) * (np.abs(values / scale - shift) + abs(shift)))
-
-
-def argument_rounding(phi: Any, at: np.ndarray) -> np.ndarray:
-    """What rounding the inner argument twice to float32 does to phi.
-
-    Nobody computing in float32 can do better.
-    """
-    t, base = phi.transformation, phi.base
-    a, b, scale = (
-        (1.0, 0.0, 1.0)
-        if t is None
-        else (float(t.input_scale), float(t.input_shift), float(t.output_scale))
-    )
-    inside = a * at + b
-    with np.errstate(all="ignore"):
-        steps = [np.abs(base(inside * (1 + s)) - base(inside)) for s in (2.4e-7, -2.4e-7)]
-    return abs(scale) * np.maximum(*steps)
-
-
-def check_values(phi: Any, function: Any) -> None:
-    """1e-14 in float64, 1e-6 in float32 (apart from the rounding of the argument), and no nan for
-    |x| = 1e4.
-    """
-    at = points(phi)
-    wanted, found = np.asarray(phi(at)), np.asarray(function(at))
-    assert found.dtype == np.float64 and found.shape == at.shape
-    assert np.all(np.abs(found - wanted) <= 1e-14 * size(phi, wanted))
-    single = at.astype(np.float32)
-    wanted, found = np.asarray(phi(single.astype(float))), np.asarray(function(single))
-    assert found.dtype == np.float32
-    assert np.all(
-        np.abs(found - wanted)
-        <= 1e-6 * size(phi, wanted) + argument_rounding(phi, single.astype(float))
-    )
-    far = np.array([-1e4, -1e3, 1e3, 1e4])
-    wanted, found = np.asarray(phi(far)), np.asarray(function(far))
-    assert (
-        np.array_equal(np.isfinite(wanted), np.isfinite(found))
-        and not np.isnan(function(far.astype(np.float32))).any()
-    )
-    assert np.allclose(found, wanted, rtol=1e-10, atol=1e-10)
-
-
-def check_gradients(phi: Any, gradient: Any) -> None:
-    """The derivative between kinks, one side's at kinks, finite where it is finite."""
-    at = points(phi)
-    wanted = phi.numeric(1)(at)
-    assert np.all(np.abs(gradient(at) - wanted) <= 1e-11 * np.maximum(1, np.abs(wanted)))
-    far = np.array([-1e4, -1e3, 1e3, 1e4])
-    finite = np.isfinite(phi.numeric(1)(far))
-    assert np.isfinite(gradient(far)[finite]).all()
-    if phi.kink_points:
-        kinks = np.resize(np.array(phi.kink_points), 4)
-        sides = np.array([phi.numeric(1)(kinks - 1e-9), phi.numeric(1)(kinks + 1e-9)])
-        assert np.all(
-            np.abs(gradient(kinks) - sides).min(axis=0) <= 1e-6 * (1 + np.abs(sides).max(axis=0))
-        )
 
 
 def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS) -> None:

@@ -115,17 +115,6 @@ def wave(frequency: float, phase: float) -> Given:
     )
 
 
-def product(f: Pieces, g: Pieces) -> Pieces:
-    """f g, between the kinks of both."""
-    kinks = tuple(sorted({*f.kink_points, *g.kink_points}))
-    parts, rates = [], []
-    for inside in (kinks[0] - 1, *((a + b) / 2 for a, b in pairwise(kinks)), kinks[-1] + 1):
-        i, j = (sum(inside > k for k in one.kink_points) for one in (f, g))
-        parts.append(tuple(np.polynomial.polynomial.polymul(f.parts[i], g.parts[j])))
-        rates.append(f._rates()[i] + g._rates()[j])
-    return Pieces("product", kinks, tuple(parts), tuple(rates))
-
-
 def density(z: Any) -> Any:
     return (-z * z / 2).exp() / (2 * arb.pi()).sqrt()
 

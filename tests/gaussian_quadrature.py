@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import flint
@@ -86,39 +85,6 @@ def plane(f: Callable[[Any], Any], c: Any, q1: Any, q2: Any) -> tuple[Any, Any, 
             inner = [inner[0] + value, inner[1] + value * first, inner[2] + value * second]
         totals = [total + outer * part for total, part in zip(totals, inner, strict=True)]
     return tuple(totals)  # type: ignore[return-value]
-
-
-def angular(k: int, a: Any, b: Any, c: Any) -> Any:
-    """E[f(x) f(c x + s y)] for f = a x^k on the left, b x^k on the right.
-
-    (x, y) in polar coordinates, E r^(2k) = 2^k k!.
-    """
-    theta = mpmath.acos(c)
-    a, b = mp(sp.Rational(a)), mp(sp.Rational(b))
-
-    def f(x: Any) -> Any:
-        return (b if x > 0 else a) * x**k
-
-    cuts = sorted(
-        {
-            mpmath.mpf(-1) * mpmath.pi / 2,
-            mpmath.pi / 2,
-            3 * mpmath.pi / 2,
-            theta - mpmath.pi / 2,
-            theta + mpmath.pi / 2,
-        }
-    )
-    cuts = [cut for cut in cuts if -mpmath.pi / 2 <= cut <= 3 * mpmath.pi / 2]
-    whole = mpmath.fsum(
-        mpmath.quad(
-            lambda t: f(mpmath.cos(t)) * f(mpmath.cos(t - theta)),
-            [low, high],
-            method="gauss-legendre",
-        )
-        for low, high in pairwise(cuts)
-        if high - low > mpmath.mpf(10) ** (3 - mpmath.mp.dps)
-    )
-    return whole * 2**k * mpmath.factorial(k) / (2 * mpmath.pi)
 
 
 def exactly(expr: Any) -> Any:

@@ -315,7 +315,6 @@ WRITING = {
     "savetxt",
     "savez_compressed",
 }
-MODES = ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
 
 
 def test_nothing_else_in_the_library_opens_a_file_to_write() -> None:

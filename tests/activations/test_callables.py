@@ -83,14 +83,6 @@ def test_callables_have_the_maps_of_the_expressions(function, name, kinks):
     np.testing.assert_allclose(got[2], truth[2], rtol=1e-9, atol=1e-11)
 
 
-def test_the_global_precision_of_jax_is_left_alone():
-    before = jax.config.jax_enable_x64
-    phi = activation(jnp.tanh)
-    value = phi(0.3)
-    assert isinstance(value, float) and value == pytest.approx(math.tanh(0.3), rel=1e-15)
-    assert jax.config.jax_enable_x64 is before
-
-
 @pytest.mark.parametrize("function", [np.tanh, jnp.tanh])
 def test_derivatives_are_those_of_the_function(function):
     phi = activation(function)
@@ -231,10 +223,6 @@ def test_bad_kinks(kinks):
         activation(np.abs, kinks=kinks)
 
 
-def test_kinks_are_sorted_and_each_once():
-    assert activation(np.abs, kinks=[2, 0.0, -1, 0, sp.Integer(2)]).kink_points == (-1.0, 0.0, 2.0)
-
-
 # --- the object -----------------------------------------------------------------------------------
 
 
@@ -310,19 +298,6 @@ def test_made_of_callables():
             np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-11)
     step = activation(lambda x: np.where(x > 1, 2.0, -1.0), kinks=[1])
     assert step.jumps(0) == ((1, 3.0),) and step.transformed(-1).jump_sizes(0) == (-3.0,)
-
-
-def test_networks_of_callables():
-    mine, known = (
-        kc.architectures.vanilla(5, activation=phi) for phi in (activation(np.tanh), "tanh")
-    )
-    c = np.linspace(-1, 1, 5)
-    np.testing.assert_allclose(kc.c_map(mine)(c), kc.c_map(known)(c), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(kc.q_map(mine)([0.5, 2.0]), kc.q_map(known)([0.5, 2.0]), rtol=1e-13)
-    assert (
-        r"\mathcal{C}_{\mathrm{tanh}}" in kc.c_map(mine).expr.latex()
-        and kc.c_map(mine).closed_form is None
-    )
 
 
 def test_files_hold_no_callables(tmp_path):

@@ -83,26 +83,3 @@ def test_scaled_members_of_the_catalogue_keep_closed_forms(expr: sp.Expr, other:
         assert (phi.q_map(q1), phi.mean(q1)) == pytest.approx(
             (sizes[0], w @ f(u)), rel=1e-12, abs=1e-13
         )
-
-
-@pytest.mark.parametrize(
-    "expr",
-    [
-        sp.sin(30 * X + 1),
-        2 * sp.sin(3 * X) + 2 * sp.cos(2 * X),
-        X * sp.sin(X),
-        sp.sin(X**2),
-        sp.exp(X**2 / 9) * sp.cos(X),
-        sp.tanh(3 * X),
-    ],
-)
-def test_other_functions_are_not_taken_for_scaled_ones(expr: sp.Expr):
-    phi = activation(expr)
-    assert phi.transformation is None and phi.base == phi
-
-
-def test_scaled_functions_are_shaped_as_they_are():
-    """What the constants of a transformation are relative to: sin(3 x), not sin x."""
-    phi = activation(sp.sin(3 * X))
-    moved = phi.transformed(input_scale=0.5, output_scale=2)
-    assert moved.base is phi and float(moved.transformation.input_scale) == 0.5

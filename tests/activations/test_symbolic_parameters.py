@@ -16,7 +16,6 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
-from kcalc.activations.base import Activation, X
 
 A = kc.architectures
 a = sp.Symbol("a", real=True)
@@ -32,16 +31,6 @@ def trelu_by_hand(c: Any, slope: Any, depth: int) -> Any:
         for _ in range(depth):
             value += k * (mpmath.sqrt(1 - value**2) - value * mpmath.acos(value))
         return value
-
-
-def erf_by_hand(c: Any, scale: Any, depth: int) -> Any:
-    """C of ``depth`` layers erf(scale x), q = 1 at the input, at 50 digits."""
-    value, q = mpmath.mpf(c), mpmath.mpf(1)
-    for _ in range(depth):
-        s = 2 * mpmath.mpf(scale) ** 2 * q
-        value = mpmath.asin(s * value / (1 + s)) / mpmath.asin(s / (1 + s))
-        q = 2 / mpmath.pi * mpmath.asin(s / (1 + s))
-    return value
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -64,22 +53,6 @@ def test_tailored_relu_at_a_symbolic_slope(depth: int, slope: str) -> None:
     assert float(rate.subs({a: sp.Rational(slope), c: sp.Rational(1, 5)})) == pytest.approx(
         float(wanted), rel=1e-12
     )
-
-
-@pytest.mark.parametrize("scale", ["0.5", "1.7"])
-def test_slope_and_curvature_of_a_network_in_the_scale_of_its_activation(scale: str) -> None:
-    C = kc.c_map(A.vanilla(2, kc.activation("erf").transformed(input_scale=alpha)))
-    point = {alpha: sp.Rational(scale)}
-    with mpmath.workdps(50):
-        value = erf_by_hand("0.3", scale, 2)
-        ends = [mpmath.diff(lambda t: erf_by_hand(t, scale, 2), 1, n) for n in (1, 2)]
-    assert float(C.closed_form.subs(point).subs(c, sp.Rational(3, 10))) == pytest.approx(
-        float(value), rel=1e-14
-    )
-    for order, wanted in enumerate(ends, 1):
-        closed = C.derivative(order).closed_form.subs(c, 1)
-        assert closed.free_symbols == {alpha}
-        assert float(closed.subs(point)) == pytest.approx(float(wanted), rel=1e-12)
 
 
 def test_numbers_for_symbols() -> None:
@@ -167,14 +140,3 @@ def test_refusals() -> None:
         kc.activations.trelu(sp.Symbol("x", real=True))
     with refused("-1/alpha.*1/alpha"):
         kc.activation("hard_tanh").transformed(input_scale=alpha)
-
-
-def test_numbers_for_symbols_of_an_activation_without_other_constants() -> None:
-    a = sp.Symbol("a", positive=True)
-    wave = Activation("wave", sp.tanh(a * X) + a * X, stable=(sp.tanh(a * X) + a * X,)).subs(
-        {a: 2, X: 5}
-    )
-    assert (wave.expr, wave.stable) == (sp.tanh(2 * X) + 2 * X, (sp.tanh(2 * X) + 2 * X,))
-    assert float(wave.q_map(0.8)) == pytest.approx(
-        float(kc.activation(sp.tanh(2 * X) + 2 * X).q_map(0.8)), rel=1e-14
-    )

@@ -55,14 +55,6 @@ def test_means_of_sums_are_those_of_quadrature() -> None:
         assert float(sp.sympify(slope).evalf()) == pytest.approx(float(phi.mean_slope(1.3)), 1e-12)
 
 
-def test_the_closed_form_is_short() -> None:
-    c = kc.symbols.c
-    closed = kc.activation(x + sp.sin(2 * x)).c_map.closed_form
-    top = c + 4 * c * sp.exp(-2) + sp.exp(-4) * sp.sinh(4 * c)
-    assert sp.simplify(closed - top / top.subs(c, 1)) == 0
-    assert sp.count_ops(closed) <= 1.2 * sp.count_ops(top / top.subs(c, 1))
-
-
 @pytest.mark.parametrize("real", [None, True])
 def test_symbols_in_ones_own_activation(real: bool | None) -> None:
     a = sp.Symbol("alpha", real=real)

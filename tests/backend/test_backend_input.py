@@ -16,7 +16,6 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import KcalcError
 from kcalc.backend import Geometric
 
 L = kc.layers
@@ -148,20 +147,6 @@ def test_what_does_not_fit_is_one_error(name: str) -> None:
         call()
 
 
-def test_number_types_and_extents_of_numpy_are_understood() -> None:
-    names = {
-        np.float64: "float64",
-        jnp.bfloat16: "bfloat16",
-        np.dtype("float32"): "float32",
-        "float16": "float16",
-    }
-    assert [kc.to_jax(NET, 4, dtype=given).dtype for given in names] == list(names.values())
-    image = kc.chain(L.Input(), L.Affine(4, kernel=3))
-    shapes: tuple[Any, ...] = (tuple(np.array([8, 6])), np.array([8, 6]), [8, 6])
-    for shape in shapes:
-        assert kc.to_jax(image, image_shape=shape).image_shapes == {"input": (8, 6)}
-
-
 def test_huge_and_tiny_vectors_are_normalised() -> None:
     expected = kc.normalise_locations(X[:, None])
     for scale in (1e200, 1e-200):
@@ -225,18 +210,3 @@ def test_coordinate_checks_that_cannot_be(changes: dict[str, Any], match: str) -
     } | changes
     with refused(match):
         kc.coordinate_check(**arguments)
-
-
-def test_unknown_names_list_a_few() -> None:
-    deep = kc.architectures.vanilla(50, "tanh")
-    for call in (lambda: kc.to_jax(NET, 4, weights="zz"), lambda: deep.layer("zz")):
-        with pytest.raises(KcalcError) as error:
-            call()
-        assert len(str(error.value)) < 200, str(error.value)
-
-
-@pytest.mark.parametrize("constant", [2**31, 10**30])
-def test_whole_numbers_beyond_32_bits_in_an_activation(constant: int) -> None:
-    model = kc.to_jax(kc.chain(kc.layers.Input(2), kc.layers.Nonlinear(constant)))
-    out = model.apply(model.init(0), np.ones((1, 2), np.float32))
-    np.testing.assert_allclose(out, np.full((1, 2), float(constant)), rtol=1e-6)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import array_oracle
-import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
 from refusals import refused
@@ -140,53 +138,6 @@ def test_bad_input(case: str):
 
 
 # -- per-location normalisation --------------------------------------------------------------------
-
-
-def by_hand(x: np.ndarray, extra: str, value: float) -> np.ndarray:
-    """One example of locations (l, k), in 30 digits."""
-    with mp.workdps(30):
-        rows = [[mp.mpf(float(v)) for v in row] for row in x]
-        k = len(rows[0])
-        s = mp.mpf(value)
-        if extra == "mean_norm":
-            s = mp.sqrt(sum(sum(v * v for v in row) for row in rows) / len(rows) / k)
-        out = []
-        for row in rows:
-            square = sum(v * v for v in row)
-            if extra == "none":
-                out.append([mp.sqrt(k) * v / mp.sqrt(square) for v in row])
-            else:
-                out.append([mp.sqrt(k + 1) * v / mp.sqrt(square + s * s) for v in (*row, s)])
-        return np.array([[float(v) for v in row] for row in out])
-
-
-@pytest.mark.parametrize("extra", ["mean_norm", "constant", "none"])
-def test_locations_are_normalised(extra: str):
-    x = (
-        np.random.default_rng(0).standard_normal((4, 3, 5, 2))
-        * np.array([0.01, 1, 30, 1e6])[:, None, None, None]
-    )
-    found = kc.normalise_locations(x, extra, 0.7)
-    assert np.allclose((found**2).mean(axis=-1), 1, rtol=1e-13)
-    for one, given in zip(found, x, strict=True):
-        assert np.allclose(
-            one.reshape(15, -1), by_hand(given.reshape(15, 2), extra, 0.7), rtol=1e-13
-        )
-    single = kc.normalise_locations(jnp.asarray(x, jnp.float32), extra, 0.7)
-    assert single.dtype == jnp.float32 and np.allclose(single, found, rtol=1e-5)
-    vectors = x[:, 0, 0]
-    assert np.allclose(
-        kc.normalise_locations(vectors, extra, 0.7)[1],
-        by_hand(vectors[1:2], extra, 0.7)[0],
-        rtol=1e-13,
-    )
-
-
-def test_a_constant_channel_loses_nothing():
-    x = np.random.default_rng(0).standard_normal((6, 3))
-    out = kc.normalise_locations(x, "constant", 2.0)
-    assert np.allclose(out[:, :3] / out[:, 3:] * 2.0, x)
-    assert np.allclose(kc.normalise_locations(np.zeros((1, 3)), "constant"), [[0, 0, 0, 2]])
 
 
 @pytest.mark.parametrize(

@@ -28,47 +28,6 @@ def weight_of(
     return np.asarray(model.init(seed)["affine_1"]["weight"], float)
 
 
-@pytest.mark.parametrize(("k", "m"), [(12, 12), (20, 8), (8, 20)])
-def test_orthogonal_weights_are_scaled_isometries(k: int, m: int):
-    w = weight_of(L.Affine(m, sigma_w=1.5), k, "orthogonal").T / 1.5  # m x k
-    if m <= k:
-        assert np.allclose(w @ w.T, np.eye(m), atol=1e-5)
-    else:
-        assert np.allclose(w.T @ w, m / k * np.eye(k), atol=1e-5)
-    z = np.random.default_rng(0).standard_normal(k)
-    if m >= k:
-        assert np.mean((w @ z) ** 2) == pytest.approx(np.mean(z**2), rel=1e-5)
-
-
-def test_orthogonal_weights_are_haar_distributed():
-    """E w^2 = 1/n, E w^4 = 3/(n(n+2)), E w_11^2 w_22^2 = (n+1)/((n-1)n(n+2)), E tr W = 0, E (tr
-    W)^2 = 1: O(n), n = 4, 20000 draws.
-
-    Without the sign convention of QR the trace is biased.
-    """
-    n, draws = 4, 20_000
-    model = kc.to_jax(kc.chain(L.Input(n), L.Affine(n)), weights="orthogonal")
-    w = np.asarray(
-        jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), draws))["affine_1"][
-            "weight"
-        ],
-        float,
-    )
-    trace = np.trace(w, axis1=1, axis2=2)
-    cases = {
-        "second": (w[:, 0, 0] ** 2, 1 / n),
-        "fourth": (w[:, 1, 2] ** 4, 3 / (n * (n + 2))),
-        "across": (w[:, 0, 0] ** 2 * w[:, 1, 1] ** 2, (n + 1) / ((n - 1) * n * (n + 2))),
-        "same row": (w[:, 0, 0] ** 2 * w[:, 0, 1] ** 2, 1 / (n * (n + 2))),
-        "mean": (w[:, 0, 0], 0.0),
-        "trace": (trace, 0.0),
-        "trace squared": (trace**2, 1.0),
-        "sign": (np.linalg.det(w), 0.0),
-    }
-    for name, (sample, expected) in cases.items():
-        assert abs(sample.mean() - expected) < 4 * sample.std() / np.sqrt(draws), name
-
-
 VARIANCES = {  # kernel 3, 40 channels in, 60 out, sigma_w = 1.5
     "gaussian": 1.5**2 / (9 * 40),
     "uniform": 1.5**2 / (9 * 40),
@@ -116,35 +75,6 @@ def test_geometric_weights_stand_behind_a_factor():
         y = np.asarray(model.apply(params, x), float)
         seen = np.einsum("ijcd,c->ijd", w, x[0, 2, 2])[::-1, ::-1]
         assert np.allclose(y[0, 1:4, 1:4], np.sqrt(typical / 3) * seen, atol=1e-5)
-
-
-def test_groups_are_drawn_by_themselves():
-    w = weight_of(L.Affine(12, kernel=3, groups=3), 9, "delta_orthogonal", (3, 3))
-    assert w.shape == (3, 3, 3, 12)
-    for g in range(3):
-        part = w[1, 1][:, 4 * g : 4 * g + 4]
-        assert np.allclose(part @ part.T, 4 / 3 * np.eye(3), atol=1e-5)
-    assert not np.allclose(w[..., :4], w[..., 4:8])
-
-
-def test_laws_by_node_and_seeds():
-    net = kc.architectures.vanilla(2, features=6)
-    model = kc.to_jax(net, weights={"affine_2": "zeros", None: "gaussian"})
-    first, second, again = model.init(0), model.init(1), model.init(jax.random.key(0))
-    assert np.all(first["affine_2"]["weight"] == 0)
-    assert np.array_equal(first["affine_1"]["weight"], again["affine_1"]["weight"])
-    assert not np.allclose(first["affine_1"]["weight"], second["affine_1"]["weight"])
-    assert not np.allclose(first["affine_1"]["weight"], first["affine_3"]["weight"])
-
-
-def test_biases():
-    net = kc.chain(L.Input(3), L.Affine(4000, sigma_b=0.7))
-    bias = np.asarray(kc.to_jax(net).init(0)["affine_1"]["bias"])
-    assert bias.std() == pytest.approx(0.7, rel=4 / np.sqrt(8000))
-    model = kc.to_jax(net, parameterization="ntk")
-    params = model.init(0)
-    assert np.asarray(params["affine_1"]["bias"]).std() == pytest.approx(1, rel=4 / np.sqrt(8000))
-    assert np.allclose(model.apply(params, np.zeros((1, 3)))[0], 0.7 * params["affine_1"]["bias"])
 
 
 def test_looks_linear_networks_are_linear():

@@ -118,24 +118,6 @@ def test_rolled_is_unrolled(name: str):
             )
 
 
-def test_the_blocks_that_are_rolled():
-    def counts(net: kc.Network, features: Any, **options: Any) -> list[tuple[int, int]]:
-        return [
-            (len(b.pieces[0]), b.count)
-            for b in kc.to_jax(net, features, **options).plan(options.pop("x", None)).blocks
-        ]
-
-    deep = kc.architectures.vanilla(1000)
-    assert counts(deep, 4) == [(2, 1000)]
-    assert len(kc.to_jax(deep, 4).plan().folded) == 3
-    assert counts(deep, {None: 4, "input": 3}) == [(2, 1000)]  # shifted by one node
-    assert counts(deep, {None: 4, "affine_500": 5}) == [(2, 499), (2, 500)]
-    assert counts(deep, 4, weights={"affine_500": "gaussian"}) == [(2, 499), (2, 501)]
-    assert counts(kc.architectures.resnet_v2(50), None) == [(7, 3), (7, 5)]  # two are not worth it
-    assert counts(varied(6), 8) == [(7, 6)]
-    assert counts(kc.architectures.vanilla(2), 4) == []
-
-
 def test_parameters_node_by_node():
     model, _, x = pair("dks")
     params = model.init(0, x)

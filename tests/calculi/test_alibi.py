@@ -10,9 +10,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network.score_biases import alibi_slopes
 
-Array = np.ndarray
 L = kc.layers
 T = 9
 APART = np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
@@ -30,19 +28,6 @@ def released(heads: int) -> list[float]:
     if near == heads:
         return by_power(heads)
     return by_power(near) + released(2 * near)[0::2][: heads - near]
-
-
-def of_mpt(heads: int) -> Array:
-    """The rule of MPT: of the next power of 2, those of even places first."""
-    power = 2 ** math.ceil(math.log2(heads))
-    slopes = 2.0 ** -(np.arange(1, power + 1) * 8 / power)
-    return np.concatenate([slopes[1::2], slopes[::2]])[:heads] if power != heads else slopes
-
-
-@pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 8, 12, 16, 20, 71, 112])
-def test_slopes_are_those_of_the_released_code(heads: int) -> None:
-    np.testing.assert_allclose(alibi_slopes(heads), released(heads), rtol=1e-13)
-    np.testing.assert_allclose(alibi_slopes(heads), of_mpt(heads), rtol=1e-13)
 
 
 def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network:

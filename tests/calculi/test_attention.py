@@ -15,7 +15,6 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.weights import distance_buckets
 
 Array = np.ndarray
 L = kc.layers
@@ -488,18 +487,6 @@ def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bo
 
 
 # -- tokens that are sampled -----------------------------------------------------------------------
-
-
-def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:
-    """Its function, for distances on either side; 32 buckets, 128 the furthest distance."""
-    starts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]  # distances of new buckets
-    causal = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-    for mask, first in ((False, starts), (True, causal)):
-        found = distance_buckets(L.Attend(causal=mask, relative=(1, 32, 128)), 200, 200)
-        before = np.searchsorted(first, np.arange(200), side="right") - 1
-        after = np.zeros(200) if mask else before + 16 * (np.arange(200) > 0)
-        np.testing.assert_array_equal(found[:, 0], before)
-        np.testing.assert_array_equal(found[0], after)
 
 
 @pytest.mark.parametrize(

@@ -21,26 +21,6 @@ def normalised(depth, bias=0.0):
     return kc.chain(*layers, L.Affine())
 
 
-@pytest.mark.parametrize("bias", [0.0, 0.7])
-def test_relu_layers_with_batch_norm_multiply_gradients_by_pi_over_pi_minus_1(bias):
-    """1/2 for relu, over 1 - 1/pi times the q value 1/2 before the next norm."""
-    found = kc.gradients(kc.large_batch(normalised(5, bias)))
-    nodes = [found.nodes[f"affine_{k}"] for k in range(1, 7)]
-    # the last affine reads relu's output: its own gradient is 1
-    first = 0.5  # behind the last relu
-    spread = [1.0] + [0.5 * (1 - 1 / math.pi)] * 4  # (1 - b) q of the norms' inputs
-    factor = [1 / s for s in spread]
-    expected = [1.0]
-    for scale in reversed(factor):
-        expected.append(expected[-1] * first * scale)
-    assert nodes == pytest.approx(expected[::-1], rel=1e-12)
-    assert nodes[1] / nodes[2] == pytest.approx(RATIO, rel=1e-12)
-    # weights behind a norm see the differences of examples alone: no bias, q - K(b)
-    for k in range(1, 6):
-        share = spread[k - 1]
-        assert found.weights[f"affine_{k}"] == pytest.approx(nodes[k - 1] * share, rel=1e-12)
-
-
 @pytest.mark.parametrize("c", [0.0, 0.4])
 def test_correlated_examples(c):
     found = kc.gradients(kc.large_batch(normalised(1), c=c))
@@ -67,32 +47,6 @@ def test_batches_that_do_not_fit_are_refused():
     )
     with pytest.raises(kc.KcalcError, match="'s'.*without_normalization"):
         kc.gradients(kc.large_batch(shared))
-
-
-@pytest.mark.parametrize(
-    ("phi", "gamma", "beta", "factor"),
-    [
-        ("relu", 1.0, 0.0, RATIO),
-        ("tanh", 1.0, 0.0, 1.17781),
-        (kc.activations.leaky_relu(0.2), 1.0, 0.0, 0.52 / (0.52 - 0.32 / math.pi)),
-        ("tanh", 1.7, -0.6, None),
-        ("softplus", 0.5, 1.0, None),
-    ],
-)
-def test_factor_of_a_layer(phi, gamma, beta, factor):
-    """gamma^2 E phi'(gamma z + beta)^2 / Var phi(gamma z + beta), with the hypotheses stated."""
-    phi = kc.activation(phi) if isinstance(phi, str) else phi
-    if factor is None:
-        z = np.linspace(-12, 12, 20001)
-        w, x = np.exp(-z * z / 2), gamma * z + beta
-        w = w / w.sum()
-        value, slope = phi.numeric(0)(x), gamma * phi.numeric(1)(x)
-        factor = w @ slope**2 / (w @ value**2 - (w @ value) ** 2)
-    shifted = phi.transformed(input_scale=gamma, input_shift=beta)
-    layer = (L.BatchNorm(), L.Nonlinear(shifted), L.Affine(sigma_w=1.3))
-    found = kc.gradients(kc.large_batch(kc.chain(L.Input(), L.Affine(), *layer * 3)))
-    assert found.nodes["affine_2"] / found.nodes["affine_3"] == pytest.approx(factor, rel=1e-5)
-    assert factor >= 1 and any("uncorrelated" in note.text for note in found.assumptions)
 
 
 @pytest.mark.parametrize("tokens", [4, np.eye(4)], ids=["number", "covariance"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,34 +109,6 @@ def drawn_cosine(
     return across.mean() / q, across.std() / q / math.sqrt(draws)
 
 
-def test_exact_attention_is_what_sampling_finds() -> None:
-    """``sampling=`` is followed where there are exact rules, too."""
-    net = vit(2).map_layers(wide, L.Attend)
-    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
-    net = wired(
-        *[
-            (n, L.TokenMix([[1.0] + [0.0] * 6]) if n == "pool" else layer, reads)
-            for n, layer, reads in net.steps()
-        ]
-    )
-    values, gradients = kc.node_values(net, 0.5, **given), kc.gradients(net, **given)
-    sampling = kc.Sampling(500, 12)
-    drawn: Any = kc.node_values(net, 0.5, sampling=sampling, **given)
-    back: Any = kc.gradients(net, sampling=sampling, **given)
-    assert drawn["pool"].c_error > 0 and back.errors["nodes"]["positions"] > 0
-    for node in net:
-        for name in ("q", "token_cosine", "c"):
-            exact, mean = getattr(values[node], name), getattr(drawn[node], name)
-            if exact is not None:
-                assert abs(exact - mean) <= WORST * getattr(drawn[node], f"{name}_error") + 1e-9
-        error = back.errors["nodes"][node]
-        assert abs(gradients.nodes[node] - back.nodes[node]) <= WORST * error + 1e-9
-
-
-def wide(_: Any, layer: Any) -> Any:
-    return replace(layer, wide=True)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("full_compilation")
 def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
@@ -182,12 +153,6 @@ REFUSED = {
 def test_refusals_name_what_is_in_the_way(call: Any, text: str) -> None:
     with refused(text):
         call()
-
-
-@pytest.mark.parametrize("options", [{"sigma": 0}, {"count": 0}, {"count": 1.5}])
-def test_bad_class_tokens(options: dict[str, Any]) -> None:
-    with refused("ClassToken"):
-        L.ClassToken(**options)
 
 
 def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from refusals import refused
@@ -12,29 +10,6 @@ import kcalc as kc
 
 A = kc.architectures
 L = kc.layers
-
-
-def test_rows_against_closed_forms() -> None:
-    """relu halves q per layer and has C'(1) = 1, C''(1) = inf.
-
-    Erf layers by the arcsine formula, C'(1) from its derivative.
-    """
-    found = kc.compare({"short": A.vanilla(1), "long": A.vanilla(3)}, ["relu", "erf"], c=0.5, q=2.0)
-    table = {(row.network, row.activation): row for row in found.rows}
-    assert list(table) == [("short", "relu"), ("short", "erf"), ("long", "relu"), ("long", "erf")]
-    angle = math.acos(0.5)
-    relu = table["short", "relu"]
-    assert relu[2:6] == pytest.approx(
-        (1.0, (math.sin(angle) + (math.pi - angle) / 2) / math.pi, 1.0, math.inf), rel=1e-14
-    )
-    assert table["long", "relu"].q == pytest.approx(0.25, rel=1e-15)
-    top, ratio = math.asin(4 / 5), 4 / 5  # E erf(u) erf(v) = 2/pi asin(2 q c / (1 + 2 q)), q = 2
-    erf = table["short", "erf"]
-    slope = ratio / math.sqrt(1 - ratio**2) / top
-    assert erf[2:6] == pytest.approx(
-        (2 / math.pi * top, math.asin(2 / 5) / top, slope, ratio**3 / (1 - ratio**2) ** 1.5 / top),
-        rel=1e-13,
-    )
 
 
 def test_labels_pictures_and_text() -> None:

@@ -10,16 +10,12 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.crossing import dropped, expected
-from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
-SIN, TWICE = kc.activation("sin"), kc.activation(sp.sin(2 * sp.Symbol("x")))
 Q1, Q2 = 0.7, 0.3
 
 
@@ -33,30 +29,6 @@ def truth(covariance: float) -> mpmath.mpf:
 def _digits():
     with mpmath.workdps(50):
         yield
-
-
-def test_expected() -> None:
-    for covariance in (-0.4, 0.0, 0.2):
-        assert expected(SIN, TWICE, Q1, Q2, covariance) == pytest.approx(
-            float(truth(covariance)), rel=1e-13, abs=1e-15
-        )
-
-
-@pytest.mark.parametrize("gap", [1e-12, 1e-3, 0.5, 1.7])
-def test_the_loss_from_one_gaussian_to_two(gap: float) -> None:
-    root = mpmath.sqrt(mpmath.mpf(Q1) * mpmath.mpf(Q2))
-    joint, drop = dropped(SIN, TWICE, Q1, Q2, Jet((gap, 1.0)))
-    lost = truth(root) - truth(root * (1 - mpmath.mpf(gap)))
-    assert joint == pytest.approx(float(truth(root)), rel=1e-13)
-    assert drop.coefficients[0] == pytest.approx(float(lost), rel=1e-11)
-    slope = (
-        2
-        * root
-        * mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2)
-        * mpmath.cosh(2 * root * (1 - mpmath.mpf(gap)))
-    )
-    assert drop.coefficients[1] == pytest.approx(float(slope), rel=1e-11)
-    assert dropped(SIN, TWICE, Q1, Q2, 0) == (pytest.approx(float(truth(root)), rel=1e-13), 0)
 
 
 def relu_and_normed_relu() -> kc.Network:

@@ -6,7 +6,6 @@ Differences of known roots, exact expansions, and the sizes beyond which none is
 from __future__ import annotations
 
 import random
-from itertools import combinations
 from typing import Any
 
 import flint
@@ -72,29 +71,6 @@ def plain(factors: Factors, monomial: Monomial) -> Any:
 
 
 # -- one polynomial above another ------------------------------------------------------------------
-
-ROOTS = [sp.Rational(v) for v in ("-3", "0", "1/50", "3/10", "2/5", "1", "100", "101")]
-
-
-@pytest.mark.parametrize("scale", [sp.Rational(1, 10**6), sp.Integer(5), sp.Integer(-1)])
-@pytest.mark.parametrize("beside", [sp.Integer(1), (t - 2) ** 2 + 3])
-def test_differences_of_known_roots(scale: sp.Expr, beside: sp.Expr) -> None:
-    """Above at all t >= 0 where the sign is that far out and no root at t > 0 has an odd
-    multiplicity.
-    """
-    rng = random.Random(str(beside) + str(scale))
-    cases = [
-        [],
-        *([(root, k)] for root in ROOTS for k in (1, 2, 3)),
-        *([(a, j), (b, k)] for a, b in combinations(ROOTS, 2) for j, k in ((1, 1), (1, 2), (2, 2))),
-    ]
-    for roots in cases:
-        difference = rational(scale) * polynomial(beside)
-        for root, k in roots:
-            difference *= flint.fmpq_poly([-rational(root), 1]) ** k
-        lower = flint.fmpq_poly([rng.randint(0, 9) for _ in range(4)])
-        truth = scale > 0 and all(root <= 0 or k % 2 == 0 for root, k in roots)
-        assert dominates(lower + difference, lower) == truth, roots
 
 
 def test_the_degree_up_to_which_roots_are_sought() -> None:

@@ -114,28 +114,6 @@ def test_gradients_are_those_of_one_mask() -> None:
     assert found.weights["out"] == pytest.approx(1 + ratio * own)
 
 
-def test_tangent_kernels_of_two_examples_keep_their_slopes() -> None:
-    """Theta = K_out + sigma_w^2 E phi'(u) phi'(v) Theta_below, with the covariances of dropout."""
-    net = repeated("relu", 0.9, 1.8**0.5, 0.0, 1)
-    phi = kc.activation("relu")
-    nngp = 0.9 * float(phi.c_map(0.5))
-    slope = 0.9 * float(phi.c_map.derivative(1)(0.5))
-    kernel = kc.ntk(net)
-    assert kernel.nngp(0.5) == pytest.approx(nngp)
-    assert kernel(0.5) == pytest.approx(nngp + slope * 0.5)
-    ball = kernel.ball(0.5)
-    assert abs(float(ball.mid) - kernel(0.5)) < 1e-14
-    assert kernel.symbolic().evaluate({"c": 0.5}) == pytest.approx(kernel(0.5))
-
-
-def test_files_keep_active(tmp_path: Any) -> None:
-    net = repeated("relu", 0.9, 1.2, 0.1, 2)
-    kc.save_json(net, tmp_path / "net.json")
-    again = kc.load_json(tmp_path / "net.json")
-    assert again == net and again.layer("dropout_1").active
-    assert kc.c_map(again)(0.3) == kc.c_map(net)(0.3)
-
-
 @pytest.mark.parametrize(
     ("call", "text"),
     [

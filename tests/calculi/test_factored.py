@@ -5,18 +5,16 @@ Shares by squares, channels and q values, and what is assumed of them.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import mpmath
-import pytest
 import sympy as sp
 from refusals import refused
 from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.convex import convex_shares
-from kcalc.calculi.factored import ONE, Factors, as_floats
+from kcalc.calculi.factored import ONE, Factors
 from kcalc.calculi.slopes import Slopes, slope_polynomial, slope_texts
 from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.network.layers import (
@@ -67,23 +65,7 @@ def test_expressions_of_common_sizes_are_in_sympys_own_form() -> None:
         assert sp.Poly(level, psi).all_coeffs() == [R(1, count)] * count
 
 
-def test_floats_of_shares() -> None:
-    assert as_floats([R(1, 3), R(1, 3), sp.sqrt(2)]).tolist() == [1 / 3, 1 / 3, 2**0.5]
-    with refused(r'net.subs\(\{"a".*"b"'):
-        as_floats([R(1, 3), sp.Symbol("b") * sp.Symbol("a")])
-
-
 # -- shares ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "amounts", [(1, 2, 5), (R(1, 4), R(9, 4)), (R(1, 2), R(3, 2)), (R(1, 3), R(2, 3)), (0, 3), (4,)]
-)
-def test_shares_of_rational_amounts_are_exact(amounts: tuple[Any, ...]) -> None:
-    parts = [Fraction(str(amount)) for amount in amounts]
-    assert [Fraction(str(share)) for share in convex_shares(amounts)] == [
-        part / sum(parts) for part in parts
-    ]
 
 
 def test_shares_of_other_amounts_are_simple() -> None:

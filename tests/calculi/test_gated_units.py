@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-import sympy as sp
 from wiring import wired
 
 import kcalc as kc
@@ -37,14 +35,6 @@ def block(
     )
 
 
-def test_it_is_the_layers_it_is_made_of() -> None:
-    one, two = block("swish", True, sigma_b=0), block("swish", False, sigma_b=0)
-    assert one.written_out().isomorphic(two)
-    assert kc.c_map(one)(0.4, 0.5, 2.0) == kc.c_map(two)(0.4, 0.5, 2.0)
-    assert kc.gradients(one).chi == {"g": kc.gradients(two).chi["phi"]}
-    assert kc.slope_polynomial(one) == kc.symbols.psi + 1
-
-
 @pytest.mark.parametrize("shape", [None, (2, 2)])
 def test_it_runs_on_arrays(shape: tuple[int, int] | None) -> None:
     x = np.random.default_rng(0).standard_normal((5, *(shape or ()), 6)).astype(np.float32)
@@ -59,26 +49,3 @@ def test_it_runs_on_arrays(shape: tuple[int, int] | None) -> None:
 
         by_hand = dense("y", dense("v", x) * kc.activation("gelu").numeric(0)(dense("u", x)))
         np.testing.assert_allclose(found, by_hand, rtol=1e-4, atol=1e-5)
-
-
-def test_it_is_written_shown_and_given_numbers(tmp_path: Path) -> None:
-    net = block(kc.activations.leaky_relu(sp.Symbol("a", positive=True)), True)
-    assert net.free_symbols == {sp.Symbol("a", positive=True)}
-    numbers = net.subs({"a": 0.25})
-    files = kc.interchange
-    assert files.network_from_dict(files.network_to_dict(numbers)) == numbers
-    kc.save_json(numbers, tmp_path / "net.json")
-    assert kc.load_json(tmp_path / "net.json") == numbers
-    assert repr(L.GatedUnit("tanh")) == "GatedUnit(activation=<activation tanh: tanh(x)>)"
-    assert numbers.activations == (numbers.layer("g").activation,)
-
-
-def test_value_and_gate_must_not_share_weights() -> None:
-    steps = [
-        ("x", L.Input(8)),
-        ("u", L.Affine(4), "x"),
-        ("r", L.Nonlinear("relu"), "u"),
-        ("g", L.GatedUnit("swish"), "r u"),
-    ]
-    fused = kc.activations.multiply(kc.activation("relu"), kc.activation("swish"))
-    assert kc.c_map(wired(*steps))(0.3) == pytest.approx(float(fused.c_map(0.3)), rel=1e-12)

@@ -62,23 +62,6 @@ def test_several_inputs_and_outputs_are_mappings() -> None:
             call()
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_derivatives_of_a_resnet_match_mpmath(order: int) -> None:
-    net = A.rescaled_resnet(4, 2, shortcut_weight=sp.Rational(3, 5))
-    points = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
-
-    def f(c):
-        q = mpmath.mpf(1)
-        for _ in range(4):  # relu halves q, so that the shortcut's share grows
-            a, b = mpmath.mpf(9) / 25 * q, mpmath.mpf(16) / 25 * q / 4
-            c, q = (a * c + b * relu_c(relu_c(c))) / (a + b), a + b
-        return c
-
-    with mpmath.workdps(60):
-        expected = [float(mpmath.diff(f, mpmath.mpf(p), order)) for p in points]
-    assert kc.c_map(net).derivative(order)(points) == pytest.approx(expected, rel=1e-11, abs=1e-12)
-
-
 def test_series_is_the_taylor_expansion_at_zero() -> None:
     C = kc.c_map(A.vanilla(5, "erf"))
 
@@ -118,40 +101,12 @@ def test_compositions_repeat_where_the_network_repeats() -> None:
     assert sp.simplify(kc.q_map(A.vanilla(3, "relu")).closed_form - kc.symbols.q / 8) == 0
 
 
-def test_shifted_maps_in_symbols() -> None:
-    """What a LayerNorm has taken the mean off, added to its own Gaussian."""
-    C = kc.c_map(
-        wired(
-            ("w", L.Affine(sigma_b=1), "x"),
-            ("f", L.Nonlinear("relu"), "w"),
-            ("n", L.LayerNorm(), "f"),
-            ("s", L.Sum([1, 2]), "n w"),
-            ("v", L.Affine(), "s"),
-        )
-    )
-    assert float(C.expr.evaluate({"c": 0.3})) == pytest.approx(C(0.3), rel=1e-12)
-
-
 def test_symbols_ask_for_subs() -> None:
     net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
     C = kc.c_map(net)
     with refused(r"\.subs"):
         C(0.5)
     assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (L.BatchNorm(), ("batchnorm_1", "without_normalization")),
-        (L.Opaque("attention", "data dependent"), ("opaque_1", "attention", "data dependent")),
-    ],
-)
-def test_layers_without_a_rule_name_the_rewrite(layer: L.Layer, words: tuple[str, ...]) -> None:
-    with pytest.raises(kc.NoRule) as caught:
-        kc.c_map(kc.chain(L.Affine(), layer, L.Nonlinear("relu")))
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_exploding_and_vanishing_q_name_the_node() -> None:

@@ -5,7 +5,6 @@ Sums that cancel for one input, windows, statistics over few channels, names.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -22,23 +21,7 @@ from kcalc.network.primitives import Reads
 L = kc.layers
 
 
-def texts(found: Any, node: str) -> list[tuple[str, str]]:
-    return [(note.text, note.kind) for note in found.assumptions if note.node == node]
-
-
 # -- terms -----------------------------------------------------------------------------------------
-
-
-def test_addends_that_share_weights_are_told() -> None:
-    share = ("the addends share weights; their cross terms are computed", "exact")
-    network = wired(
-        ("w", L.Affine(), "x"),
-        ("v", L.Affine(), "x"),
-        ("s", L.Sum(), "w v"),
-        ("t", L.Sum(), "s w"),
-        ("u", L.Affine(), "t"),
-    )
-    assert texts(kc.c_map(network), "s") == [] and texts(kc.c_map(network), "t") == [share]
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -123,43 +106,6 @@ def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
         kc.slope_polynomial(net, q=1.0)
 
 
-def test_standardised_weights_over_one_channel_are_refused() -> None:
-    with refused("'s'.*standardises"):
-        kc.c_map(
-            wired(
-                ("w", L.Affine(1), "x"),
-                ("f", L.Nonlinear("relu"), "w"),
-                ("s", L.Affine(3, standardised=True), "f"),
-                features=3,
-            )
-        )
-    network = wired(
-        ("w", L.Affine(2), "x"),
-        ("f", L.Nonlinear("relu"), "w"),
-        ("s", L.Affine(3, standardised=True), "f"),
-        features=3,
-    )
-    for index, q in ((0, 0.8), (1, 1.9)):
-        assert kc.node_values(network, 0.3, 0.8, 1.9)["s"][index] == pytest.approx(
-            q / 2 - q / (2 * math.pi), rel=1e-13
-        )
-
-
-def test_batches_of_alike_inputs() -> None:
-    network = kc.large_batch(
-        wired(("w", L.Affine(), "x"), ("b", L.BatchNorm(), "w"), ("v", L.Affine(), "b")), c=0.2
-    )
-    for c in (-0.5, 0.2, 0.7):
-        assert kc.c_map(network)(c) == pytest.approx((c - 0.2) / 0.8, rel=1e-13, abs=1e-15)
-        assert kc.node_values(network, c, 0.5, 3.0)["b"][:2] == (1.0, 1.0)
-    with refused("'b'.*-0.7.*there.*.*0.2.*-0.6"):
-        kc.c_map(network)(-0.7)
-    assert kc.c_map(network)(-0.6) == pytest.approx(-1, rel=1e-12)
-    for call in (lambda: kc.large_batch(network, 1.0), lambda: L.BatchNorm(1.0)):
-        with refused(r"in \[0, 1\)"):
-            call()
-
-
 def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     kernel = kernel_over()
     assert (kernel.uniform, kernel.statistics.follow_c, kernel.statistics.assume_independent) == (
@@ -179,25 +125,6 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
 
 
 # -- tangent kernels -------------------------------------------------------------------------------
-
-
-def test_only_centre_taps_count() -> None:
-    for kernel, told in ((1, False), ((1, 1), False), (3, True), ((1, 2), True)):
-        K = kc.ntk(
-            wired(
-                ("w", L.Affine(kernel=kernel), "x"),
-                ("f", L.Nonlinear("relu"), "w"),
-                ("v", L.Affine(), "f"),
-            )
-        )
-        assert (
-            (
-                "only the centre tap of a Delta-initialised convolution is counted as a parameter",
-                "convention",
-            )
-            in texts(K, "w")
-        ) is told
-        assert any("Delta-initialised: only" in text for text, _ in texts(K, "w")) is told
 
 
 # -- symbols ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.calculi.subnetworks import maximal, maximal_c_value
+from kcalc.calculi.subnetworks import maximal
 from kcalc.network.layers import Affine, Nonlinear
 
 
@@ -53,16 +53,3 @@ def test_functions_by_node_or_activation():
 
 
 # -- leaky ReLUs
-
-
-def test_c_value_takes_the_branch_where_it_is_larger():
-    net = kc.architectures.rescaled_resnet(2, branch_depth=8, shortcut_weight=0.99)
-    mu = maximal_c_value(net)
-    assert len(mu.active(0.2).layers) == 16
-    assert mu(0.2) == pytest.approx(maximal_c_value(kc.architectures.vanilla(8))(0.2), rel=1e-14)
-    with pytest.raises(kc.UnreachableTarget):
-        mu.inverse(0.9999)
-    assert mu.inverse([0.1, 0.2]) == pytest.approx([mu.inverse(0.1), mu.inverse(0.2)])
-    assert "subnetworks" in mu._repr_latex_()
-    with refused("negative_slope"):
-        mu(1.01)

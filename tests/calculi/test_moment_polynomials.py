@@ -16,7 +16,7 @@ from scipy import stats
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.moments import Moment, crelu_budget, moments
+from kcalc.calculi.moments import Moment, moments
 from kcalc.calculi.moments.laws import LAWS, law_of, laws_by_node
 from kcalc.calculi.moments.monomials import Monomials
 from kcalc.calculi.moments.numbers import Numeric
@@ -213,27 +213,6 @@ def test_widths_that_are_not_asked_for() -> None:
         moments(network, features=3).width_for(0)
 
 
-def test_budgets() -> None:
-    found = crelu_budget(50, 7)
-    assert found.crelu_width == pytest.approx(50 / math.sqrt(2), rel=1e-15)
-    assert found.relu_rate == pytest.approx(math.log(1.1), rel=1e-14)
-    assert found.crelu_rate == pytest.approx(math.log(1 + math.sqrt(8) / 50), rel=1e-14)
-    assert (
-        found.relu_variance
-        == pytest.approx(1.1**7 - 1, rel=1e-13)
-        == moments(layers(7, 50)).out.relative
-    )
-    assert found.crelu_variance == pytest.approx((1 + math.sqrt(8) / 50) ** 7 - 1, rel=1e-13)
-    assert crelu_budget(0.5).depth == 1 and crelu_budget(50, 1).depth == 1
-    assert [note.kind for note in found.assumptions] == [
-        "convention"
-    ] and "no biases" in found.assumptions[0].text
-    assert "concatenated" in str(found)
-    for wrong, message in (((0,), "width must be > 0, got 0"), ((10, 0), "depth")):
-        with refused(message):
-            crelu_budget(*wrong)
-
-
 def texts(found: Any) -> list[tuple[Any, str, str]]:
     return [(note.node, note.text, note.kind) for note in found.assumptions]
 
@@ -258,20 +237,6 @@ def test_moments_beyond_doubles_are_told() -> None:
         f"{told} (here and at 8 more)",
         "convention",
     )
-
-
-def test_atoms_matter_where_there_are_kinks() -> None:
-    linear = net(("W", Affine(3), "x"))
-    bent = net(("W", Affine(3), "x"), ("r", Nonlinear("relu"), "W"))
-    assert (
-        moments(linear, weights="rademacher").weights and moments(bent, weights="uniform").weights
-    )
-    found = moments(bent, weights={"W": "sparse ternary"})
-    with refused("'W'.*ternary"):
-        _ = found.weights
-    assert found.to_dict()["weights"] is None and found.out.mean == 0.5
-    with refused("not requested"):
-        _ = moments(linear, jacobian=False).weights
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 import moments_oracle as oracle
@@ -214,15 +213,6 @@ def test_enumerated(name: str) -> None:
 # -- the same with symbols -------------------------------------------------------------------------
 
 
-def with_symbol(network: Network) -> Network:
-    return wired(
-        *[
-            (node, replace(layer, sigma_w=ALPHA) if node == "W1" else layer, parents)
-            for node, layer, parents in network.steps()
-        ]
-    )
-
-
 def agree(symbolic: Moments, numeric: Moments) -> None:
     for tables in ((symbolic.nodes, numeric.nodes), (symbolic.weights, numeric.weights)):
         assert tables[0].keys() == tables[1].keys()
@@ -231,15 +221,6 @@ def agree(symbolic: Moments, numeric: Moments) -> None:
             assert (one.mean, one.fourth) == pytest.approx(
                 (moment.mean, moment.fourth), rel=1e-13
             ), node
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_expressions_agree_with_numbers(name: str) -> None:
-    """Gaussian weights, where factors are committed, and others, where all is written out."""
-    network, kurtoses = CASES[name]
-    agree(moments(with_symbol(network)), moments(network))
-    laws = {node: WeightLaw(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
-    agree(moments(with_symbol(network), weights=laws), moments(network, weights=laws))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])

@@ -97,32 +97,3 @@ def test_kernels_agree_with_neural_tangents(name):
         for got, truth in ((nngp[node], np.array(covariance)), (ntk[node], np.array(tangent))):
             assert np.isfinite(truth).all()
             assert np.abs(got - truth).max() <= ROUNDING * np.abs(truth).max(), (node, got, truth)
-
-
-@pytest.mark.parametrize(
-    ("bias", "sigma_b"),
-    [(False, 0), (True, 0), (True, 0.3)],
-    ids=["no bias", "a bias of deviation 0", "a bias of deviation 0.3"],
-)
-def test_table_of_parameterisation_factors(bias, sigma_b):
-    """One Affine of 5 numbers, read by one of 7: NTK parameterisation: K_out each.
-
-    Standard: fan_in E x x' + 1 if there is a bias.
-    """
-    w, c = 1.25, 0.4
-    affine = L.Affine(7, bias=bias, sigma_w=w, sigma_b=sigma_b)
-    net = kc.chain(L.Input(5), affine, L.Affine(2, bias=bias, sigma_w=w, sigma_b=sigma_b))
-    below, one = w**2 * c + sigma_b**2, float(bias)
-    above = w**2 * below + sigma_b**2
-    assert kc.ntk(net)(c) == pytest.approx(above + w**2 * below, rel=1e-15)
-    assert kc.ntk(net, "standard")(c) == pytest.approx(
-        7 * below + one + w**2 * (5 * c + one), rel=1e-15
-    )
-    wide = kc.chain(
-        L.Input(5),
-        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
-        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
-    )
-    assert kc.ntk(wide, "standard", features=7)(c) == pytest.approx(
-        7 * below + one + w**2 * (5 * c + one), rel=1e-15
-    )

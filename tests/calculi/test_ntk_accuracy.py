@@ -84,11 +84,6 @@ def check(name: str) -> None:
     assert max(found.values()) <= ERROR, shown
 
 
-@pytest.mark.parametrize("name", mostly_slow(SHALLOW))
-def test_kernels_of_chains(name):
-    check(name)
-
-
 @pytest.mark.parametrize(
     "name", mostly_slow(["relu, 1000", "erf, chaotic, 1000", "tanh-DKS, 1000"])
 )

@@ -49,15 +49,6 @@ def test_repetition_is_folded_and_activations_without_closed_forms_keep_a_name()
     assert kc.ntk(A.vanilla(3, activation="tanh")).closed_form is None
 
 
-def test_closed_form_of_a_shallow_network() -> None:
-    c = kc.symbols.c
-    found = kc.ntk(A.vanilla(1, activation="relu", sigma_w=sp.sqrt(2))).closed_form
-    cosine = (sp.sqrt(1 - c**2) + c * (sp.pi - sp.acos(c))) / sp.pi
-    expected = 2 * cosine + 2 * c * (1 - sp.acos(c) / sp.pi)
-    for value in (sp.Rational(1, 3), sp.Rational(-4, 5)):
-        assert abs(sp.N((found - expected).subs(c, value), 40)) < 1e-38
-
-
 @pytest.mark.parametrize("c", ["0.3", "1", "-1", "0.999999"])
 def test_balls_contain_the_truth(c: str) -> None:
     ball = kc.ntk(A.vanilla(6, activation="relu", sigma_w=sp.sqrt(2))).ball(sp.Rational(c))

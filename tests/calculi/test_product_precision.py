@@ -53,12 +53,6 @@ def test_measurements(what: str, seen: set[str | None]) -> None:
     assert seen == {"highest"}
 
 
-def test_running_leaves_it_to_the_user(seen: set[str | None]) -> None:
-    with jax.default_matmul_precision("default"):
-        model().apply(parameters(), X)
-    assert seen == {"default"}
-
-
 @pytest.mark.parametrize("activation", ["erf", "tanh"])
 def test_traced_kernels(activation: str) -> None:
     kernel = kc.learnable_kernel(kc.architectures.vanilla(2, activation))

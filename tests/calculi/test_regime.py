@@ -96,25 +96,6 @@ def test_exploding_with_means() -> None:
     assert any("constant q from the first layer" in note for note in away.notes)
 
 
-def test_exploding_odd() -> None:
-    one = kc.ntk(chain_of("tanh", 100, kc.gain("tanh"))).regime(c=0.7, q=1 / kc.gain("tanh") ** 2)
-    assert (
-        one.kind == "exploding"
-        and one.limit is not None
-        and one.limit.off_diagonal == 0
-        and one.limit.fixed_point == 0
-    )
-    assert abs(one.alpha_bar) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("activation", "method"), [("tanh", "dks"), ("relu", "tat"), ("softplus", "dks")]
-)
-def test_shaped(activation: str, method: str) -> None:
-    one = kc.ntk(kc.shape(A.vanilla(99), activation, method).network).regime()
-    assert one.kind == "data-dependent" and "Regime(data-dependent: " in repr(one)
-
-
 def test_what_is_not_predicted_is_said() -> None:
     dag = kc.ntk(A.resnet_v2(50, activation="relu")).regime()
     assert (

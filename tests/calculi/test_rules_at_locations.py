@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 from wiring import wired
 
 import kcalc as kc
@@ -44,27 +41,3 @@ def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
     np.testing.assert_allclose(
         *(kc.ntk(net, spatial="exact").matrix(x) for net in images), rtol=1e-12
     )
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        L.Affine(kernel=3, padding=1),
-        L.Affine(kernel=3, padding=2),
-        L.Affine(padding=1),
-        L.Affine(kernel=(5, 3), padding=(2, 1)),
-        L.Affine(kernel=(5, 3), padding=2),
-        L.Affine(kernel=2, padding=1),
-        L.Affine(kernel=2, padding="circular"),
-    ],
-)
-def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any) -> None:
-    """Some locations read zeros alone at the centre tap.
-
-    Their q is sigma_b^2 = 0, where kernel maps say 1.
-    """
-    net = kc.chain(L.Input(3), layer)
-    q = kc.c_map(net, spatial="exact", image_shape=(4, 4), weights="delta").q_values(
-        np.ones((1, 4, 4, 3))
-    )["affine_1"]
-    assert bool(q.min() == 0) == kc.c_map(net).heuristic

@@ -22,13 +22,6 @@ def test_an_error_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("0.0005" in a.text and "draws=" in a.text for a in found.assumptions)
 
 
-def test_a_limit_of_time_is_said() -> None:
-    quick = kc.Sampling(error=0.0005, seconds=1e-6)
-    found = kc.node_values(GPT, tokens=6, sampling=quick)
-    assert any(a.kind == "heuristic" and "1e-06 s" in a.text for a in found.assumptions)
-    assert not kc.node_values(GPT, tokens=6, sampling=kc.Sampling(seconds=600)).heuristic
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

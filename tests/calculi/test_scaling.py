@@ -9,11 +9,9 @@ import math
 from typing import Any
 
 import mpmath
-import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.scaling import Scaling, scaling
@@ -92,36 +90,6 @@ def test_maxima_of_normals() -> None:
         s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5)
         and "max pooling" in s.violations[0].text
     )
-
-
-def test_residual_shares_and_cross_terms() -> None:
-    block = kc.residual(kc.chain(RELU, L.Affine(8, sigma_w=sp.sqrt(2))), 0.8)
-    s = scaling(kc.chain(L.Input(8), L.Affine(8), block, L.Affine(3)))
-    assert s.tensors["sum_1"].splits == pytest.approx((0.64, 0.36)) and s.tensors[
-        "sum_1"
-    ].scaling == pytest.approx(3)
-    twice = wired(
-        ("x", L.Input(4)),
-        ("z", L.Affine(5), "x"),
-        ("y", L.Sum((1, 2)), "z z"),
-        ("r", RELU, "z"),
-        ("t", L.Sum(), "z r"),
-        outputs=["y", "t"],
-    )
-    t = scaling(twice)
-    assert t.tensors["y"].forward == pytest.approx(9)
-    assert t.tensors["t"].forward == pytest.approx(1 + 0.5 + 2 * 0.5)  # E z relu(z) = 1/2
-    assert t.tensors["z"].backward == pytest.approx(9 + 1 + 0.5 + 2 * 0.5)
-
-
-def test_position_maps_of_a_padded_convolution() -> None:
-    """3 x 3, zero padding on 3 x 3 locations: 4, 6, 9 valid taps of 9."""
-    s = scaling(kc.chain(L.Input(2, (3, 3)), L.Affine(5, kernel=3)))
-    taps = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
-    assert s.tensors["affine_1"].forward_map == pytest.approx(taps / 9)
-    assert s.tensors["input"].backward_map == pytest.approx(5 / 18 * taps)
-    # sum over valid taps of f b / (k^2 E W^2)
-    assert s.weights["affine_1"].gamma == pytest.approx(taps.sum() / 9 * 18)
 
 
 # -- objects and errors ----------------------------------------------------------------------------

@@ -33,25 +33,6 @@ def conv(features: int, kernel: Any = 2, padding: Any = "circular", **options: A
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def largest_of_four(power: int) -> float:
-    """E max(z_1 ... z_4)^power of independent standard normals."""
-    y = np.linspace(-10, 10, 40001)
-    density = 4 * ndtr(y) ** 3 * np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
-    return float(np.trapezoid(density * y**power, y))
-
-
-@pytest.mark.parametrize("moment", [1e-14, 1e-9])
-def test_tiny_values_are_pooled_as_large_ones(moment: float) -> None:
-    """tanh is the identity there, whatever the scale: E tanh(max)^2 = q E max^2 of the window."""
-    network = kc.chain(
-        L.Input(3, (4, 4)), L.Affine(5), L.Pool("max", 2), TANH, L.Flatten(), L.Affine(2)
-    )
-    found = scaling(network, input_moment=moment)
-    assert found.tensors["nonlinear_1"].forward == pytest.approx(
-        moment * largest_of_four(2), rel=1e-6
-    )
-
-
 def test_a_multiple_of_the_largest() -> None:
     """relu(c max) for c > 0 has E = c^2 E relu(max)^2.
 
@@ -291,19 +272,6 @@ def test_windows_that_reach_one_location_beyond_have_no_symbolic_rule() -> None:
         network = kc.chain(L.Input(2, (3, 3)), layer, L.Pool("mean"), L.Flatten(), L.Affine(1))
         with refused("pads with zeros") if beyond else nullcontext():
             scaling(network)
-
-
-def test_inputs_added_directly_are_uncorrelated() -> None:
-    """E (2 x + 3 y)^2 = 4 + 9 for symmetric inputs of mean square 1, and is unknown for others."""
-    network = wired(
-        ("x", L.Input(3)),
-        ("y", L.Input(3)),
-        ("sum", L.Sum((2, 3)), "x y"),
-        ("out", L.Affine(2), "sum"),
-    )
-    assert scaling(network).tensors["sum"].forward == pytest.approx(13, rel=1e-15)
-    with pytest.raises(kc.FreshnessError, match="correlation is unknown"):
-        scaling(network, input_symmetric=False)
 
 
 def test_maps_have_the_shape_of_locations() -> None:

@@ -32,25 +32,6 @@ def relu_mean(q: float) -> float:
     return math.sqrt(q / (2 * math.pi))
 
 
-def test_two_raw_inputs_among_addends_that_share() -> None:
-    network = wired(
-        ("f", L.Affine(), "x"),
-        ("a", L.Nonlinear("tanh"), "f"),
-        ("y", L.Sum(), "f a x z"),
-        ("x", L.Input()),
-        ("z", L.Input()),
-    )
-    with refused("correlation of their channels"):
-        kc.node_values(network, C)
-    kernel = kc.c_map(network, assume_independent=True)
-    notes = [
-        note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text
-    ]
-    assert [(note.text, note.kind) for note in notes] == [
-        ("the inputs 'x', 'z' are treated as uncorrelated", "convention")
-    ]
-
-
 def right_or_refused(network: kc.Network, truth: float) -> None:
     """No third way."""
     try:
@@ -72,20 +53,6 @@ def test_a_scaled_product_among_products() -> None:
         ("y", L.Sum(), "a b"),
     )
     right_or_refused(network, 9.0)
-
-
-def test_a_factor_that_shares_with_two() -> None:
-    """f g + (f + g) k of independent rectified Gaussians."""
-    network = wired(
-        *((node, L.Affine(), "x") for node in "uvw"),
-        *((node, L.Nonlinear("relu"), below) for node, below in zip("fgk", "uvw", strict=True)),
-        ("a", L.Product(), "f g"),
-        ("s", L.Sum(), "f g"),
-        ("b", L.Product(), "s k"),
-        ("y", L.Sum(), "a b"),
-    )
-    m, half = relu_mean(1.0), 0.5
-    right_or_refused(network, half**2 + (2 * half + 2 * m * m) * half + 2 * (2 * half * m) * m)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -129,18 +96,6 @@ def test_tokens_of_two_signs_need_mean_zero() -> None:
         kc.node_values(mixing(FLIP), C)
 
 
-def test_groups_of_channels_with_opposite_means_have_mean_zero_only_together() -> None:
-    more = ("m", L.Scale(-1), "a"), ("k", L.Concat(), "a m"), ("w", L.TokenMix(FLIP), "k")
-    steps = [
-        ("x", L.Input(None, (2, 1))),
-        ("h", L.Affine(), "x"),
-        ("a", L.Nonlinear("relu"), "h"),
-    ]
-    network = wired(*steps, *more)
-    with refused("'w'.*changes.*0"):
-        kc.node_values(network, C)
-
-
 # -- addends that cancel ---------------------------------------------------------------------------
 
 
@@ -178,20 +133,3 @@ def test_independent_addends_whose_means_cancel() -> None:
     for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
         with refused("'y'.*addends.*1e-08"):
             kc.node_values(network, C, q1, q2)
-
-
-def test_addends_that_cancel_where_a_pixel_is_black() -> None:
-    """sigmoid(f) - sigmoid(g) at three pixels, of which the second is 0 and so is the difference,
-    whatever the weights.
-    """
-    steps = [(node, L.Nonlinear("sigmoid"), (read,)) for node, read in (("a", "f"), ("b", "g"))]
-    affines = [(node, L.Affine(), "x") for node in ("f", "g")]
-    sums = [("y", L.Sum([1, -1]), "a b"), ("z", L.Sum([0.8, 0.6]), "y h")]
-    network = wired(("x", L.Input(1, (3,))), *affines, *steps, ("h", L.Affine(), "x"), *sums)
-    x = np.array([0.7, 0.0, -1.3]).reshape(1, 3, 1)
-    found = kc.c_map(network, spatial="exact", image_shape=(3,)).q_values(x)
-    own = [2 * float(WEIGHTS @ (1 / (1 + np.exp(-abs(v) * NODES)) - 0.5) ** 2) for v in x.ravel()]
-    assert found["y"].ravel() == pytest.approx(own, rel=1e-10, abs=0)
-    assert found["z"].ravel() == pytest.approx(
-        [0.64 * q + 0.36 * v * v for q, v in zip(own, x.ravel(), strict=True)], rel=1e-10, abs=0
-    )

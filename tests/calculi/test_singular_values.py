@@ -20,63 +20,9 @@ from kcalc.network.skips import averaging_shortcuts, projection_shortcuts, skip_
 from kcalc.verification.spectra import training_spectra, variance_spectra
 
 L = kc.layers
-CASES = [
-    (1.0, 1.0, 3**-0.5),
-    (1.0, 1.0, 0.1),
-    (0.6, 0.8, 0.5),
-    (-1.0, 1.0, 0.7),
-    (0.5, 1.0, 1.5),
-    (0.0, 2.0, 0.6),
-]
 
 
 # -- the law ---------------------------------------------------------------------------------------
-
-
-def test_the_uniform_case_of_the_paper() -> None:
-    law = residual_spectrum(1 / math.sqrt(3))
-    assert law.support == pytest.approx((1 / (2 * math.sqrt(3)), 4 * math.sqrt(2) / 3), rel=1e-13)
-    assert law.support == pytest.approx((0.2887, 1.8856), abs=5e-5)
-
-
-@pytest.mark.parametrize(("a", "b", "sigma"), CASES)
-def test_law_against_simulated_matrices(a: float, b: float, sigma: float) -> None:
-    """The distribution function over 10 matrices.
-
-    Fluctuations of linear statistics are O(1/n), those of the mean square have a formula.
-    """
-    law, n = residual_spectrum(sigma, a, b), 160
-    rng = np.random.default_rng(1)
-    draws = [
-        np.linalg.svd(
-            a * np.eye(n) + b * sigma * rng.normal(size=(n, n)) / math.sqrt(n), compute_uv=False
-        )
-        for _ in range(10)
-    ]
-    values = np.sort(np.concatenate(draws))
-    share = (np.arange(values.size) + 0.5) / values.size
-    assert np.abs(law.cdf(values) - share).max() < 2.5 / n
-    means = np.array([(s**2).mean() for s in draws])
-    assert means.mean() == pytest.approx(law.mean_square, abs=4 * means.std(ddof=1) / math.sqrt(10))
-    first = np.array([s.mean() for s in draws])
-    assert first.mean() == pytest.approx(
-        law.mean(), abs=4 * first.std(ddof=1) / math.sqrt(10) + 1 / n
-    )
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "sigma"), [*CASES, (1.0, 1.0, 0.01), (1.0, 1.0, 1.0), (1.0, 1.0, 40.0)]
-)
-def test_the_density_has_mass_one_and_the_right_second_moment(
-    a: float, b: float, sigma: float
-) -> None:
-    law = residual_spectrum(sigma, a, b)
-    low, high = law.support
-    angle = (np.arange(20_000) + 0.5) * np.pi / 20_000
-    x = low + (high - low) * (1 - np.cos(angle)) / 2
-    weight = law.density(x) * (high - low) / 2 * np.sin(angle) * np.pi / 20_000
-    assert weight.sum() == pytest.approx(1, abs=2e-5)
-    assert (weight * x * x).sum() == pytest.approx(law.mean_square, rel=2e-5)
 
 
 def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
@@ -149,21 +95,6 @@ def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, s
             np.count_nonzero(matrix[0]) == 4
             and len(set(np.round(matrix[0][matrix[0] != 0], 12))) == 1
         )
-
-
-def test_the_changed_network_adds_the_map_to_the_projection() -> None:
-    net = kc.chain(
-        L.Input(3, (4, 4)),
-        kc.residual(L.Affine(3, kernel=3, stride=2), shortcut=L.Affine(3, stride=2)),
-    )
-    averaged, x = averaging_shortcuts(net), np.random.default_rng(0).normal(size=(2, 4, 4, 3))
-    plain, changed = (kc.to_jax(n, dtype="float64", rolled=False) for n in (net, averaged))
-    own = plain.unstack(plain.init(0, x), x)
-    difference = np.asarray(changed.apply(changed.stack(own, x), x)) - np.asarray(
-        plain.apply(plain.stack(own, x), x)
-    )
-    pooled = x.reshape(2, 2, 2, 2, 2, 3).mean(axis=(2, 4)) * 2
-    assert np.abs(difference - pooled).max() < 1e-12
 
 
 def test_refused_changes() -> None:

@@ -23,7 +23,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.calculi.subnetworks import maximal, maximal_curvature, maximal_slope
+from kcalc.calculi.subnetworks import maximal, maximal_slope
 from kcalc.network.layers import Nonlinear
 
 psi = kc.symbols.psi
@@ -70,25 +70,6 @@ def test_the_maximal_slope(seed: int, q: Fraction | None) -> None:
         strict == max((round(float(slope.degree)) for slope in far.values()), default=0)
         and strict <= depth
     )
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_maximal_curvature(seed: int) -> None:
-    """The mean number of nonlinear layers on a path.
-
-    The degree at psi = 1, where no product makes slopes larger.
-    """
-    net = mixing_network(seed, products=False)
-    bend = maximal_curvature(net)
-    top = max([MP.mpf(0), *(slope.degree for slope in strict_slopes(net, 1).values())])
-    (multiplier,) = bend.multipliers
-    assert (
-        multiplier.is_Rational
-        and abs(MP.mpf(int(multiplier.p)) / int(multiplier.q) - top) < MP.mpf(10) ** -45
-    )
-    assert bend([2.0, 0.0]) == pytest.approx([2 * float(top), 0.0], rel=1e-14)
-    if top:
-        assert bend.inverse([3.0]) == pytest.approx([3 / float(top)], rel=1e-14)
 
 
 def test_mixes_of_maps_along_one_path() -> None:
@@ -152,11 +133,3 @@ def test_tokens_may_change_places_but_not_mix() -> None:
         maximal_slope(kc.chain(start, Nonlinear("relu"), mean))
     with pytest.raises(kc.NoRule, match="maxima over subnetworks have no rule"):
         maximal(kc.chain(start, Nonlinear("relu"), kc.layers.BatchNorm()), abs)
-
-
-def test_longest_first_and_without_repeats() -> None:
-    for seed in SEEDS:
-        net = mixing_network(seed)
-        monomials = maximal_slope(net)._set.monomials
-        sizes = [sum(e for _, e in m) for m in monomials]
-        assert sizes == sorted(sizes, reverse=True) and len(set(monomials)) == len(monomials)

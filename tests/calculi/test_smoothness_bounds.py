@@ -17,7 +17,6 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
-from kcalc.calculi.smoothness.upper import rounded_up
 from kcalc.calculi.smoothness.windows import pool_norms
 
 L = kc.layers
@@ -146,12 +145,6 @@ def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int
     assert found == pytest.approx(math.sqrt((X**2).sum() / math.prod(sides) + 3), rel=1e-12)
 
 
-def test_reaches_on_the_grid_are_never_smaller() -> None:
-    reach = np.geomspace(1e-6, 1e6, 1001)
-    ratio = np.array([rounded_up(value) for value in reach]) / reach
-    assert ratio.min() >= 1 - 1e-14 and ratio.max() < 2**0.25 * (1 + 1e-14)
-
-
 def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict:
     """Every layer's parameters moved by ``radius`` in a random direction."""
     found = {}
@@ -216,57 +209,3 @@ def test_norms_of_mean_pooling_enclose_singular_values(window: int, stride: int)
     assert least <= found[-1] * (1 + 1e-12) and found[0] <= norm * (1 + 1e-12)
     if window == stride:
         assert least == pytest.approx(found[-1]) and norm == pytest.approx(found[0])
-
-
-def test_a_largest_entry_may_be_read_twice() -> None:
-    """Two windows that overlap may both emit one entry: no singular value is then above 0."""
-    network = kc.chain(L.Input(1, (4, 4)), L.Pool("max", 3, 1))
-    norm, least, _ = pool_norms(network.operations[1].primitive, "pool", (4, 4))
-    assert least == 0 and norm == 2
-
-
-@pytest.mark.parametrize("reach", [0.4, 1.7])
-def test_bounds_of_a_transformed_activation_within_reach_are_those_of_its_values(
-    reach: float,
-) -> None:
-    act = kc.activation("tanh").transformed(2.0, 0.3, 1.5, -0.2)
-    x = np.linspace(-reach, reach, 100_001)
-    slopes = 3 / np.cosh(2 * x + 0.3) ** 2
-    found = kc.activation_bounds(act, reach)
-    assert found.value >= np.abs(act(x)).max() * (1 - 1e-12)
-    assert found.value == pytest.approx(np.abs(act(x)).max(), rel=1e-9)
-    assert found.slope == pytest.approx(slopes.max(), rel=1e-8)
-    assert found.least_slope == pytest.approx(slopes.min(), rel=1e-9)
-    bends = np.abs(2 * slopes * 2 * np.tanh(2 * x + 0.3))
-    assert found.curvature == pytest.approx(bends.max(), rel=1e-4)
-    assert math.isinf(kc.activation_bounds(kc.activation("exp")).slope)
-    assert kc.activation_bounds(kc.activation("exp"), reach).slope == pytest.approx(math.exp(reach))
-
-
-def test_biases_move_within_the_radius() -> None:
-    """|d out / d W2| is |W1 x + b|, which is 5.5 at W1 = 0 and b = 1.1 (3, 4)."""
-    net = kc.chain(L.Input(2), L.Affine(2), L.Affine(1, bias=False))
-    given = {
-        "affine_1": {"weight": np.zeros((2, 2)), "bias": np.array([3.0, 4.0])},
-        "affine_2": np.zeros((2, 1)),
-    }
-    found = smoothness(net, X=[[0.1, 0.0]], weights=given, radius=0.5)
-    assert 5.5 <= found.parameter_lipschitz <= 5.7
-
-
-def test_bounds_that_are_attained_and_printed() -> None:
-    """D F of w2 . sigmoid(W1 x) at 0 is 1/2 for 3 examples of 3 channels.
-
-    sin(w x) has |DF| = |X| = 5 at w = 0, and |D2F| <= |X| max |x|.
-    """
-    layers = [L.Input(2), L.Affine(3, bias=False), phi("sigmoid"), L.Affine(1, bias=False)]
-    still = {"affine_1": np.zeros((2, 3)), "affine_2": np.zeros((3, 1))}
-    found = smoothness(kc.chain(*layers), X=np.ones((3, 2)), weights=still, radius=1e-9)
-    assert found.parameter_lipschitz == pytest.approx(1.5, rel=1e-8)
-    wave = smoothness(
-        kc.chain(L.Input(1), L.Affine(1, bias=False), phi("sin")), X=[[3.0], [4.0]], radius=0.1
-    )
-    assert wave.parameter_lipschitz == pytest.approx(5, rel=1e-8)
-    assert wave.parameter_curvature == pytest.approx(20, rel=1e-8)
-    lines = [line.split() for line in str(wave).splitlines() if line.startswith("|D")]
-    assert lines == [["|DF|", "<=", "5"], ["|D2F|", "<=", "20"]]

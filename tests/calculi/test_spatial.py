@@ -4,14 +4,10 @@ and the calculus of equal locations.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from oracles import spatial_loops
-from thinning import mostly_slow
 from wiring import layered
 
 import kcalc as kc
@@ -21,9 +17,7 @@ from kcalc.calculi.location_maps import LocationMaps
 from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
-PEER = json.loads((Path(__file__).parents[1] / "oracles" / "spatial_peer.json").read_text())
 LOCAL = LocationMaps()
-CORNER = 2e-9  # neural-tangents rounds c, which a kink at c = 1 turns into the square root of that
 
 
 def conv(
@@ -36,99 +30,7 @@ def conv(
     return ["conv", kernel, stride, padding, sigma_w, sigma_b]
 
 
-@pytest.mark.parametrize("name", PEER["cases"])
-def test_peer(name: str) -> None:
-    case = PEER["cases"][name]
-    x, y = np.array(PEER["x"])[: case["images"]], np.array(PEER["y"])
-    K = kc.ntk(layered(case["layers"]), spatial="exact", image_shape=(4, 5))
-    for (nngp, tangent), suffix in ((K.both(x, y), ""), (K.both(x), " own")):
-        for got, key in ((nngp, "nngp"), (tangent, "ntk")):
-            wanted = np.array(case[key + suffix])
-            assert got.shape == wanted.shape
-            off = abs(got - wanted) / abs(wanted).max()
-            assert off[~np.eye(*off.shape[:2], dtype=bool)].max() < 2e-14
-            assert off.max() < (CORNER if suffix and key == "ntk" else 2e-14)
-
-
 RELU, ERF, ALL = ["relu"], ["erf"], ["mean", None, None]
-LOOPS = {
-    "dense after flatten": [
-        conv((3, 3)),
-        RELU,
-        conv((2, 2)),
-        RELU,
-        ["flatten"],
-        ["dense", 1.3, 0.1],
-    ],
-    "no biases": [
-        conv((3, 3), sigma_b=0.0),
-        RELU,
-        conv((2, 2), sigma_b=0.0),
-        RELU,
-        ["flatten"],
-        ["dense", 1.3, 0.0],
-    ],
-    "erf with strides": [
-        conv((3, 3)),
-        ERF,
-        conv((2, 2), (2, 1)),
-        ERF,
-        ["flatten"],
-        ["dense", 1.3, 0.1],
-    ],
-    "global mean": [
-        conv((3, 3), padding="circular"),
-        RELU,
-        conv((2, 2)),
-        RELU,
-        ALL,
-        ["dense", 1.3, 0.1],
-    ],
-    "numbers for padding": [
-        conv((3, 3), (2, 1), 2),
-        RELU,
-        conv((2, 2), padding=1),
-        RELU,
-        ALL,
-        ["dense", 1.3, 0.1],
-    ],
-    "pooled inside": [
-        conv((3, 3)),
-        RELU,
-        ["mean", (2, 2), (1, 1)],
-        conv((2, 2)),
-        RELU,
-        ALL,
-        ["dense", 1.3, 0.1],
-    ],
-}
-
-
-def two_images(distance: float, channels: int) -> np.ndarray:
-    rng = np.random.default_rng(channels)
-    x = rng.normal(size=(3, 3, channels))
-    y = x + distance * rng.normal(size=x.shape)
-    x[0, 1] = y[0, 1] = 0.0  # a black pixel in both
-    y[2] = 0.0 if distance == 1 else y[2]  # a black row
-    return np.stack([x, y])
-
-
-@pytest.mark.parametrize("distance", [1, 1e-6])
-@pytest.mark.parametrize("name", mostly_slow(LOOPS))
-def test_loops(name: str, distance: float) -> None:
-    images = two_images(distance, 1 if "mean" in name else 2)
-    nngp, tangent = kc.ntk(layered(LOOPS[name]), spatial="exact", image_shape=(3, 3)).both(images)
-    first, second, cross, both = spatial_loops.kernels(LOOPS[name], *images.tolist())
-    assert float(abs(nngp[0, 0] / first - 1)) < 2e-15
-    assert float(abs(nngp[1, 1] / second - 1)) < 2e-15
-    assert float(abs(nngp[0, 1] / cross - 1)) < 2e-15
-    # a kink after a pooling sees 1 - c with an absolute error of 1e-16, and its slope the square
-    # root of that
-    assert float(abs(tangent[0, 1] / both - 1)) < (
-        1e-9 if name == "pooled inside" and distance < 1 else 3e-15
-    )
-    own = spatial_loops.kernels(LOOPS[name], images[0].tolist(), images[0].tolist())[3]
-    assert float(abs(tangent[0, 0] / own - 1)) < 3e-15
 
 
 def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:

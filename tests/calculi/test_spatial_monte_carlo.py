@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import erf
 from wiring import wired
 
 import kcalc as kc
@@ -72,33 +71,6 @@ def sampled(one: Callable[[np.random.Generator], np.ndarray]) -> np.ndarray:
 
 def network(*middle: tuple[str, L.Layer, tuple[str, ...]], stem: L.Affine) -> kc.Network:
     return wired(("x", L.Input(2)), ("s", stem, ("x",)), *middle)
-
-
-def test_shared_branches_concatenation_and_pooling() -> None:
-    """Sum(s, relu s) beside erf s, its channels in a Concat, pooled by windows, convolved, read by
-    a dense layer.
-    """
-    net = network(
-        ("r", L.Nonlinear("relu"), "s"),
-        ("m", L.Sum((1.0, 0.7)), "s r"),
-        ("e", L.Nonlinear("erf"), "s"),
-        ("c", L.Concat(channels=(1, 2)), "m e"),
-        ("p", L.Pool("mean", 2), "c"),
-        ("o", L.Affine(kernel=2, padding="valid", sigma_w=1.2, sigma_b=0.3), "p"),
-        stem=L.Affine(kernel=3, sigma_w=1.5, sigma_b=0.2),
-    )
-
-    def one(rng: np.random.Generator) -> np.ndarray:
-        s, _ = pre_activations(rng, False, 0.2)
-        m = s + 0.7 * np.maximum(s, 0)
-        # 2 x 2 windows
-        both = [
-            part.reshape(2, 2, 2, 2, 2, -1).mean(axis=(2, 4)).reshape(2, -1) for part in (m, erf(s))
-        ]
-        gram = [part @ part.T / part.shape[1] for part in both]
-        return 1.2**2 * (gram[0] + 2 * gram[1]) / 3 + 0.3**2
-
-    agrees(sampled(one), kc.c_map(net, spatial="exact", image_shape=(4, 4)).matrix(IMAGES))
 
 
 def tangent_sample(

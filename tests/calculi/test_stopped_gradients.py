@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from scipy.stats import multivariate_normal
 from wiring import wired
 
 import kcalc as kc
@@ -26,118 +25,9 @@ C = 0.4
 WINDOW = sp.Piecewise((1, sp.Abs(X) < 1), (0, True))
 
 
-def relu_moment(c: float) -> float:
-    """E relu(u) relu(v) of two standard Gaussians."""
-    return (math.sqrt(1 - c * c) + (math.pi - math.acos(c)) * c) / (2 * math.pi)
-
-
-def relu_slopes(c: float) -> float:
-    return (math.pi - math.acos(c)) / (2 * math.pi)
-
-
-def both_inside(c: float, half: float, q: float) -> float:
-    """P(|u| < half, |v| < half) of two Gaussians of variance q and correlation c."""
-    law = multivariate_normal([0, 0], [[q, q * c], [q * c, q]])
-    return float(law.cdf([half, half], lower_limit=[-half, -half]))
-
-
 def chain(*layers: Any) -> kc.Network:
     names = ["x", *(f"n{i}" for i in range(1, len(layers) + 1))]
     return wired(*((n, layer, p) for p, n, layer in zip(names, names[1:], layers, strict=False)))
-
-
-def test_a_stop_in_the_trunk() -> None:
-    net = chain(
-        L.Affine(sigma_w=2),
-        L.Nonlinear("relu"),
-        L.StopGradient(),
-        L.Affine(sigma_w=3, sigma_b=0.5),
-        L.Nonlinear("relu"),
-        L.Affine(),
-    )
-    one = 4 * relu_moment(C)
-    k2, q2 = 9 * one + 0.25, 9 * 2 + 0.25
-    c2 = k2 / q2
-    truth = q2 * relu_moment(c2) + k2 * relu_slopes(c2)
-    kernel = kc.ntk(net)
-    assert kernel(C) == pytest.approx(truth, rel=1e-12)
-    assert kernel.layers["n1"](C) == 0
-    assert kernel.nngp(C) == pytest.approx(q2 * relu_moment(c2), rel=1e-12)
-    found = kc.gradients(net)
-    assert found.nodes["x"] == found.nodes["n2"] == found.weights["n1"] == 0
-    assert found.nodes["n3"] == pytest.approx(9 / 2, rel=1e-12)
-    assert found.weights["n4"] == pytest.approx(q2 / 2, rel=1e-12)
-
-
-def test_kernel_maps_and_slopes_pass_a_stop() -> None:
-    layers = [L.Affine(sigma_w=1.2), L.Nonlinear("tanh"), L.Affine()]
-    plain, stopped = chain(*layers), chain(*layers[:2], L.StopGradient(), layers[2])
-    assert kc.c_map(stopped)(C) == kc.c_map(plain)(C)
-    assert kc.c_map(stopped).derivative(1)(C) == kc.c_map(plain).derivative(1)(C)
-    assert kc.slope_polynomial(stopped) == kc.slope_polynomial(plain)
-    assert kc.q_map(stopped)(2.0) == kc.q_map(plain)(2.0)
-
-
-def test_a_stopped_copy_of_an_addend_has_values_and_no_gradient() -> None:
-    """``u + stop(relu(u))``: the cross terms are those of the values, the gradient is that of u."""
-    net = wired(
-        ("a", L.Affine(sigma_w=1.5), "x"),
-        ("r", L.Nonlinear("relu"), "a"),
-        ("s", L.StopGradient(), "r"),
-        ("u", L.Sum((2, 3)), "a s"),
-        ("o", L.Affine(), "u"),
-    )
-    q = 2.25
-    value = q * (4 * C + 2 * 6 * C / 2 + 9 * relu_moment(C))
-    assert kc.ntk(net).nngp(C) == pytest.approx(value, rel=1e-12)
-    assert kc.ntk(net)(C) == pytest.approx(value + 4 * q * C, rel=1e-12)
-    assert float(kc.ntk(net).ball(C).mid) == pytest.approx(value + 4 * q * C, rel=1e-12)
-    assert kc.gradients(net).weights["a"] == pytest.approx(4 * q, rel=1e-12)
-
-
-def test_straight_through_as_a_sum_is_exact() -> None:
-    """``u + stop(tanh(u) - u)`` is tanh with a slope of 1."""
-    net = wired(
-        ("a", L.Affine(sigma_w=1.5), "x"),
-        ("t", L.Nonlinear("tanh"), "a"),
-        ("d", L.Sum((1, -1)), "t a"),
-        ("s", L.StopGradient(), "d"),
-        ("u", L.Sum(), "a s"),
-        ("o", L.Affine(), "u"),
-    )
-    value = kc.ntk(chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())).nngp(C)
-    assert kc.ntk(net).nngp(C) == pytest.approx(value, rel=1e-12)
-    assert kc.ntk(net)(C) == pytest.approx(value + 2.25 * C, rel=1e-12)
-
-
-def test_an_activation_of_a_stopped_and_a_live_function_of_one_gaussian_is_refused() -> None:
-    net = wired(
-        ("a", L.Affine(), "x"),
-        ("r", L.Nonlinear("relu"), "a"),
-        ("s", L.StopGradient(), "r"),
-        ("u", L.Sum(), "a s"),
-        ("t", L.Nonlinear("tanh"), "u"),
-        ("o", L.Affine(), "t"),
-    )
-    assert 0 < kc.c_map(net)(C) < 1
-    with refused(r"(?s)(?=.*'t')(?=.*Affine)"):
-        kc.ntk(net)
-
-
-@pytest.mark.parametrize(
-    ("slope", "truth"),
-    [(1, 1.0), (WINDOW, both_inside(C, 1, 1.96))],
-    ids=["straight through", "inside of a window"],
-)
-def test_a_sign_with_a_slope_of_its_own(slope: Any, truth: float) -> None:
-    net = chain(L.Affine(sigma_w=1.4), L.SurrogateGradient("sign", slope), L.Affine())
-    value = 2 / math.pi * math.asin(C)
-    assert kc.c_map(net)(C) == pytest.approx(value, rel=1e-12)
-    assert kc.ntk(net)(C) == pytest.approx(value + truth * 1.96 * C, rel=1e-5)
-    inside = 1.0 if slope == 1 else math.erf(1 / 1.4 / math.sqrt(2))
-    found = kc.gradients(net)
-    assert found.weights["n1"] == pytest.approx(1.96 * inside, rel=1e-9)
-    assert found.chi["n2"] == pytest.approx(inside, rel=1e-9)
 
 
 def test_over_locations_as_at_one_location() -> None:
@@ -156,37 +46,6 @@ def test_over_locations_as_at_one_location() -> None:
     cosine = float((images[0] * images[1]).mean())
     table = kc.ntk(net, spatial="exact", image_shape=(1, 1)).matrix(images)
     assert float(table[0, 1]) == pytest.approx(kc.ntk(net)(cosine), rel=1e-10)
-
-
-def test_weights_that_are_not_trained() -> None:
-    def net(a: Any = True, b: Any = True, o: Any = True) -> kc.Network:
-        return chain(
-            L.Affine(sigma_w=1.4, sigma_b=0.5, trained=a),
-            L.Nonlinear("relu"),
-            L.Affine(sigma_w=1.2, sigma_b=0.7, trained=b),
-            L.Nonlinear("relu"),
-            L.Affine(sigma_b=0.3, trained=o),
-        )
-
-    k1, q1 = 1.96 * C + 0.25, 2.21
-    k2, q2 = 1.44 * q1 * relu_moment(k1 / q1) + 0.49, 1.44 * q1 / 2 + 0.49
-    s1, s2 = relu_slopes(k1 / q1), relu_slopes(k2 / q2)
-    parts = kc.ntk(net(False, "biases", "weights")).layers
-    assert parts["n1"](C) == 0
-    assert parts["n3"](C) == pytest.approx(0.49 * s2, rel=1e-12)
-    assert parts["n5"](C) == pytest.approx(q2 * relu_moment(k2 / q2), rel=1e-12)
-    assert kc.ntk(net("weights", False, False))(C) == pytest.approx(
-        1.96 * C * 1.44 * s1 * s2, rel=1e-12
-    )
-    weights = kc.gradients(net(False, "biases", "weights")).weights
-    assert weights["n1"] == 0
-    assert weights["n3"] == pytest.approx(0.49 / 2, rel=1e-12)
-    assert weights["n5"] == pytest.approx(q2 / 2, rel=1e-12)
-    assert kc.gradients(net(False, False, False)).nodes == kc.gradients(net()).nodes
-    wide = kc.ntk(net(False, "biases", "weights"), "standard", features=100).layers
-    assert wide["n3"](C) == pytest.approx(s2, rel=1e-12)
-    assert wide["n5"](C) == pytest.approx(100 * q2 * relu_moment(k2 / q2), rel=1e-12)
-    assert kc.c_map(net(False, "biases", "weights"))(C) == kc.c_map(net())(C)
 
 
 @pytest.mark.parametrize("trained", [True, False, "weights", "biases", "indirectly"])
@@ -218,30 +77,6 @@ def test_a_network_without_trained_weights() -> None:
     with refused("trained=True"):
         kc.ntk(net)
     assert kc.gradients(net).weights == {"n1": 0, "n3": 0}
-
-
-def test_weights_made_of_parameters_have_no_part_of_their_own() -> None:
-    net = chain(L.Affine(), L.Nonlinear("relu"), L.Affine(trained="indirectly"))
-    with refused(r"(?s)(?=.*'n3')(?=.*trained=True)"):
-        kc.ntk(net)
-    found = kc.gradients(net)
-    assert set(found.weights) == {"n1"}
-    assert any(note.node == "n3" and note.kind == "heuristic" for note in found.assumptions)
-    assert kc.ntk(net.map_layers(lambda n, x: L.Affine() if n == "n3" else x))(C) > 0
-    with refused(r"(?s)(?=.*trained)"):
-        L.Affine(trained="sometimes")
-
-
-def test_an_unknown_gradient_is_refused_where_one_passes() -> None:
-    layers = [L.Affine(), L.Nonlinear("relu"), L.StopGradient("the function f"), L.Affine()]
-    net = chain(*layers)
-    assert kc.c_map(net)(C) == kc.c_map(chain(*layers[:2], layers[3]))(C)
-    with refused(r"(?s)(?=.*'n3')(?=.*the\ function\ f)(?=.*StopGradient\(\))"):
-        kc.ntk(net)
-    with refused(r"(?s)(?=.*'n3')(?=.*the\ function\ f)"):
-        kc.gradients(net)
-    still = chain(L.Affine(trained=False), *layers[1:])
-    assert kc.ntk(still)(C) == pytest.approx(relu_moment(C), rel=1e-12)
 
 
 def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 
 import kcalc as kc
 from tests.wiring import wired
@@ -153,70 +152,6 @@ def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c
         coefficients, (0, size - len(coefficients))
     )
     return wired(*steps, outputs=["out"]), truth, out
-
-
-def c_and_q(truth, out):
-    q1, q2, cov = truth.moments(out)
-    return cov / math.sqrt(q1 * q2), q1, q2
-
-
-CASES = [
-    (2, 1, "relu", True),
-    (2, 5, "tanh", True),
-    (3, 4, "relu", False),
-    (4, 6, "erf", False),
-    (5, 3, "relu", True),
-]
-
-
-@pytest.mark.parametrize(("count", "depth", "act", "norm"), CASES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kernel_maps_of_several_streams_are_the_recursion_of_their_covariances(
-    count, depth, act, norm, seed
-):
-    sizes = (1.0, 1.0) if seed == 0 else (0.7, 1.9)
-    net, truth, out = streams(
-        count, depth, seed + 7 * depth, act, norm, q=sizes, c=0.3, sparse=seed == 2
-    )
-    c, q1, q2 = c_and_q(truth, out)
-    found = kc.c_map(net)(0.3) if sizes[0] == sizes[1] else kc.c_map(net)(0.3, *sizes)
-    assert found == pytest.approx(c, rel=1e-11, abs=1e-12)
-    assert kc.q_map(net)(sizes[0]) == pytest.approx(q1, rel=1e-11)
-    assert kc.q_map(net)(sizes[1]) == pytest.approx(q2, rel=1e-11)
-
-
-@pytest.mark.parametrize(("count", "depth", "act", "norm"), CASES)
-def test_tangent_kernels_and_gradients_of_several_streams(count, depth, act, norm):
-    net, truth, out = streams(count, depth, 2 * depth, act, norm, c=-0.2)
-    assert kc.ntk(net)(-0.2) == pytest.approx(truth.tangent(out), rel=1e-10)
-    _, same, end = streams(count, depth, 2 * depth, act, norm, c=1.0)
-    rates, found = same.sensitivities(end), kc.gradients(net)
-    for i in range(count):
-        assert found.nodes[f"s0_{i}"] == pytest.approx(rates[i], rel=1e-10)
-    for level in range(depth):
-        assert found.nodes[f"b{level + 1}"] == pytest.approx(rates[count + level], rel=1e-10)
-
-
-def notes_of(network, **options):
-    return {(note.node, note.kind): note.text for note in kc.c_map(network, **options).assumptions}
-
-
-def test_two_inputs_in_streams_are_refused_by_their_own_names_or_noted():
-    net = wired(
-        ("x", L.Input()),
-        ("y", L.Input()),
-        ("w", L.Affine(), "x"),
-        ("s", L.Sum(), "x w"),
-        ("t", L.Sum(), "y w"),
-        ("o", L.Sum(), "s t"),
-        ("out", L.Affine(), "o"),
-    )
-    with pytest.raises(kc.KcalcError, match="'o' adds the inputs '[xy]' and '[xy]' directly"):
-        kc.c_map(net)(0.5)
-    found = notes_of(net, assume_independent=True)
-    assert found["o", "convention"] == "the inputs 'x', 'y' are treated as uncorrelated"
-    assert "independent" in found["o", "heuristic"]
-    assert ("o", "exact") not in found  # its cross terms are not computed
 
 
 def test_scaling_notes_inputs_only_where_their_cross_term_is_left_out():

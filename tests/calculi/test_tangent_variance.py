@@ -155,9 +155,3 @@ def test_where_it_stops(net: Any, options: Any, text: str) -> None:
     found = kc.fluctuations(net, features=16, **options)
     with pytest.raises(kc.KcalcError, match=text):
         _ = found.tangent_variance
-
-
-def test_frozen_layers_have_no_part_in_theta() -> None:
-    net = kc.chain(L.Input(9), L.Affine(50, trained=False), L.Nonlinear("relu"), L.Affine(1))
-    found = kc.fluctuations(net).tangent_variance  # phi^2 of one channel
-    assert found.scaled == pytest.approx(5)

@@ -32,26 +32,6 @@ def dense(h: Array, rng: np.random.Generator, width: int, w: float = 1.0, b: flo
 # -- TokenMix --------------------------------------------------------------------------------------
 
 
-def test_covariances_of_mixed_tokens():
-    """After one Affine and a mix, K[s, t] = sum_ab A[s, a] A[t, b] x_a . y_b / channels, whatever
-    A.
-    """
-    A = np.random.default_rng(1).normal(size=(3, T))
-    x, y = images(2)
-    net = kc.chain(L.Input(), L.Affine(), L.TokenMix(A))
-    C = kc.c_map(net, spatial="exact", image_shape=(T,))
-    here = (A @ (x @ x.T / F) @ A.T).diagonal(), (A @ (y @ y.T / F) @ A.T).diagonal()
-    joint = A @ (x @ y.T / F) @ A.T
-    last = net.outputs[0]
-    np.testing.assert_allclose(C.q_values(np.stack([x, y]))[last], np.stack(here), rtol=1e-13)
-    np.testing.assert_allclose(
-        C.c_values(x, y, pairs=True)[last], joint / np.sqrt(np.outer(*here)), atol=1e-14
-    )
-    np.testing.assert_allclose(
-        C.c_values(x, y)[last], joint.diagonal() / np.sqrt(here[0] * here[1]), atol=1e-14
-    )
-
-
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
@@ -66,12 +46,6 @@ def test_covariances_of_mixed_tokens():
 def test_matrices_that_are_none(matrix: Any, message: str):
     with refused(message):
         L.TokenMix(matrix)
-
-
-def test_matrices_that_do_not_fit_name_the_node():
-    net = kc.chain(L.Affine(), L.TokenMix(np.ones((2, 3))))
-    with refused("'tokenmix_1'.*3.*4.*4"):
-        kc.c_map(net, spatial="exact", image_shape=(4,))
 
 
 # -- large batches ---------------------------------------------------------------------------------

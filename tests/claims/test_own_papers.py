@@ -44,23 +44,6 @@ def own(name: str = "own", prefix: str = "OWN") -> Paper:
     return paper
 
 
-def test_an_own_paper_is_verified_alone_and_beside_others() -> None:
-    paper = own()
-    report = claims.verify(paper=paper, processes=2)
-    assert [f.verdict for f in report.findings] == [
-        Verdict.HOLDS,
-        Verdict.REFUTED,
-        Verdict.NOT_DECIDABLE,
-    ]
-    assert [f.claim.id for f in report.contradictions] == ["OWN-wrong"]
-    both = claims.verify(["OWN-mean", "DKS-eq4"], ["dks", paper], processes=1)
-    assert [f.claim.id for f in both.findings] == ["DKS-eq4", "OWN-mean"]
-    assert both["OWN-mean"].evidence == report["OWN-mean"].evidence
-    assert claims.all(paper) == tuple(paper.claims.values())
-    assert claims.errata(paper) == ()
-    assert not any(claim.paper == "own" for claim in claims.all())
-
-
 def test_reports_have_own_papers() -> None:
     paper = own()
     report = claims.verify(paper=paper)
@@ -71,12 +54,6 @@ def test_reports_have_own_papers() -> None:
     assert data["findings"][1]["evidence"][0]["data"]["at"] == [0, 1]
     mixed = claims.verify(["OWN-mean", "DKS-eq4"], [paper, "dks"], processes=1).to_html()
     assert 'id="DKS-eq4"' in mixed and 'id="OWN-mean"' in mixed and "rrata" in mixed
-
-
-def test_kcalcs_papers_are_known_as_objects() -> None:
-    source = claims.papers()[1]
-    assert claims.all(source) == claims.all(source.name) == claims.all([source, source.name])
-    assert claims.errata(source) == claims.errata(source.name) != ()
 
 
 def test_names_and_ids_that_are_taken_are_errors(tmp_path: Path) -> None:

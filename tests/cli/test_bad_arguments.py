@@ -187,8 +187,3 @@ def test_bad_arguments_are_refused_in_one_line(command: str, folder: Path) -> No
 @pytest.mark.parametrize("command", GOOD)
 def test_all_bad_arguments_are_refused_in_one_line(command: str, folder: Path, every: int) -> None:
     check(list(spoilt(command, VALUES))[::every])
-
-
-def test_every_command_has_a_good_call() -> None:
-    (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    assert set(verbs.choices) == set(GOOD)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import sympy as sp
-from command_words import words
 
 import kcalc as kc
 from kcalc.cli import main
@@ -26,16 +25,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         status = int(stop.code or 0)
     out, err = capsys.readouterr()
     return status, out, err
-
-
-def test_shape_prints_constants_and_residuals(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, *words("shape resnet-101 --activation tanh --method dks"))
-    assert (status, err) == (0, "")
-    assert "V2, BatchNorm-free, shortcut weight 0.707107, 100 nonlinear layers" in out
-    k = kc.shape(kc.architectures.resnet_v2(101), "tanh").constants["tanh"]
-    assert f"{k.alpha:.10g}" in out
-    for word in ("alpha", "residual", "C_f'(1)", "assumptions", "heuristic"):
-        assert word in out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
@@ -87,52 +76,11 @@ def test_text_that_the_output_cannot_hold_is_one_line(
     )
 
 
-def test_maps_take_the_sigmas_of_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two relu layers and the readout.
-
-    q -> s q/2 + b twice, then s q + b, s = sigma_w^2 = 2, b = sigma_b^2 = 0.25.
-    """
-    _, out, _ = run(
-        capsys,
-        *words("maps vanilla-2 --activation relu --sigma-w 1.4142135623730951 --sigma-b 0.5 --q 3"),
-    )
-    assert "Q(3) = 6.75" in out.splitlines()
-
-
-def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *words("shape vanilla-100 --activation relu"))
-    rows = [line for line in out.splitlines() if line.startswith("  ")]
-    start = next(i for i, line in enumerate(rows) if "condition" in line)
-    block = rows[start : start + 5]
-    assert len({len(line) for line in block}) == 1
-    assert not any(row.startswith("  Q'(1)") for row in rows)
-    assert "Q'(1) = 1 is dropped for relu" in out
-
-
 def test_maps_prints_values(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "maps", "layernorm-resnet-152")
     assert status == 0
     assert "0.9469065809" in out
     assert "fixed points" in out
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("resnet-101", "psi**5*(psi**2/2 + 1/2)**4*(psi**3/2 + 1/2)**29"),
-        ("vanilla-100", "psi**100"),
-        ("densenet-100", "a polynomial of degree 101"),
-    ],
-)
-def test_slopes_are_printed_factored(
-    name: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = run(capsys, "maps", name, "--slopes")
-    assert (status, err) == (0, "")
-    assert out.count(f"\n  {text}\n") == 2  # the polynomial and the maximal function
-    for word in ("strict mu", "forward bound", "longest path bound", "assumed fresh"):
-        assert word in out
-    assert all(len(line) < 300 for line in out.splitlines())
 
 
 def tapped(path: Path) -> str:
@@ -163,33 +111,6 @@ def test_slopes_of_several_outputs_and_their_drawing(
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_slopes_at_true_q_values(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *words("maps layernorm-resnet-50 --slopes --q 1"))
-    assert "(0.25*psi**3 + 0.75)**4" in out
-    assert "by the q values of the kernel calculus" in out
-
-
-def test_shape_by_the_forward_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tapped(tmp_path / "net.json")
-    status, out, _ = run(
-        capsys, "shape", file, "--subnetworks", "forward", "--json", str(tmp_path / "s.json")
-    )
-    assert status == 0
-    assert "zeta = 1.5, subnetworks = forward" in out
-    data = json.loads((tmp_path / "s.json").read_text())
-    assert data["options"] == {"zeta": 1.5, "subnetworks": "forward"}
-    assert data["conditions"]["C'(1)"] == pytest.approx(1.5**0.25, rel=1e-12)
-    _, strict, _ = run(capsys, "shape", file)
-    assert 'subnetworks="forward" includes the depth across them' in strict
-
-
-def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *words("shape resnet-v2-50 --activation tanh --shortcut-weight 0"))
-    assert "shortcut weight 0," in out
-    alpha = kc.shape(kc.architectures.vanilla(49), "tanh").constants["tanh"].alpha
-    assert f"{alpha:.8g}" in out
-
-
 def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.json"
     kc.save_json(kc.architectures.rescaled_resnet(3, 2, 0.6), file)
@@ -211,11 +132,6 @@ def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     status, _, _ = run(capsys, "maps", str(file), "--plot", str(tmp_path / "m.pdf"))
     assert (tmp_path / "m.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_json_to_standard_output_is_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *words("shape vanilla-10 --activation tanh --json -"))
-    assert json.loads(out)["schema"] == "kcalc.shaping/1"
 
 
 BAD = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 from command_words import words
 
-import kcalc as kc
-from kcalc.cli import COMMANDS, command, main, parser
+from kcalc.cli import command, main
 
 JSON = {  # a command line of every command that prints numbers, and keys that its JSON has
     "maps": ("maps vanilla-2", ["outputs", "fixed_points", "assumptions"]),
@@ -31,7 +29,6 @@ JSON = {  # a command line of every command that prints numbers, and keys that i
     "report": ("report vanilla-2 -o page.html", ["before", "shaping", "maximal_slope"]),
     "verify": ("verify --claim DKS-thm13a --processes 1", []),
 }
-SILENT = {"apply", "completion", "read", "audit", "train"}  # tested with the models that they need
 
 
 def status(line: str) -> int:
@@ -67,30 +64,6 @@ def test_mistyped_words_get_a_suggestion(
     assert re.search(said, error) and error.count("\n") == 1, error
 
 
-def test_the_help_of_shape_begins_with_ten_common_options(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert status("shape --help") == 0
-    head, _, rest = capsys.readouterr().out.partition("more options:")
-    flags = re.findall(r"^  (?:-o(?: FILE)?, )?(--[\w-]+)", head, re.M)
-    wanted = "method activation zeta eta ids input plot json export output"
-    assert flags == [f"--{name}" for name in words(wanted)]
-    assert len(head.splitlines()) < 50
-    assert rest.index("examples:") < rest.index("methods:")
-
-
-def verbs() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(found.choices)
-
-
-def test_every_command_that_prints_numbers_has_json() -> None:
-    without = {n for n, verb in verbs().items() if "--json" not in verb._option_string_actions}
-    assert without == {"apply", "completion"}
-    assert {line.split()[0] for line, _ in JSON.values()} == COMMANDS.keys() - SILENT
-
-
 @pytest.mark.parametrize("case", JSON)
 def test_json_alone_on_standard_output(
     case: str,
@@ -103,32 +76,6 @@ def test_json_alone_on_standard_output(
     assert status(f"{line} --json -") == 0
     found = json.loads(capsys.readouterr().out)
     assert found and set(keys) <= found.keys()
-
-
-def test_numbers_in_json_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    net = kc.architectures.vanilla(2, activation="tanh")
-    assert status("maps vanilla-2 --activation tanh --q 2 --json -") == 0
-    found = json.loads(capsys.readouterr().out)
-    (output,) = found["outputs"].values()
-    assert output["C"] == list(kc.c_map(net)(found["c"], 2.0))
-    assert output["Q"] == kc.q_map(net)(2.0)
-    assert status("ntk vanilla-2 --activation tanh --json -") == 0
-    (output,) = json.loads(capsys.readouterr().out)["outputs"].values()
-    assert output["ntk"] == list(kc.ntk(net)(found["c"]))
-    assert status("gain tanh abs --json -") == 0
-    gains = json.loads(capsys.readouterr().out)["gains"]
-    assert gains["tanh"]["gain"] == kc.gain("tanh") and list(gains) == ["tanh", "abs"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_knows_commands_options_and_values(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("shtab")
-    assert status(f"completion {shell}") == 0
-    script = capsys.readouterr().out
-    for word in ("smoothness", "residual-weight", "hard_swish", "looks_linear", "resnet-101"):
-        assert word in script
 
 
 def test_completion_without_its_library_names_the_extra(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,18 +91,6 @@ def residual() -> kc.Network:
     )
 
 
-def test_read_prints_the_nodes_and_writes_the_network(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kc.save_json(residual(), tmp_path / "net.json")
-    assert main(words("read net.json --json out.json")) == 0
-    printed = capsys.readouterr().out
-    assert "8 nodes, 8 exact" in printed and "BatchNorm()" in printed and "outputs: y" in printed
-    assert kc.load_json(tmp_path / "out.json") == residual()
-    assert main(words("read net.json --json -")) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "kcalc.network/1"
-
-
 def test_long_networks_are_cut_short_unless_all_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,15 +99,6 @@ def test_long_networks_are_cut_short_unless_all_is_asked_for(
     assert "(--all prints them)" in (short := capsys.readouterr().out)
     assert main(words("read net.json --all")) == 0
     assert len(capsys.readouterr().out.splitlines()) > len(short.splitlines()) + 40
-
-
-@pytest.mark.parametrize("name", ["network", "make", "Holder.inner"])
-def test_python_objects_are_named_by_module_and_attribute(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["read", f"own_models_of_a_test:{name}"]) == 0
-    assert "5 nodes" in capsys.readouterr().out
-    assert sys.path[0] != str(Path.cwd())
 
 
 @pytest.mark.parametrize(
@@ -164,12 +142,6 @@ def test_bad_shapes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
             main(["read", "net.json", f"--input={text}"])
         error = capsys.readouterr().err
         assert "too large for an example input; use a smaller" in error and error.count("\n") == 1
-
-
-def test_a_module_is_imported_only_where_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", "own_models_of_a_test.py"]) == 2
-    assert main(["maps", "own_models_of_a_test"]) == 2
-    assert "own_models_of_a_test" not in sys.modules and "imported" not in capsys.readouterr().out
 
 
 def test_normalisation_is_dropped_on_request_and_listed(

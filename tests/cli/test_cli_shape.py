@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import re
-from inspect import signature
 
 import pytest
 from command_words import words
 
-from kcalc.cli import main, parser
-from kcalc.shaping import METHODS
+from kcalc.cli import main
 
 
 @pytest.mark.parametrize(
@@ -42,16 +37,6 @@ def test_methods_print_their_constants(
         assert word in printed
 
 
-def test_nearly_plain_relus_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shape", "vanilla-13", "--method", "tat"]) == 0
-    assert "below 0.05), so shaping changes little" in capsys.readouterr().out
-    assert main(["shape", "vanilla-13", "--method", "tat", "--json", "-"]) == 0
-    noted = json.loads(capsys.readouterr().out)["notes"]
-    assert any("eta=0.5 gives" in note for note in noted)
-    assert main(["shape", "vanilla-13", "--method", "tat", "--eta", "0.5"]) == 0
-    assert "changes little" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -76,37 +61,6 @@ def test_mistakes_are_one_line(
     assert words in error and error.count("\n") == 1
 
 
-def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["shape", "--help"])
-    printed = capsys.readouterr().out
-    assert all(method in printed for method in METHODS) and "examples:" in printed
-
-
-def offered() -> dict[str, set[str]]:
-    """{method: the targets whose options stand under a heading that names it}."""
-    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
-    found: dict[str, set[str]] = {method: set() for method in METHODS}
-    for group in verbs.choices["shape"]._action_groups:
-        heading = (group.title or "").partition("targets of ")[2]
-        named = set(re.findall(r"\w+", heading)) & set(METHODS)
-        for method in set(METHODS) - named if heading.startswith("all ") else named:
-            found[method] |= {action.dest for action in group._group_actions}
-        for action in group._group_actions:  # a common option names its methods
-            named = re.match(r"with ([\w ]+): ", action.help or "")
-            for method in named[1].split(" and ") if named else ():
-                found[method].add(action.dest)
-    return found
-
-
-def test_every_target_of_every_method_has_an_option() -> None:
-    for method, function in METHODS.items():
-        wanted = set(signature(function).parameters) - {"network", "activation", "rule"}
-        # the network's own option; --residual-weight says the same
-        wanted -= {"shortcut_weight"} if method == "residual_weights" else set()
-        assert offered()[method] == wanted, method
-
-
 def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words("shape rescaled-resnet-3 --method residual_weights")) == 0
     printed = capsys.readouterr().out
@@ -127,10 +81,3 @@ def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixtur
     assert "sum_1 ... sum_9" in capsys.readouterr().out
     assert main(words("shape resnet-50 --activation gelu --method nf")) == 0
     assert "Var phi" in capsys.readouterr().out
-
-
-def test_json_of_a_tailored_network(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words("shape vanilla-50 --method tat --json -")) == 0
-    assert json.loads(capsys.readouterr().out)["constants"]["relu"][
-        "negative_slope"
-    ] == pytest.approx(0.43052, abs=6e-6)

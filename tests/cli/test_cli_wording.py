@@ -18,7 +18,6 @@ from refusal_networks import networks
 import kcalc as kc
 from kcalc.cli import main, parser
 
-L = kc.layers
 MODULE = """
 import jax
 import jax.numpy as jnp

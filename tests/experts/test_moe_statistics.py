@@ -26,24 +26,6 @@ FROZEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FROZEN, ids=str)
-def test_one_token(case: tuple[int, int, float]) -> None:
-    softmax_, sigmoid, over_all, router, _, _ = FROZEN[case]
-    assert kc.moe_statistics(*case).second == pytest.approx(softmax_, abs=2e-12)
-    assert kc.moe_statistics(*case, score="sigmoid").second == pytest.approx(sigmoid, abs=2e-12)
-    assert kc.moe_statistics(*case, normalise=False).second == pytest.approx(over_all, abs=2e-12)
-    assert kc.moe_statistics(*case).router == pytest.approx(router, abs=1e-10)
-
-
-@pytest.mark.parametrize("case", FROZEN, ids=str)
-def test_overlaps(case: tuple[int, int, float]) -> None:
-    found = kc.moe_statistics(*case, cosine=0.5)
-    assert found.overlap == pytest.approx(FROZEN[case][4], abs=1e-11)
-    ratio = case[0] / case[1]
-    assert found.load_cv() == pytest.approx(math.sqrt(found.overlap * ratio - 1))
-    assert found.load_cv(tokens=1) == pytest.approx(math.sqrt(ratio - 1))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FROZEN, ids=str)
 def test_cross_moments(case: tuple[int, int, float]) -> None:
@@ -81,35 +63,6 @@ def test_sampled_weights(score: str, normalise: bool, cosine: float) -> None:
         (found.overlap, ((w > 0) & (w2 > 0)).sum(1) / k),
     ):
         assert abs(samples.mean() - exact) < 4 * samples.std() / math.sqrt(draws)
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
-def test_sampled_slopes(score: str, normalise: bool) -> None:
-    """R_2 from differences of the weights of 4000 draws."""
-    E, k, v, draws, step = 5, 2, 1.5, 4000, 1e-6
-    logits = math.sqrt(v) * np.random.default_rng(6).standard_normal((draws, E))
-    moved = logits[:, None] + step * np.eye(E)
-    base = weights_of(logits, k, score, normalise)[:, None]
-    squares = (((weights_of(moved, k, score, normalise) - base) / step) ** 2).sum((1, 2))
-    exact = kc.moe_statistics(E, k, v, score=score, normalise=normalise).router
-    assert abs(squares.mean() - exact) < 4 * squares.std() / math.sqrt(draws)
-
-
-@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
-def test_all_experts_selected(score: str) -> None:
-    """Two experts, both selected: integrals over their logits."""
-    v, rho = 0.8, 0.3
-    found = kc.moe_statistics(2, 2, v, rho, score)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    weights = weights / weights.sum()
-    a, b = (math.sqrt(v) * part for part in np.meshgrid(nodes, nodes, indexing="ij"))
-    value = np.exp if score == "softmax" else expit
-    share = value(a) / (value(a) + value(b))
-    exact = 2 * np.einsum("i,j,ij->", weights, weights, share**2)
-    assert found.second == pytest.approx(exact, abs=1e-10)
-    assert found.overlap == 1 and found.load_cv() == 0
-    assert found.second > found.cross > 0.5  # weights sum to 1
 
 
 def test_a_single_expert_of_weight_one_does_not_train_its_router() -> None:

@@ -15,7 +15,7 @@ from refusals import refused
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.activations import Activation, X, combine, names
+from kcalc.activations import Activation, X, names
 from kcalc.activations.jax_function import jax_function
 from kcalc.fields.jax_field import is_jax, jax_field
 from kcalc.fields.jets import Jet, JetField
@@ -26,8 +26,6 @@ jnp = jax.numpy
 F = jax_field()
 MP = mpmath.mp.clone()
 MP.dps = 50
-GAPS = np.concatenate([10.0 ** -np.arange(0.0, 31.0, 2.5), [0.04, 0.05, 1.5, 1.99, 2.0]])
-PRECISIONS = [(np.float64, 4e-15), (np.float32, 2e-6)]
 
 
 def array(values, dtype: type = np.float64):
@@ -53,26 +51,6 @@ def test_asking_whether_a_value_is_jax_does_not_import_it():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert is_jax(jnp.ones(2)) and not is_jax(np.ones(2)) and not is_jax(1.0)
     assert jax.jit(lambda x: x * is_jax(x))(1.0) == 1.0
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize(
-    ("name", "exact"),
-    [
-        ("angle", angle),
-        ("sine", lambda u: MP.sqrt(MP.mpf(float(u)) * (2 - MP.mpf(float(u))))),
-        ("sine_excess", lambda u: MP.sin(angle(u)) - angle(u) * MP.cos(angle(u))),
-    ],
-)
-def test_angle_functions_are_relatively_accurate(name, exact, dtype, tolerance):
-    gaps = array(GAPS, dtype)
-    with jax.enable_x64(dtype == np.float64):
-        found = getattr(F, name)(gaps)
-    assert found.dtype == dtype
-    truth = np.array([float(exact(u)) for u in np.asarray(gaps)])
-    assert np.asarray(found, dtype=float) == pytest.approx(
-        truth, rel=tolerance, abs=1e-50 if dtype == np.float64 else 1e-37
-    )
 
 
 def test_gradients_of_angle_functions_are_finite_at_the_ends():
@@ -250,30 +228,6 @@ def test_broadcasting_in_closed_form():
 
 # --- activations as JAX functions -----------------------------------------------------------------
 
-MADE = [
-    kc.activation("softplus").transformed(2, 1, -3, sp.Rational(1, 2)),
-    kc.activation("relu").composed(kc.activation("tanh")),
-    combine([(2, kc.activation("gelu"), 3), (-1, kc.activation("elu"), sp.Rational(1, 2))]),
-]
-POINTS = np.array([-1e3, -90.0, -20, -3.3, -1.1, -1e-8, 0, 1e-8, 0.4, 1.7, 5.2, 20, 90, 1e3])
-
-
-@pytest.mark.parametrize(
-    "phi", mostly_slow([*map(kc.activation, names()), *MADE], 6), ids=lambda phi: phi.name
-)
-def test_activations_as_jax_functions(phi):
-    for dtype, tolerance in ((np.float64, 1e-14), (np.float32, 1e-6)):
-        x = array(POINTS, dtype)
-        for n in (0, 1):
-            found, exact = jax_function(phi, n)(x), phi.numeric(n)(np.asarray(x, dtype=float))
-            here = np.abs(exact) < np.finfo(dtype).max  # beyond it exp and the like are infinite
-            assert found.dtype == dtype and here.sum() > 9
-            assert np.asarray(found, dtype=float)[here] == pytest.approx(
-                exact[here], rel=tolerance, abs=10 * tolerance
-            )
-    slope = jax.vmap(jax.grad(jax_function(phi)))(x)
-    assert np.array_equal(np.asarray(slope), np.asarray(found), equal_nan=True)
-
 
 def test_cosines_keep_the_precision_of_their_arguments():
     c = np.array([1.0, 1 - 1e-12, 0.3, -1.0, 1.5])
@@ -289,17 +243,6 @@ def test_cosines_keep_the_precision_of_their_arguments():
             and np.isnan(found[4])
         )
         assert phi.c_map(jnp.float32(0.3), 1.3) == pytest.approx(exact[2], abs=3e-7)
-
-
-def test_under_jit():
-    phi, gap = kc.activation("erf"), jnp.linspace(0.0, 2.0, 7)
-    c = jax.jit(jax.vmap(lambda u: 1 - phi.taylor(u, 1.3, None, 0, F)[0]))(gap)
-    assert np.asarray(c) == pytest.approx(
-        np.arcsin(2.6 / 3.6 * np.linspace(1, -1, 7)) / np.arcsin(2.6 / 3.6), abs=1e-6
-    )
-    assert np.asarray(jax.jit(jax_function(phi, 1))(gap)) == pytest.approx(
-        2 / np.sqrt(np.pi) * np.exp(-(np.linspace(0, 2, 7) ** 2)), abs=1e-6
-    )
 
 
 def test_higher_derivatives_and_gradients_of_gradients():

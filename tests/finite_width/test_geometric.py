@@ -14,102 +14,11 @@ from scaling_oracle import measure
 
 import kcalc as kc
 from kcalc.backend.output_scale import scale_output
-from kcalc.calculi.scaling import scaling
-from kcalc.finite_width import GeometricShaping
 from kcalc.verification.scaling import hessian_blocks
 
 A, L = kc.architectures, kc.layers
 RELU = L.Nonlinear("relu")
 MLP = kc.chain(L.Input(20), L.Affine(30), RELU, L.Affine(300), RELU, L.Affine(7))
-
-
-def gammas(network: kc.Network) -> np.ndarray:
-    return np.array([w.gamma for w in scaling(network).weights.values()])
-
-
-def test_an_mlp_by_hand() -> None:
-    """E[W^2] = 2/sqrt(n m), inputs times n_0^(-1/4), the output's size as asked."""
-    s = kc.shape(MLP, method="geometric", output_std=0.05)
-    assert isinstance(s, GeometricShaping) and s.values["E y^2"] == pytest.approx(0.0025)
-    for node, (n, m) in {"affine_1": (20, 30), "affine_2": (30, 300), "affine_3": (300, 7)}.items():
-        assert s.network.layer(node).sigma_w ** 2 / n == pytest.approx(2 / math.sqrt(n * m))  # type: ignore[attr-defined]
-    assert s.network.layer("affine_1: scale").factor == pytest.approx(20**-0.25)  # type: ignore[attr-defined]
-    assert s.network.nodes_of(L.Scale) == ("affine_1: scale", "affine_3: output scale")
-    assert max(s.residuals.values()) < 1e-12 and s.values[
-        "max gamma_b / min gamma_b"
-    ] == pytest.approx(1)
-    found = s.scaling
-    assert found.weights["affine_1"].gamma == pytest.approx(found.biases["affine_1"])  # [sec. 8.1]
-
-
-def test_input_scaling_of_images() -> None:
-    """Three channels, k = 3: 0.43869. [A.3]"""
-    s = kc.shape(
-        kc.chain(
-            L.Input(3, (6, 6)),
-            L.Affine(8, kernel=3, padding="circular"),
-            RELU,
-            L.Affine(8, kernel=3, padding="circular"),
-        ),
-        method="geometric",
-    )
-    assert s.network.layer("affine_1: scale").factor == pytest.approx(0.43869, abs=5e-6)  # type: ignore[attr-defined]
-    assert s.options["c"] == pytest.approx(2 / 3) and s.network.nodes_of(L.Scale) == (
-        "affine_1: scale",
-    )
-
-
-def test_kernel_sizes_are_corrected() -> None:
-    """k_typ = 1: a 3 x 3 convolution reads sqrt(1/3) of its input, and f -> sqrt(n/m) f."""
-    net = kc.chain(
-        L.Input(6, (4, 4)),
-        L.Affine(8),
-        RELU,
-        L.Affine(12, kernel=3, padding="circular"),
-        RELU,
-        L.Affine(5),
-    )
-    s = kc.shape(net, method="geometric", input_scaling=False)
-    assert s.network.layer("affine_2: scale").factor == pytest.approx(math.sqrt(1 / 3))  # type: ignore[attr-defined]
-    assert s.network.nodes_of(L.Scale) == ("affine_2: scale",)
-    f = {node: tensor.forward for node, tensor in s.scaling.tensors.items()}  # type: ignore[attr-defined]
-    assert f["affine_2"] / f["affine_1"] == pytest.approx(math.sqrt(8 / 12)) and f["affine_3"] / f[
-        "affine_1"
-    ] == pytest.approx(math.sqrt(8 / 5))
-    assert kc.shape(net, method="geometric", typical=3).options["c"] == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        A.lenet(),
-        A.alexnet(hidden=256, image_shape=(64, 64)),
-        A.rescaled_resnet(4, features=24),
-        A.wide_resnet(10, image_shape=(8, 8)),
-        kc.chain(
-            L.Input(4, (6, 6)),
-            L.Affine(8, kernel=3, groups=2),
-            L.Nonlinear(kc.activations.leaky_relu(0.2)),
-            L.Affine(8, kernel=3, groups=4),
-        ),
-    ],
-    ids=["lenet", "alexnet", "residual", "wide resnet", "groups and leaky"],
-)
-def test_gamma_is_equal_everywhere(network: kc.Network) -> None:
-    s = kc.shape(network, method="geometric")
-    found = gammas(s.network)
-    assert found.max() / found.min() == pytest.approx(1, rel=1e-12)
-    assert kc.shape(network, method="he").network != s.network and max(s.residuals.values()) < 1e-11
-
-
-def test_branches_get_the_root_of_their_share() -> None:
-    """c_branch = c sqrt(zeta_branch/zeta) = .6 c, undone by 1/sqrt(.6) in front. [A.3]"""
-    s = kc.shape(
-        A.rescaled_resnet(2, branch_depth=2, shortcut_weight=0.8, features=16), method="geometric"
-    )
-    assert s.network.layer("affine_2").sigma_w ** 2 == pytest.approx(2 * 0.6)  # type: ignore[attr-defined]
-    assert s.network.layer("affine_2: scale").factor == pytest.approx(0.6**-0.5)  # type: ignore[attr-defined]
-    assert s.scaling.tensors["sum_1"].splits == pytest.approx((0.64, 0.36))  # type: ignore[attr-defined]
 
 
 def test_random_networks_have_equal_nu() -> None:
@@ -133,24 +42,6 @@ def test_random_networks_have_equal_nu() -> None:
     assert measured.forward["affine_3: output scale"].off(0.09) < 4
     he = measure(kc.shape(net, method="he").network, draws=2000, seed=2).ratio
     assert max(v.value for v in he.values()) > 3 * min(v.value for v in he.values())
-
-
-def test_balancing_nu_behind_mean_pooling() -> None:
-    net = kc.chain(
-        L.Input(3, (4, 4)),
-        L.Affine(8, kernel=3),
-        RELU,
-        L.Affine(8, kernel=3),
-        RELU,
-        L.Pool("mean"),
-        L.Affine(5),
-    )
-    s = kc.shape(net, method="geometric", balance="nu")
-    assert (
-        s.values["max nu / min nu"] == pytest.approx(1, rel=1e-10)
-        and s.values["max gamma / min gamma"] > 2
-    )
-    assert kc.shape(net, method="geometric").values["max nu / min nu"] > 2
 
 
 def test_results_print_and_draw(untouched_pyplot: None) -> None:

@@ -9,10 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from refusals import refused
 
 import kcalc as kc
-from kcalc.foundation.extras import PIP, MissingExtra, imported
+from kcalc.foundation.extras import PIP
 
 ROOT = Path(__file__).parents[2]
 BROKEN = """
@@ -147,24 +146,6 @@ def test_audits_work_without_jax_and_matplotlib() -> None:
 
 def test_the_command_line_shapes_with_neither_jax_nor_matplotlib() -> None:
     assert run(LIGHT).splitlines()[-1] == "[]"
-
-
-def test_a_missing_library_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library, packages in PIP.items():
-        monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(MissingExtra) as caught:
-            imported(library)
-        assert str(caught.value).endswith(f"not installed; pip install {packages}")
-
-
-def test_a_broken_library_is_named_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pandas.py").write_text("raise RuntimeError('built for\\nanother NumPy')")
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    with refused("pandas.*built for another NumPy"):
-        imported("pandas")
 
 
 def test_the_commands_name_extras_that_there_are() -> None:

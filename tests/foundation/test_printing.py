@@ -12,22 +12,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.foundation.printing import cut, html_table, plain, text_table
-
-
-@pytest.mark.parametrize(("rows", "most"), [(7, 4), (7, 5), (7, 6), (8, 7)])
-def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(
-    rows: int, most: int
-) -> None:
-    table = [("n", "square"), *((str(n), str(n * n)) for n in range(rows))]
-    head, *body = cut(table, most)
-    middle = next(row for row in body if row[0].startswith("..."))
-    at = body.index(middle)
-    assert head == table[0] and len(body) == most + 1
-    assert body[:at] == table[1 : 1 + at] and body[at + 1 :] == table[len(table) - (most - at) :]
-    assert middle == (f"... {rows - most} more ...", "") and abs(2 * at - most) <= 1
-    assert cut(table, rows) == table
-    assert middle[0] in text_table(table, most) and middle[0] in html_table(table, most=most)
+from kcalc.foundation.printing import plain
 
 
 class Box:

@@ -11,9 +11,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.guests import (
     ARCHITECTURES,
     RULES,
-    MissingGuest,
     Readings,
-    brought,
 )
 
 
@@ -23,18 +21,6 @@ def two() -> Readings:
     made.register("first", {"a": None, "word": "plain"}, [("foundation.formulas", "exact")])
     made.register("second", {"b": None}, [("foundation.formulas", "exact rounded")])
     return made
-
-
-def test_the_plain_calculus_answers_where_no_option_is_given() -> None:
-    assert two().answering("exact", a=None, word="plain", b=None) is None
-    assert two().answering("exact") is None
-
-
-@pytest.mark.parametrize("given", [{"a": 0}, {"word": "other"}, {"a": False, "b": 1}])
-def test_the_first_reading_that_is_asked_for_answers(given: dict[str, Any]) -> None:
-    answer = two().answering("exact", **{"word": "plain"} | given)
-    assert answer is not None
-    assert answer.func.__name__ == "exact" and answer.keywords == given
 
 
 def test_a_question_without_an_answer_names_the_option() -> None:
@@ -50,14 +36,6 @@ def test_an_option_belongs_to_one_reading() -> None:
     with pytest.raises(KcalcError, match="named first"):
         known.register("first", {"c": 3}, [])
     assert list(known.known) == ["first", "second"]
-
-
-@pytest.mark.parametrize("place", ["calculi.nowhere:c_map", "nowhere.maps:c_map"])
-def test_a_missing_guest_is_named_in_one_line(place: str) -> None:
-    with pytest.raises(MissingGuest) as found:
-        brought(place)
-    folder = place.partition(":")[0].replace(".", "/").removesuffix("/maps")
-    assert f"kcalc/{folder}" in str(found.value) and "\n" not in str(found.value)
 
 
 def test_the_table_shows_every_registry() -> None:

@@ -4,7 +4,6 @@ many parameters of every factory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,22 +11,18 @@ import mpmath
 import pytest
 import sympy as sp
 from flint import arb
-from gaussian_quadrature import angular, digits, exact, line, mp, plane
-from thinning import mostly_slow
+from gaussian_quadrature import digits, exact, line, mp, plane
 
 from kcalc.activations import (
     X,
-    abrelu,
     activation,
     gabor,
     gaussian,
     hermite,
-    leaky_relu,
-    rectified_power,
     scaled_erf,
     snake,
 )
-from kcalc.fields import SYMPY, mpmath_field
+from kcalc.fields import mpmath_field
 
 R = sp.Rational
 WIDE = mpmath_field(30)
@@ -120,36 +115,11 @@ def agree(phi: Any, c: Any, q1: Any, q2: Any, truth: tuple[Any, Any, Any], norm:
     assert 2 * rough[2] == pytest.approx(float(truth[2] / norm), abs=1e-13, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_moments_of_smooth_activations(name):
-    phi, f = SMOOTH[name]
-    with digits(45):
-        for q in (R(1, 100), R(1), R(5, 2)):
-            for quantity, truth in zip(
-                ("mean", "second_moment", "mean_slope"), line(f, q), strict=True
-            ):
-                expected = mp(truth)
-                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(
-                    10
-                ) ** -25 * max(1, abs(expected)), quantity
-                assert getattr(phi, quantity)(float(q)) == pytest.approx(
-                    float(expected), rel=2e-14, abs=2e-15
-                ), quantity
-                assert getattr(phi, quantity)(q, SYMPY).evalf(25) == pytest.approx(
-                    float(expected), rel=1e-14, abs=1e-30
-                ), quantity
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_kernels_of_smooth_activations_everywhere(name, point):
     check_kernel(name, point)
-
-
-@pytest.mark.parametrize("name", mostly_slow(SMOOTH, 8))
-def test_kernels_of_smooth_activations(name):
-    check_kernel(name, POINTS[sorted(SMOOTH).index(name) % len(POINTS)])
 
 
 def check_kernel(name: str, point: tuple[Any, Any, Any]) -> None:
@@ -160,76 +130,3 @@ def check_kernel(name: str, point: tuple[Any, Any, Any]) -> None:
 
 
 # --- activations homogeneous on both sides of 0: an integral over the angle -----------------------
-
-
-HOMOGENEOUS = {
-    "relu": (activation("relu"), 1, 0, 1),
-    "abs": (activation("abs"), 1, -1, 1),
-    "leaky_relu(1/5)": (leaky_relu(0.2), 1, R(0.2), 1),
-    "abrelu": (activation("abrelu"), 1, R(-1, 2), R(3, 2)),
-    "abrelu(2,-3)": (abrelu(2, -3), 1, 2, -3),
-    "abrelu(-1,0)": (abrelu(-1, 0), 1, -1, 0),
-    "abrelu(3,3)": (abrelu(3, 3), 1, 3, 3),
-    "sign": (activation("sign"), 0, -1, 1),
-    **{f"rectified_power({k})": (rectified_power(k), k, 0, 1) for k in range(6)},
-}
-
-
-@pytest.mark.parametrize("name", mostly_slow(HOMOGENEOUS, 8))
-def test_kernels_of_homogeneous_activations(name):
-    phi, k, a, b = HOMOGENEOUS[name]
-    with digits(50):
-        top = angular(k, a, b, mpmath.mpf(1))
-        for c, q1, q2 in [(R(3, 10), R(2), R(2)), (R(-9, 10), R(1, 3), R(5))]:
-            for order in (1, 2):
-                truth = (
-                    mpmath.diff(
-                        lambda x: angular(k, a, b, x), mp(c), order, h=mpmath.mpf(10) ** -12
-                    )
-                    / top
-                )
-                value = math.factorial(order) * phi.taylor(1 - c, q1, q2, 2, WIDE)[order]
-                assert abs(mp(value) - truth) <= mpmath.mpf(10) ** -11 * max(1, abs(truth)), (
-                    c,
-                    order,
-                )
-        for c, q1, q2 in [
-            (R(3, 10), R(2), R(2)),
-            (1 - NEAR, R(1), R(1)),
-            (NEAR - 1, R(100), R(1, 100)),
-        ]:
-            truth = 1 - angular(k, a, b, mp(c)) / top
-            assert abs(mp(phi.taylor(1 - c, q1, q2, 0, WIDE)[0]) - truth) <= mpmath.mpf(10) ** -28
-            assert phi.taylor(float(1 - c), float(q1), float(q2))[0] == pytest.approx(
-                float(truth), abs=1e-15, rel=1e-10
-            )
-        half = [
-            mpmath.quad(lambda z, n=n: z**n * mpmath.npdf(z), [0, 2, 5, 9, 20])
-            for n in range(2 * k + 1)
-        ]
-        for q in (R(1, 100), R(3)):
-            mean = (
-                (mp(sp.Rational(b)) + (-1) ** k * mp(sp.Rational(a)))
-                * half[k]
-                * mpmath.sqrt(mp(q)) ** k
-            )
-            square = (mp(sp.Rational(a)) ** 2 + mp(sp.Rational(b)) ** 2) * half[2 * k] * mp(q) ** k
-            for quantity, expected in (("mean", mean), ("second_moment", square)):
-                assert abs(mp(getattr(phi, quantity)(q, WIDE)) - expected) < mpmath.mpf(
-                    10
-                ) ** -25 * max(1, abs(expected))
-                assert getattr(phi, quantity)(float(q)) == pytest.approx(float(expected), rel=1e-14)
-
-
-def test_powers_beyond_the_origin_have_slopes_from_the_power_below():
-    """E phi' = k E max(u, 0)^(k-1), the density at 0 for the step."""
-    for k in range(1, 6):
-        assert rectified_power(k).mean_slope(3.0) == pytest.approx(
-            k * rectified_power(k - 1).mean(3.0), rel=1e-15
-        )
-    assert rectified_power(0).mean_slope(4.0) == pytest.approx(
-        1 / math.sqrt(8 * math.pi), rel=1e-15
-    )
-    assert activation("sign").mean_slope(4.0) == pytest.approx(
-        2 / math.sqrt(8 * math.pi), rel=1e-15
-    )

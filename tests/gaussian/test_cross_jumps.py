@@ -14,7 +14,6 @@ from scipy.special import ndtr
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.gaussian.expectations.single import mean_slope
 
 X = sp.Symbol("x", real=True)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(40)
@@ -118,23 +117,3 @@ def test_values_and_derivatives(first: str, second: str, c: str) -> None:
         zip(found, wanted, (1e-12, 1e-7, 1e-5), strict=True)
     ):
         assert float(one) == pytest.approx(other, rel=tolerance, abs=tolerance), order
-
-
-@pytest.mark.parametrize("name", PIECES)
-def test_mean_slopes_count_jumps(name: str) -> None:
-    """E phi'(u) = E[u phi(u)]/q, jumps and all."""
-    for q in (0.3, 1.0, 4.0):
-        root = math.sqrt(q)
-        edges = np.array(
-            sorted({*(end / root for end, _, _ in PIECES[name][:-1]), *np.linspace(-13, 13, 27)})
-        )
-        z = (edges[1:] + edges[:-1])[:, None] / 2 + np.diff(edges)[:, None] / 2 * NODES
-        wanted = (
-            math.fsum(
-                (
-                    z * value(name, root * z) * density(z) * WEIGHTS * np.diff(edges)[:, None] / 2
-                ).ravel()
-            )
-            / root
-        )
-        assert mean_slope(activation(name), q) == pytest.approx(wanted, rel=1e-13)

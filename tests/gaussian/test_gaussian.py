@@ -23,21 +23,6 @@ def test_one_variable():
     assert sp.simplify(kc.expectation("abs", q) - sp.sqrt(2 * q / sp.pi)) == 0
 
 
-@pytest.mark.parametrize(("c", "q1", "q2"), [(0.3, 1, 2), (-0.8, 2, 0.5), (0.99, 1, 1.5)])
-def test_two_variables_against_brute_force(c, q1, q2):
-    """E[softplus(u) max(v, 0)] on a product grid: v > 0 outside, u given v inside."""
-    nodes, weights = np.polynomial.legendre.leggauss(120)
-    v, wv = 6 * (nodes + 1), 6 * weights
-    y, wy = 12 * nodes, 12 * weights
-    density = lambda z: np.exp(-z * z / 2) / math.sqrt(2 * math.pi)  # noqa: E731
-    u = math.sqrt(q1) * (c * v[:, None] + math.sqrt(1 - c * c) * y)
-    inner = np.logaddexp(0, u) @ (wy * density(y))
-    truth = (wv * density(v) * math.sqrt(q2) * v) @ inner
-    assert kc.pair_expectation("softplus", sp.Max(x, 0), c, q1, q2) == pytest.approx(
-        truth, rel=1e-12
-    )
-
-
 def test_refusals():
     for bad in (
         lambda: kc.pair_expectation("tanh", "relu", 1.2),

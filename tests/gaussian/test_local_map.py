@@ -83,19 +83,6 @@ def test_q_derivatives_where_the_function_jumps():
         assert C.q_derivative(1)(c, q1, q2) == pytest.approx(truth, abs=5e-9)
 
 
-def test_fixed_points_of_c_and_their_stability():
-    found = kc.activation("swish").c_map.fixed_points(1)
-    assert [p.stable for p in found] == [True, False] and found[1].value == 1.0
-    assert kc.activation("identity").c_map.fixed_points() == ()
-    step = kc.activation("heaviside").c_map.fixed_points()  # C(-1) = 0 with an infinite slope there
-    assert [p.stable for p in step] == [True, False] and step[0].value == pytest.approx(
-        0.78983, abs=1e-5
-    )
-    assert [p.value for p in kc.activation("sign").c_map.fixed_points()] == pytest.approx(
-        [-1, 0, 1], abs=1e-12
-    )
-
-
 def test_bad_arguments():
     C, Q = kc.activation("tanh").c_map, kc.activation("tanh").q_map
     for call in (
@@ -116,29 +103,6 @@ def test_bad_arguments():
     ):
         with pytest.raises(kc.KcalcError):
             call()
-
-
-@pytest.mark.parametrize(
-    ("frequency", "c", "q1", "q2"),
-    [
-        (4, -0.17, 21.7, 58.8),
-        (5, -0.9, 42.0, 10.0),
-        (20, 0.61, 17.05, 1.15),
-        (1000, 0.3, 1.0, 2.0),
-        (4, 0.99, 50.0, 50.0),
-        (7, 0.999, 90.0, 91.0),
-    ],
-)
-def test_waves_too_fast_for_the_grid_are_not_taken_for_slow_ones(frequency, c, q1, q2):
-    """C of sin(w x) is sinh(c s1 s2)/sqrt(sinh(s1^2) sinh(s2^2)) with s = w sqrt q."""
-    phi = kc.activation(sp.sin(frequency * X), name="wave")
-    with mpmath.workdps(40):
-        s1, s2 = frequency * mpmath.sqrt(q1), frequency * mpmath.sqrt(q2)
-        truth = (
-            mpmath.exp(-(s1**2 + s2**2 - 2 * c * s1 * s2) / 2)
-            - mpmath.exp(-(s1**2 + s2**2 + 2 * c * s1 * s2) / 2)
-        ) / mpmath.sqrt((1 - mpmath.exp(-2 * s1**2)) * (1 - mpmath.exp(-2 * s2**2)))
-    assert phi.c_map(c, q1, q2) == pytest.approx(float(truth), abs=1e-13)
 
 
 def test_high_derivatives_are_right_or_refused():
@@ -166,29 +130,6 @@ def test_high_derivatives_are_right_or_refused():
                 assert "digits" in str(error) or "terms" in str(error)
                 continue
             assert found == pytest.approx(truth, rel=1e-8, abs=1e-9), (name, n)
-
-
-def test_nearly_equal_q_values():
-    """1 - C(1, q1, q2) of tanh: E(f/|f| - g/|g|)^2/2 by the trapezoid rule in 40 digits."""
-    C = kc.activation("tanh").c_map
-    for step in (1e-3, 1e-6, 1e-9):
-        q1, q2 = 1.0, 1.0 + step
-        with mpmath.workdps(40):
-            nodes = [mpmath.mpf(k) / 16 for k in range(-200, 201)]
-            w = [mpmath.npdf(z) / 16 for z in nodes]
-            f, g = ([mpmath.tanh(mpmath.sqrt(q) * z) for z in nodes] for q in (q1, q2))
-            norms = [
-                mpmath.sqrt(mpmath.fsum(a * x * x for a, x in zip(w, h, strict=True)))
-                for h in (f, g)
-            ]
-            truth = (
-                mpmath.fsum(
-                    a * (x / norms[0] - y / norms[1]) ** 2 for a, x, y in zip(w, f, g, strict=True)
-                )
-                / 2
-            )
-        assert C.gap_at_angle(0.0, q1, q2) == pytest.approx(float(truth), rel=1e-5)
-        assert C(1.0, q1, q2) <= 1
 
 
 def test_underflow_and_overflow_are_said():

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
-import mpmath
 import numpy as np
-import pytest
 from gaussian_pieces import Given, Pieces, wave
 from refusals import refused
 
-from kcalc.gaussian.expectations import quadrature
 from kcalc.gaussian.expectations.quadrature import (
     mesh,
-    normal_density,
     z_range,
 )
 
@@ -24,19 +18,6 @@ def zero(x: np.ndarray) -> np.ndarray:
 
 def given(*derivatives: object, **marks: object) -> Given:
     return Given("given", (*derivatives, *[zero] * (5 - len(derivatives))), **marks)  # type: ignore[arg-type]
-
-
-def test_normal_weights() -> None:
-    assert normal_density(np.array([0.0, -2.0])) == pytest.approx(
-        np.array([1, math.exp(-2)]) / math.sqrt(2 * math.pi), rel=1e-15
-    )
-    nodes = quadrature.normal_rule(np.array([-0.5, 0.25, 2.0]))
-    assert float(nodes.w.sum()) == pytest.approx(
-        float(mpmath.ncdf(2) - mpmath.ncdf(-0.5)), rel=1e-14
-    )
-    assert float(nodes.w @ nodes.z) == pytest.approx(
-        float(mpmath.npdf(-0.5) - mpmath.npdf(2)), rel=1e-14
-    )
 
 
 def test_what_cannot_be_resolved_is_refused() -> None:

@@ -6,20 +6,18 @@ Kinks, jumps, unequal q, both ends.
 from __future__ import annotations
 
 import json
-import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gaussian_pieces import BENT, STEP, STEPS, Pieces
+from gaussian_pieces import STEPS
 from oracles import end_zones as oracle
 from refusals import refused
 
 from kcalc.fields.chebyshev import Piecewise, adaptive
 from kcalc.gaussian.expectations import near_unit_correlation, smoothing
-from kcalc.gaussian.expectations.corners import Jumps, meet
 from kcalc.gaussian.expectations.near_unit_correlation import ZONE, EndZone
 from kcalc.gaussian.expectations.smoothing import smoothed
 
@@ -102,65 +100,11 @@ def test_tables_agree_with_single_values(key: Any) -> None:
     np.testing.assert_allclose(found.drop(many)[: theta.size], drops, rtol=1e-13)
 
 
-INFINITE = {
-    4: (1, 2),
-    10: (1, 2),
-    29: (1, 2),
-    **dict.fromkeys((12, 16, 18, 24, 25, 26, 27, 33), (2,)),
-}
-
-
-@pytest.mark.parametrize("index", range(len(KEYS)))
-def test_what_is_infinite_at_the_end(index: int) -> None:
-    """Where corners meet, with the sign that the derivative has close by.
-
-    Elsewhere it is continuous.
-    """
-    found, last = zone(KEYS[index]), ROWS[KEYS[index]][-1]["values"]
-    for order in (1, 2):
-        here = math.copysign(math.inf, last[order]) if order in INFINITE.get(index, ()) else 0.0
-        assert found.infinity(order) == here
-        if not here and index % 5 < 2 and max(map(abs, last)) < 1e4:
-            assert found.derivative(order, np.zeros(1)) == pytest.approx(
-                last[order], abs=1e-5 if order == 2 else 1e-8
-            )
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_jump_that_meets_a_bend(turned: bool) -> None:
-    """At c = -1: Gamma'' grows like 1/sin(theta), whichever of the two functions jumps, and Gamma'
-    does not grow.
-    """
-    one, two = (BENT, STEP) if turned else (STEP, BENT)
-    found = EndZone(one, 1.3, two, 1.3, -1)
-    assert [found._power(order) for order in (1, 2)] == [0, 1]
-    slopes, bends = (found.derivative(order, np.array([1e-5, 1e-6])) for order in (1, 2))
-    assert slopes[0] == pytest.approx(slopes[1], rel=1e-3) and bends[1] / bends[0] == pytest.approx(
-        10, rel=1e-3
-    )
-
-
 def test_too_many_panels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoothing, "_MOST", 20)
     smoothed(STEPS, 0, X, 0.01)
     with refused("'steps' varies too fast"):
         smoothed(STEPS, 0, np.linspace(-10, 10, 50), 5.0)
-
-
-def test_jumps() -> None:
-    far = Pieces("far", (-100.0, 0.5, 78.0), ((0.0,), (1.0,), (1.0, 1.0), (0.0, 1.0)))
-    jumps = Jumps.of(far, 4.0, 0)
-    assert (list(jumps.points), list(jumps.standard), list(jumps.sizes)) == (
-        [0.5, 78.0],
-        [0.25, 39.0],
-        [0.5, -1.0],
-    )
-    assert (
-        jumps.any and not Jumps.of(far, 4.0, 2).any and list(Jumps.of(far, 4.0, 1).points) == [0.5]
-    )
-    assert list(
-        meet(np.array([0.0, 1.0, 1.0, -3.0]), np.array([0.0, 1 + 5e-14, 1 + 3e-13, 3.0]))
-    ) == [True, True, False, False]
 
 
 def _count(table: Piecewise) -> int:

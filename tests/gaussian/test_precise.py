@@ -117,27 +117,6 @@ def test_small_gaps_keep_their_digits() -> None:
         assert abs(found / truth - 1) < mpmath.mpf(10) ** -29
 
 
-@pytest.mark.parametrize(("quantity", "digits"), [("mean_slope", 20), ("q_slope", 20)])
-def test_moments(quantity: str, digits: int) -> None:
-    """Of softplus, by mpmath's own quadrature at 50 digits."""
-    q = mpmath.mpf(2)
-    with mpmath.workdps(50):
-        soft = lambda x: mpmath.log1p(mpmath.exp(x))  # noqa: E731
-        rate = lambda x: 1 / (1 + mpmath.exp(-x))  # noqa: E731
-        root = mpmath.sqrt(q)
-        integrand: dict[str, Any] = {
-            "mean": lambda z: soft(root * z),
-            "second_moment": lambda z: soft(root * z) ** 2,
-            "mean_slope": lambda z: rate(root * z),
-            "q_slope": lambda z: soft(root * z) * rate(root * z) * z / root,
-        }
-        truth = mpmath.quad(
-            lambda z: integrand[quantity](z) * mpmath.npdf(z), np.linspace(-16, 16, 17).tolist()
-        )
-        found = getattr(activation("softplus"), quantity)(2, mpmath_field(digits))
-        assert abs(found / truth - 1) < mpmath.mpf(10) ** (1 - digits)
-
-
 @pytest.mark.parametrize(
     ("gap", "order", "says"),
     [

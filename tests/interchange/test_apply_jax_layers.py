@@ -194,22 +194,6 @@ def test_dropout_stays_where_the_network_has_it_and_goes_where_it_has_not() -> N
     )
 
 
-def test_exchanged_locations_and_missing_inputs() -> None:
-    def turning(p: Any, x: Any) -> Any:
-        return jnp.tanh(conv(x, p["k"]).transpose(0, 2, 1, 3)) @ p["u"]
-
-    x = jnp.asarray(R.standard_normal(IMAGE), jnp.float32)
-    turned = read(turning, P, x)
-    same = SimpleNamespace(network=turned.network)
-    function, kept = apply_jax(None, turned, same, weights="keep")
-    assert np.asarray(function(kept, x)) == pytest.approx(np.asarray(turning(P, x)), abs=1e-5)
-    two = read(lambda p, x, y: jnp.tanh(x @ p["w"] + y @ p["v"]), P, jnp.ones(FLAT), jnp.ones(FLAT))
-    function, new = apply_jax(None, two, SimpleNamespace(network=two.network))
-    assert function(new, jnp.ones(FLAT), jnp.ones(FLAT)).shape == (2, 4)
-    with pytest.raises(TypeError, match="missing"):  # it takes what the user's function takes
-        function(new, jnp.ones(FLAT))
-
-
 def model(p: Any, x: Any) -> Any:
     return jnp.tanh(x @ p["s"]) @ p["u"]
 
@@ -230,19 +214,6 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     edits = edits_of(reading, SimpleNamespace(network=reading.network))
     with refused("parameter 's'"):
         apply_edits((model, {"u": own["u"]}), edits)
-
-
-def test_a_layer_that_would_read_the_input_in_another_place_is_refused() -> None:
-    own = {"s": P["q"][:, :6], "u": P["w"]}
-    x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
-    reading = read(model, own, x)
-    entry, last = reading.network.inputs[0], reading.network.nodes_of(L.Affine)[-1]
-    steps = [
-        (entry, reading.network.layer(entry), ()),
-        (last, reading.network.layer(last), (entry,)),
-    ]
-    with refused("'u' reads 'x'"):
-        edits_of(reading, SimpleNamespace(network=kc.Network.from_steps(steps)))
 
 
 def test_parameters_whose_paths_fall_together() -> None:

@@ -7,15 +7,12 @@ import os
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from wiring import wired
 
 import kcalc as kc
-from kcalc.interchange.apply import apply_to
 from kcalc.interchange.read import read
 
 torch = pytest.importorskip("torch")
@@ -109,50 +106,6 @@ MODELS = {
 }
 if keras.backend.backend() != "jax":
     del MODELS["keras"]
-
-
-def result(name: str, made: Any, example: tuple[Any, ...]) -> np.ndarray:
-    """The output of a model of a kind; a function, and a Linen module, come with parameters."""
-    if name == "torch":
-        return made(*example).detach().numpy()
-    if name == "function":
-        return np.asarray(made[0](made[1], *example[-1:]))
-    if name == "linen":
-        return np.asarray(made[0].apply(made[1], *example))
-    return np.asarray(made(*(example or (ROWS,))))
-
-
-def before(name: str, model: Any, example: tuple[Any, ...]) -> np.ndarray:
-    """The output of the model as it was."""
-    given = (model, example[0]) if name == "function" else model
-    return result(name, given, example)
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("middle", [True, False])
-def test_parts_stand_where_they_were_read_and_the_rest_is_as_it_was(
-    name: str, middle: bool
-) -> None:
-    model, example = MODELS[name](middle)
-    reading = read(model, *example)
-    network, expected = reading.network, before(name, model, example)
-    steps = list(network.steps())
-    parts = list(reading.parts)
-    assert len(parts) == 1 + middle
-    if not middle:
-        parts += [
-            kc.Network.from_steps(steps[:-1]),
-            wired((steps[2][0], kc.layers.Input(6)), *steps[3:]),
-        ]
-    for part in parts:
-        kept = apply_to(model, SimpleNamespace(network=part), *example, weights="keep")
-        assert result(name, kept, example) == pytest.approx(expected, rel=1e-5, abs=1e-6)
-        new = apply_to(model, kc.shape(part), *example)
-        found = result(name, new, example)
-        assert found.shape == expected.shape and np.isfinite(found).all()
-        assert np.abs(found - expected).max() > 1e-3
-        again = before(name, model, example)  # the model itself is not changed
-        assert again == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
 def test_one_of_two_outputs_and_outputs_that_were_normalised() -> None:

@@ -6,12 +6,10 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import pytest
 
-import kcalc as kc
 from kcalc import interchange
 from kcalc.foundation.guests import MODELS, SHAPED, Registry
 from kcalc.interchange.frameworks import FRAMEWORKS
@@ -60,16 +58,6 @@ def test_every_place_has_a_function(registry: Registry) -> None:
     pytest.importorskip("torch")
     assert registry.places
     assert all(callable(registry[key]) for key in registry.places)
-
-
-def test_what_is_shaped_goes_by_the_type() -> None:
-    """By the room and the name of a class of kcalc, or of one that it inherits from."""
-    registry = Registry("things")
-    registry.register("shaping.Shaping", "shaping:shape")
-    there: Any = type("Shaping", (), {"__module__": "kcalc.shaping.base"})
-    heir, stranger = type("Heir", (there,), {}), type("Shaping", (), {"__module__": "a.shaping"})
-    assert registry.of(there()) is registry.of(heir()) is kc.shape
-    assert registry.of(stranger()) is None and registry.of(3) is None
 
 
 PROGRAM = """

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
-from kcalc.interchange.torch_model.copies import copied, duplicate  # noqa: E402
+from kcalc.interchange.torch_model.copies import duplicate  # noqa: E402
 
 Pair = namedtuple("Pair", "run name")
 patched: Any = None
@@ -298,25 +298,6 @@ def test_copies_run_their_own_layers(refer: Any) -> None:
         assert (one is None and other is None) or torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_copy_of_a_copy() -> None:
-    model, x = Base(nested), torch.randn(5, 3)
-    first = duplicate(model)
-    second = duplicate(first)
-    before = first(x).clone()
-    moved(second)
-    assert torch.equal(first(x), before)
-
-
-def test_what_leads_to_no_layer_is_shared() -> None:
-    log: list[int] = []
-    model = Base(closure)
-    model.act = torch.relu
-    model.note = lambda: log.append(1)
-    twin = duplicate(model)
-    assert twin.note is model.note and twin.act is torch.relu
-    assert model.run.__closure__[0].cell_contents is model
-
-
 def test_layers_that_no_module_holds_are_copied_too() -> None:
     layer = nn.Linear(3, 2)
     model = nn.Linear(3, 2)
@@ -325,24 +306,6 @@ def test_layers_that_no_module_holds_are_copied_too() -> None:
     before = twin(x).clone()
     nn.init.zeros_(layer.weight)
     assert torch.equal(twin(x), before)
-
-
-def test_an_optimizer_and_its_model_are_copied_together() -> None:
-    model, x = Base(nested), torch.randn(5, 3)
-    before = model(x).detach().clone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    twin, other = duplicate((model, optimizer))
-    twin(x).square().sum().backward()
-    other.step()
-    assert torch.equal(model(x), before) and not torch.equal(twin(x), before)
-
-
-def test_old_weight_norms_are_copied() -> None:
-    model, x = nn.utils.weight_norm(nn.Linear(3, 2)), torch.randn(5, 3)
-    twin = copied(model)
-    moved(twin)
-    assert not torch.equal(twin(x), model(x))
 
 
 class Same(nn.Linear):

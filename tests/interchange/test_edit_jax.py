@@ -141,35 +141,6 @@ def test_values_and_gradients_are_those_of_the_twin(function: Any) -> None:
     close(jax.vmap(lambda x: new(params, x[None])[0])(OTHER), twin(params, OTHER))
 
 
-@pytest.mark.parametrize("function", mostly_slow(MODELS[5:] + MODELS[:5]), ids=lambda f: f.__name__)
-def test_without_edits_results_and_gradients_are_equal_to_the_bit(function: Any) -> None:
-    reading = kc.read(function, P, X)
-    same = kc.interchange.apply_edits((function, P), edits_of(reading, reading), weights="keep")
-    moved = _all_kept(function)
-    for new, params in (same, moved):
-        other = jnp.asarray(OTHER)
-        assert np.array_equal(new(params, other), function(P, other))
-        for one, two in zip(
-            *(
-                jax.tree.leaves(jax.grad(lambda q, run=run: run(q, jnp.asarray(X)).sum())(params))
-                for run in (new, function)
-            ),
-            strict=True,
-        ):
-            assert np.array_equal(one, two)
-
-
-def _all_kept(function: Any) -> tuple[Any, Any]:
-    """The function run equation by equation, with an edit that changes nothing."""
-    from kcalc.interchange.edits import CallEdit, Edit, Edits, Scaled
-
-    s = kc.shape(kc.read(function, P, X), "tanh")
-    calls = [call for edit in s.edits for call in edit.calls]
-    still = tuple(CallEdit(c.place, Scaled(), c.visit, c.visits) for c in calls)
-    edits = Edits("jax", "", (Edit("tanh", "activation", "", calls=still),))
-    return kc.apply_edits((function, P), edits, weights="keep")
-
-
 def test_edits_saved_and_performed_on_another_copy(tmp_path: Any) -> None:
     s, new, params = shaped(residual)
     s.edits.save(tmp_path / "edits.json")
@@ -177,23 +148,6 @@ def test_edits_saved_and_performed_on_another_copy(tmp_path: Any) -> None:
     close((again(drawn, OTHER), drawn), (new(params, OTHER), params), 1e-12)
     assert np.array_equal(pickle.loads(pickle.dumps(new))(params, OTHER), new(params, OTHER))
     assert "sum" in repr(s.edits) and "tanh -> " in str(s.edits)
-
-
-def test_another_program_and_other_parameters_are_refused() -> None:
-    s, _, _ = shaped(residual)
-    for params, words in (
-        ({**P, "w": P["w"][:1]}, "parameter 'w'"),
-        ({"a": P["a"]}, "parameter"),
-    ):
-        with refused(words):
-            kc.apply_edits((residual, params), s.edits)
-    kept = s.edits.only("activation", "sum")
-    new, _ = kc.apply_edits((residual, P), kept)
-    with refused("runs 2 times.*not 4"):
-        new({**P, "w": P["w"][:1]}, X)
-    other, _ = kc.apply_edits((scanned, P), kept)
-    with refused("runs 0 times"):
-        other(P, X)
 
 
 SOURCE = """
@@ -280,26 +234,6 @@ def test_an_activation_inside_of_a_custom_derivative_is_left_alone() -> None:
         )
         slope = float((gradient[name] * way).sum())
         assert (up - down) / (2 * small) == pytest.approx(slope, abs=2e-3 * (1 + abs(float(value))))
-
-
-def test_settings_lists_and_other_types_pass_through() -> None:
-    def function(p: Any, x: Any, depth: int = 2, *, mode: str = "plain", **more: Any) -> Any:
-        h = x["rows"] @ p["a"]
-        for _ in range(depth):
-            h = jnp.tanh(h) @ p["b"]
-        return {"y": h if mode == "plain" else -h, "mode": mode, "n": 3, "more": more.get("k")}
-
-    s = kc.shape(kc.read(function, P, {"rows": X}), "tanh")
-    new, params = s.apply_to(function, P, {"rows": X})
-    assert new.__name__ == "function"
-    out, turned = new(params, {"rows": X}), new(params, {"rows": X}, mode="turned", k=X)
-    assert out["mode"] == "plain" and turned["mode"] == "turned" and out["n"] == 3
-    assert np.array_equal(out["y"], -turned["y"]) and np.array_equal(turned["more"], X)
-    half = new(jax.tree.map(lambda a: a.astype(jnp.bfloat16), params), {"rows": OTHER[:2]})
-    assert half["y"].shape == (2, 8)
-    static = jax.jit(new, static_argnames=("depth", "mode"))
-    with refused("runs 1 times"):
-        static(params, {"rows": X}, depth=1)
 
 
 def test_weights_that_are_a_multiple_of_a_parameter_have_the_wanted_sigma() -> None:

@@ -30,13 +30,6 @@ class Chosen(Net):
         return self.c(act(self.b(act(self.a(x)))))
 
 
-class Listed(Net):
-    def forward(self, x: Any) -> Any:
-        for act, layer in zip((torch.tanh, F.gelu), (self.a, self.b), strict=True):
-            x = act(layer(x))
-        return self.c(x)
-
-
 def shaped(net: Any, **options: Any) -> tuple[Any, Any]:
     x = torch.randn(4, N)
     s = kc.shape(kc.read(net.eval(), x), **options)
@@ -49,12 +42,6 @@ def test_another_function_under_the_same_name_is_refused():
     assert made(x).shape == (4, N)
     with pytest.raises(kc.KcalcError, match="tanh.*relu"):
         made.train()(x)
-
-
-@pytest.mark.parametrize("options", [{}, {"activation": "tanh", "method": "dks", "zeta": 1.5}])
-def test_several_functions_at_one_call_stay(options):
-    _, made = shaped(Listed(), **options)
-    assert made(torch.randn(2, N)).shape == (2, N)
 
 
 class Otherwise(Net):

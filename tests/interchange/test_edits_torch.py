@@ -76,105 +76,6 @@ def gradients(net: Any) -> dict[str, Any]:
     return {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
 
 
-def test_every_edit_is_as_by_the_order_of_calls(x):
-    made = agrees(model(), x)
-    assert isinstance(made, Classifier)
-    assert type(made).__name__ == "Classifier" and type(made).__module__ == Classifier.__module__
-
-
-def test_no_edits_are_equal_to_the_bit(x):
-    net = model()
-    made = copy.deepcopy(net)
-    _, _, edits = edited(net, x)
-    perform(made, type(edits)("torch", "a model", (), {}), "keep", None)
-    assert type(made) is Classifier
-    assert torch.equal(made(x), net(x))
-
-
-def test_other_batches_and_labels(x):
-    made, order, _ = made_and_order(x)
-    more, net = torch.randn(11, 5), model()
-    with order:
-        wanted = net(more)
-    assert gap(made(more), wanted) < 1e-6
-    loss, y = made(x, labels=torch.zeros(6, dtype=torch.long))
-    assert torch.equal(y, made(x)) and loss.ndim == 0
-
-
-def test_gradients_are_those_by_the_order_of_calls(x):
-    made, order, _ = made_and_order(x)
-    net = model()
-    made(x).square().sum().backward()
-    with order:
-        y = net(x)
-    y.square().sum().backward()
-    got, wanted = gradients(made), gradients(net)
-    gone = {name for name in wanted if name not in got}
-    assert gone == {n for n in gone if "norm" in n or n.startswith("first.1")} and got
-    for name, gradient in got.items():
-        assert gap(gradient, wanted[name]) < 1e-5, name
-
-
-def test_training_noise_counters_and_detached_values_stay(x):
-    made, *_ = made_and_order(x)
-    made.train()
-    one, two = made(x), made(x)
-    assert not torch.equal(one, two) and made.blocks[0].count == 2
-    one.sum().backward()
-    assert made.blocks[0].a.weight.grad is None and made.blocks[0].b.weight.grad is not None
-
-
-def test_hooks_and_methods_stay(x):
-    net, seen = model(), []
-    net.blocks[0].register_forward_hook(lambda *given: seen.append(given[2]))
-    made, *_ = edited(net, x)
-    made(x)
-    assert len(seen) >= 1
-    assert made.features(x).shape == (6, N)
-
-
-def test_parameters_of_removed_norms_are_deleted(x):
-    made, *_ = made_and_order(x)
-    net = model()
-    gone = set(net.state_dict()) - set(made.state_dict())
-    norms = {
-        f"{home}.{leaf}"
-        for home in ("blocks.0.norm", "blocks.1.norm")
-        for leaf in ("weight", "bias")
-    }
-    batch = {
-        f"first.1.{n}"
-        for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    }
-    assert gone == norms | batch
-    assert set(made.state_dict()) <= set(net.state_dict())  # no constants
-    assert not made.load_state_dict(net.state_dict()).unexpected_keys
-    with pytest.raises(RuntimeError, match="Unexpected"):
-        made.load_state_dict(net.state_dict() | {"blocks.0.other": torch.zeros(1)})
-    missing = net.load_state_dict(made.state_dict(), strict=False).missing_keys
-    assert set(missing) == gone
-
-
-def test_frozen_parameters_stay_frozen(x):
-    net = model()
-    net.blocks[0].b.requires_grad_(False)
-    made, *_ = edited(net, x)
-    frozen = [name for name, p in made.named_parameters() if not p.requires_grad]
-    assert frozen == ["blocks.0.b.weight", "blocks.0.b.bias"]
-
-
-def test_copies_and_pickles(x):
-    made, *_ = made_and_order(x)
-    wanted = made(x)
-    assert torch.equal(copy.deepcopy(made)(x), wanted)
-    assert torch.equal(copy.copy(made)(x), wanted)
-    assert torch.equal(pickle.loads(pickle.dumps(made))(x), wanted)
-    twin = copy.deepcopy(made)
-    with torch.no_grad():
-        twin.last.weight.zero_()
-    assert torch.equal(made(x), wanted)
-
-
 MODULE = textwrap.dedent(
     """
     import torch
@@ -270,19 +171,6 @@ def test_types_and_devices(x):
     assert gap(full(x), made(x)) < 1e-6
 
 
-def test_one_shared_activation_with_different_edits(x):
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.act = nn.Linear(5, 5), nn.ReLU()
-
-        def forward(self, x):
-            return self.act(self.a(self.act(x)))
-
-    made = agrees(Twice(), x)
-    assert "edited" in repr(made) and type(made.act) is nn.ReLU
-
-
 @pytest.mark.parametrize("inplace", [False, True])
 def test_one_shared_activation_of_which_a_call_stays(x, inplace):
     """As in the blocks of torchvision's ResNets."""
@@ -355,20 +243,6 @@ def test_a_module_built_anew_of_an_edited_class_is_refused(x):
     assert block.__class__.__mro__[1] is Block
     with pytest.raises(kc.KcalcError, match="was created from the class"):
         type(block)()(torch.ones(2, N))
-
-
-def test_replicas_for_data_parallel(x):
-    made, *_ = made_and_order(x)
-    assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
-    assert gap(nn.DataParallel(made)(x), made(x)) < 1e-6
-
-
-def test_functional_calls_and_maps(x):
-    made, *_ = made_and_order(x)
-    state = dict(made.named_parameters())
-    assert torch.equal(torch.func.functional_call(made, state, (x,)), made(x))
-    rows = torch.func.vmap(lambda row: torch.func.functional_call(made, state, (row[None],))[0])(x)
-    assert gap(rows, made(x)) < 1e-5
 
 
 class Own(nn.Module):

@@ -180,16 +180,6 @@ def test_values_inside_of_two_nodes_are_left_alone(kind):
     assert [why for why in s.left_alone.values() if why == SHARED]
 
 
-def test_gradients_and_counts_are_those_of_both_calls():
-    net = Written().eval().double()
-    s = kc.shape(kc.read(net, X), method="dks")
-    made = s.apply_to(net, X, weights="keep")
-    first = next(edit for edit in s.edits if edit.kind == "activation")
-    assert len({call.place for call in first.calls}) == 6  # sin, tanh and their sum, twice
-    made(X).sum().backward()
-    assert all(layer.weight.grad.abs().sum() > 0 for layer in (made.b, made.c))
-
-
 @pytest.mark.parametrize("seed", mostly_slow(range(16)))
 def test_random_code(seed, tmp_path):
     """Programs that repeat their expressions, in several forms."""

@@ -5,7 +5,6 @@ Values are in the files by framework.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +16,8 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from wiring import wired
 
 import kcalc as kc
-from kcalc.interchange import network_from_dict
 from kcalc.interchange.writers import WRITERS, content_of
 
 x = sp.Symbol("x", real=True)
@@ -111,44 +108,6 @@ def test_generated_code_is_clean(dks: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_constants_have_all_their_digits(dks: Any) -> None:
-    found = exported.load(dks.export("numpy"))
-    k = dks.constants["tanh"]
-    at = np.linspace(-30, 30, 601)
-    assert np.array_equal(
-        found["tanh_dks"](at), k.gamma * (np.tanh(k.alpha * at + k.beta) + k.delta)
-    )
-    assert f"{k.alpha:.17g}" in dks.export("torch")
-
-
-def test_names_and_labels_cannot_leave_their_place() -> None:
-    """Hostile names and labels stay text.
-
-    Nothing of them is executed, and labels come back as they were.
-    """
-    hostile = '"""\nraise SystemExit(3)\n"""\\'
-    phi = kc.activation(sp.tanh(x) + x / 7, name=hostile)
-    labels = ["x", "a\n'\"", hostile, 'o"\u2028']
-    shaping = kc.shape(
-        wired(
-            (labels[0], kc.layers.Input()),
-            (labels[1], kc.layers.Affine(), (labels[0],)),
-            (labels[2], kc.layers.Nonlinear(phi), (labels[1],)),
-            (labels[3], kc.layers.Affine(), (labels[2],)),
-        ),
-        method="normalisation",
-    )
-    for target in ("numpy", "jax"):
-        assert list(exported.load(shaping.export(target))["ACTIVATIONS"]) == [hostile]
-    for target in ("torch", "flax", "keras"):
-        compile(shaping.export(target), target, "exec")
-    document = json.loads(shaping.export("json"))
-    assert list(document["nodes"]) == [hostile]
-    assert r"raise SystemExit" in shaping.export("latex") and "\\\\\\\\" not in shaping.export(
-        "latex"
-    )
-
-
 def test_functions_with_one_name_are_numbered() -> None:
     twice = [kc.activation("tanh").transformed(a, 0.1, 2.0, 0.3) for a in (0.5, 0.6)]
     steps: list[Any] = [("x", kc.layers.Input(), ())]
@@ -172,51 +131,6 @@ def test_functions_with_one_name_are_numbered() -> None:
         ("tanh_dks_2", (1,)),
         ("relu_dks", (2,)),
     ]
-
-
-def validator(name: str) -> Any:
-    jsonschema, referencing = pytest.importorskip("jsonschema"), pytest.importorskip("referencing")
-    folder = Path(kc.__file__).parent / "interchange" / "schema"
-    schemas = {
-        kind: json.loads((folder / f"{kind}-1.json").read_text(encoding="utf-8"))
-        for kind in ("network", "shaping")
-    }
-    registry = referencing.Registry().with_resources(
-        (s["$id"], referencing.Resource.from_contents(s)) for s in schemas.values()
-    )
-    return jsonschema.Draft202012Validator(schemas[name], registry=registry)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_json_follows_the_schema_and_gives_the_network_back(method: str) -> None:
-    shaping = shaped(method)
-    document = json.loads(shaping.export("json"))
-    check = validator("shaping")
-    assert [error.message for error in check.iter_errors(document)] == []
-    assert list(check.iter_errors({**document, "schema": "kcalc.shaping/2"}))
-    assert network_from_dict(document["network"]) == shaping.network
-    assert [row["nodes"] for row in document["activations"]] == [list(shaping.constants.by_node)]
-    plain = json.loads(json.dumps(shaping.to_dict(), default=str))
-    assert [error.message for error in check.iter_errors(plain)] == []
-
-
-def test_latex(dks: Any) -> None:
-    text = dks.export("latex")
-    assert (
-        text.count(r"\begin{tabular}")
-        == text.count(r"\end{tabular}")
-        == text.count(r"\bottomrule")
-        == 3
-    )
-    assert (
-        f"tanh & ${dks.constants['tanh'].alpha:.10g}$" in text
-        and r"$C(0)$ & $0$" in text
-        and r"\times 10^{-" in text
-    )
-    for block in text.split(r"\begin{tabular}{")[1:]:
-        columns = len(block.split("}")[0])
-        rows = [line for line in block.splitlines() if line.endswith(r"\\")]
-        assert len(rows) > 1 and all(row.count(" & ") == columns - 1 for row in rows)
 
 
 def test_errors(dks: Any, tmp_path: Path) -> None:

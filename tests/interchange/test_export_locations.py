@@ -57,8 +57,3 @@ def test_locations_in_onnx() -> None:
         channels_first=True,
         variants=("mean_norm",),
     )
-
-
-def test_other_places_of_the_extra_channel_are_refused() -> None:
-    with pytest.raises(ValueError, match="mean_norm"):
-        exported.module("numpy")["normalise_locations"](np.ones((2, 3)), "mean")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import exported
 import numpy as np
@@ -15,23 +14,6 @@ import kcalc as kc
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from kcalc.interchange.writers.onnx_writer import onnx_model  # noqa: E402
-
-CONTENT = exported.everything()
-MODEL = onnx_model(CONTENT)
-FUNCTIONS = {function.name: function for function in MODEL.functions}
-
-
-@pytest.mark.parametrize(
-    "shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40]
-)
-def test_values(shaped: Any) -> None:
-    def function(values: np.ndarray) -> np.ndarray:
-        wide = f"{shaped.name}_float64"
-        return exported.run_onnx(
-            MODEL, wide if values.dtype == np.float64 and wide in FUNCTIONS else shaped.name, values
-        )
-
-    exported.check_values(shaped.activation, function)
 
 
 def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:

@@ -11,26 +11,7 @@ import pytest
 import kcalc as kc
 
 torch = pytest.importorskip("torch")
-CONTENT = exported.everything()
 NAMES = exported.module("torch")
-
-
-def gradient(function: Any) -> Any:
-    def run(values: np.ndarray) -> np.ndarray:
-        given = torch.tensor(values, requires_grad=True)
-        function(given).sum().backward()
-        return given.grad.numpy()
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "shaped", CONTENT.activations, ids=lambda shaped: shaped.activation.name[:40]
-)
-def test_values_and_gradients(shaped: Any) -> None:
-    function = NAMES[shaped.name]
-    exported.check_values(shaped.activation, lambda values: function(torch.tensor(values)).numpy())
-    exported.check_gradients(shaped.activation, gradient(function))
 
 
 def drawn(name: str, **options: Any) -> Any:

@@ -236,10 +236,3 @@ def test_text_of_networks_is_utf8(tmp_path: Path) -> None:
 def test_a_key_given_twice_is_refused() -> None:
     with refused("the key 'name' twice"):
         parse_json('{"a": {"name": 1, "name": 2}}', "text")
-
-
-@pytest.mark.parametrize("net", [A.resnet_v2(50), A.densenet(4)], ids=["resnet", "densenet"])
-def test_subnetworks_are_networks_of_files(net: kc.Network, tmp_path: Path) -> None:
-    for piece in list(kc.subnetworks(net))[:3]:
-        kc.save_json(piece.network, tmp_path / "part.json")
-        assert kc.load_json(tmp_path / "part.json") == piece.network

@@ -46,22 +46,6 @@ def plain(tmp_path):
     return edits, made, x
 
 
-def test_plain_models_load_from_two_files(plain, tmp_path):
-    """From the class, from what builds the model, and from a model, which stays as it is."""
-    edits, made, x = plain
-    weights, file = tmp_path / "weights.pt", tmp_path / "edits.json"
-    assert any(w.added for edit in edits for w in edit.weights)
-    model = Plain().eval()
-    before = model(x)
-    for source, given, options in (
-        (Plain, file, {}), (Plain, edits, {"width": 16}), (lambda: Plain(), str(file), {}),
-        (model, file, {}),
-    ):  # fmt: skip
-        found = kc.load_edited(source, weights, given, **options).eval()
-        assert torch.equal(found(x), made(x)) and isinstance(found, Plain)
-    assert torch.equal(model(x), before)
-
-
 def test_what_cannot_be_loaded(plain, tmp_path):
     """No edits, weights of another model, no weights, no model: one line each."""
     edits, _, _ = plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -13,11 +12,6 @@ from benchmarks import copies, models  # noqa: E402
 from benchmarks.architectures import ARCHITECTURES, Architecture  # noqa: E402
 
 OWN = {entry.name: entry for entry in ARCHITECTURES if not entry.library}
-
-
-def wide() -> torch.nn.Module:
-    layers = [torch.nn.Linear(8, 512), torch.nn.Tanh(), torch.nn.Linear(512, 600)]
-    return torch.nn.Sequential(*layers)
 
 
 def test_there_are_fifty_and_thirty_five_without_attention() -> None:
@@ -33,19 +27,6 @@ def test_models_written_here_run(name: str) -> None:
         outputs = entry.model()(*entry.example())
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
     assert all(bool(torch.isfinite(y).all()) and len(y) == 2 for y in leaves)
-
-
-def test_a_row_says_what_there_is() -> None:
-    row = models.measured(Architecture("stack", "", wide, ((2, 8),)))
-    assert [row.cells[column].state for column in models.COLUMNS] == ["exact"] * 6
-    assert row.fidelity == "4 exact" and row.texts()[:2] == ("stack", f"{row.seconds:.1f}")
-    assert row.copy is not None and row.copy.close and row.copy.width == 600
-    assert abs(row.copy.ratio - 1) < 5 * row.copy.error < 0.11
-    text = models.page([row])
-    assert "1 have q and c at their outputs (100%), 1 a shaped copy" in text
-    assert f"| stack | {row.seconds:.1f} | 4 exact |" in text
-    other = dataclasses.replace(row, architecture=Architecture("stack", "timm", wide, ((2, 8),)))
-    assert other.texts() == ("stack (timm)", *row.texts()[1:])
 
 
 def test_rows_are_kept_and_read_again() -> None:

@@ -67,13 +67,6 @@ def test_notes_travel(name: str) -> None:
     assert set(made.assumptions) <= set(found.assumptions) and found.heuristic
 
 
-def test_notes_are_no_part_of_equality() -> None:
-    net, bare = network(), network().with_notes([])
-    assert net == bare and hash(net) == hash(bare) and net.isomorphic(bare)
-    assert bare.notes == () and bare.assumptions == () and not kc.c_map(bare).heuristic
-    assert "notes" not in network_to_dict(bare) and "notes" not in bare.graph.graph
-
-
 def test_notes_follow_labels_and_pieces() -> None:
     assert [note.node for note in network().relabelled(lambda n: f"{n}{n}").notes] == [
         "aa",
@@ -152,9 +145,3 @@ def test_spoilt_notes_in_documents_are_refused(name: str) -> None:
     notes, words = SPOILT[name]
     with refused(words):
         network_from_dict(network_to_dict(network()) | {"notes": notes})
-
-
-@pytest.mark.parametrize("given", [3, "a", [3], [Assumption("a", "b")]])
-def test_what_are_no_notes_is_refused(given: Any) -> None:
-    with refused("notes"):
-        network().with_notes(given)

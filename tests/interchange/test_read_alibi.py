@@ -56,14 +56,6 @@ def read(biases: Any, causal: bool = True) -> Any:
     return kc.read(model, (2, T, len(biases) * WIDTH))
 
 
-@pytest.mark.parametrize("order", [list(range(12)), list(range(12))[::-1]])
-def test_released_slopes_are_read_exactly(order: list[int]) -> None:
-    found = read(-RELEASED[order][:, None, None] * APART.abs())
-    (node,) = found.network.nodes_of(L.Attend)
-    assert found.network.layer(node) == L.Attend(12, WIDTH, causal=True, alibi=True)
-    assert found.fidelity.level == "exact"
-
-
 @pytest.mark.parametrize(
     "biases",
     [

@@ -146,11 +146,3 @@ def test_mixing_and_counting_in_jax(name: str) -> None:
     assert not all(np.allclose(model(p, x[part]), model(p, x)[part], atol=1e-6) for part in PARTS)
     for example in ((1, 8), x[:1], (2, 8)):
         assert kc.read(model, p, example).network.nodes_of(Opaque)
-
-
-def test_arrays_whose_examples_meet_other_axes_are_not_read() -> None:
-    model = Fn(lambda h: h.mean(1))
-    model.forward = lambda x: model.b(torch.tanh(model.a(x)) + model.a(x).mean(1))  # type: ignore[method-assign]
-    reading = kc.read(model, (3, 3, 8))
-    text = "aligns the examples of one with another axis"
-    assert any(text in note.text for note in reading.notes)

@@ -177,32 +177,3 @@ def test_pools_of_another_kind_than_the_models_are_refused(kind: str) -> None:
     other = network.map_layers(lambda _, pool: kc.layers.Pool(kind, pool.window), kc.layers.Pool)
     with refused(rf"'2' is Pool.*mean.*Pool.*{kind}.*keep"):
         kc.shape(other, "tanh").apply_to(model)
-
-
-def rotated(x: Tensor) -> Tensor:
-    one, other = x.chunk(2, dim=1)
-    return torch.cat([other, one], 1)
-
-
-TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
-    "a sum with other channels": lambda h: h + rotated(h),
-    "a product with other channels": lambda h: h * rotated(h),
-    "functions of other channels": lambda h: torch.relu(h) + rotated(torch.tanh(h)),
-    "a sum with the same channels": lambda h: h + torch.cat(h.chunk(2, 1), 1),
-}
-
-
-@pytest.mark.parametrize("case", TOGETHER)
-def test_channels_that_meet_are_told_apart(case: str) -> None:
-    """Channels of one layer that meet others of it are independent, and those that meet themselves
-    are not.
-    """
-    width, ratios = 256, []
-    x = images(width).flatten(1)
-    for seed in range(DRAWS):
-        torch.manual_seed(1000 + seed)
-        model = Function(width, TOGETHER[case])
-        q = kc.q_map(kc.read(model, x).network)(1.0)
-        ratios.append(float(model(x).detach().square().mean()) / q)
-    error = np.std(ratios, ddof=1) / DRAWS**0.5
-    assert error < 0.06 and abs(np.mean(ratios) - 1) < LIMIT * error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
 
@@ -13,8 +12,6 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-
-WIDTH, DRAWS = 1024, 24
 
 
 class Pair(nn.Module):
@@ -27,48 +24,6 @@ class Pair(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.out(self.meet(self.a(x), self.b(x)))
-
-
-CASES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
-    "maximum": (torch.maximum, np.maximum),
-    "minimum": (torch.minimum, np.minimum),
-    "of one layer twice as large": (
-        lambda a, b: torch.maximum(2 * a, b),
-        lambda a, b: np.maximum(2 * a, b),
-    ),
-    "under an activation": (
-        lambda a, b: torch.maximum(a, b).tanh(),
-        lambda a, b: np.tanh(np.maximum(a, b)),
-    ),
-}
-FRESH = [name for name in CASES if name != "under an activation"]
-
-
-@pytest.mark.parametrize("name", FRESH)
-def test_an_extreme_of_two_layers_is_exact(name: str) -> None:
-    """q and c of out = W max(a, b) beside draws of 1024 channels, to 3.5 standard errors."""
-    reading = kc.read(Pair(CASES[name][0]), (2, 6), sigmas=False)
-    assert str(reading.fidelity) == f"{len(reading.network)} exact"
-    network, c = reading.network, 0.4
-    random = np.random.default_rng(0)
-    found = []
-    for _ in range(DRAWS):
-        u = random.standard_normal((2, WIDTH))
-        pairs = np.stack([u, c * u + (1 - c * c) ** 0.5 * random.standard_normal((2, WIDTH))])
-        x, y = (CASES[name][1](*pair) for pair in pairs)
-        found.append([np.mean(x * x), np.mean(x * y)])
-    mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / DRAWS**0.5
-    q = float(kc.q_map(network)(1.0))
-    predicted = np.array([q, q * float(kc.c_map(network)(c))])
-    assert (np.abs(mean - predicted) < 3.5 * error).all()
-    assert not any(a.kind == "heuristic" for a in kc.c_map(network).assumptions)
-
-
-def test_an_activation_of_a_maximum_is_refused_until_it_is_taken_as_gaussian() -> None:
-    network = kc.read(Pair(CASES["under an activation"][0]), (2, 6)).network
-    with refused("assume_independent=True"):
-        kc.c_map(network)
-    assert 0 < float(kc.c_map(network, assume_independent=True)(0.5)) < 1
 
 
 def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:

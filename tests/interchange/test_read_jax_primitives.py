@@ -282,15 +282,6 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
 }
 
 
-def test_a_mean_that_counts_zeros_is_noted() -> None:
-    reading = read(
-        lambda p, x: windows(x, (1, 3, 3, 1), padding="SAME", best=False) / 9 @ p["u"][:3],
-        P,
-        jnp.ones(IMAGE),
-    )
-    assert any("include padding zeros" in note.text for note in reading.network.notes)
-
-
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_has_no_rule_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # turns of a loop that are unrolled

@@ -5,16 +5,12 @@ The same network as from PyTorch.
 
 from __future__ import annotations
 
-import logging
-import warnings
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.network.layers import Affine, TokenMix
@@ -103,29 +99,3 @@ ONNX = (
     "layer, unbiased norm",
     "convnext",
 )
-
-
-@pytest.mark.parametrize("name", mostly_slow(ONNX))
-def test_exported_models_are_the_same_networks(name: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from modern_zoo import ZOO
-
-    torch.manual_seed(0)
-    model, shape, _ = ZOO[name]()
-    model.eval()
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (torch.zeros(shape),),
-            str(tmp_path / "m.onnx"),
-            dynamo=True,
-            verbose=False,
-            external_data=False,
-        )
-    logging.disable(before)
-    found = kc.read(str(tmp_path / "m.onnx"), sigmas=False)
-    assert found.network.isomorphic(kc.read(model, shape, sigmas=False).network), str(found)

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import kcalc as kc
-from kcalc.network.layers import Affine
 
 torch = pytest.importorskip("torch")
 
-from modern_zoo import DENSE, IMAGE, TOKENS, D, Model, T, image, norm_model  # noqa: E402
+from modern_zoo import DENSE, TOKENS, D, Model, T, norm_model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -107,19 +106,3 @@ def test_biases_along_tokens_are_said() -> None:
     with torch.no_grad():
         model.t.bias.zero_()
     assert kc.read(model, TOKENS).fidelity.nodes["t"] == "pooling"  # a heuristic of kernel maps
-
-
-def test_weight_standardisation_is_seen_in_the_numbers() -> None:
-    def forward(m: Any, x: Any) -> Any:
-        mean, std = m.w.mean((1, 2, 3), keepdim=True), m.w.std((1, 2, 3), keepdim=True)
-        return m.o(torch.relu(F.conv2d(torch.relu(m.i(x)), (m.w - mean) / (std + 1e-5), padding=1)))
-
-    model = Model(
-        forward, i=image(3, D, 1), w=nn.Parameter(torch.randn(D, D, 3, 3)), o=image(D, 4, 1)
-    )
-    network = kc.read(model, IMAGE).network
-    assert [layer.standardised for _, layer, _ in network.steps() if isinstance(layer, Affine)] == [
-        False,
-        True,
-        False,
-    ]

@@ -11,7 +11,7 @@ import pytest
 import sympy as sp
 
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.trace import Linear, NotRead, Op, Pointwise, Pooling, Repeat
+from kcalc.interchange.trace import Linear, Op, Pointwise
 
 pytest.importorskip("onnx")
 from onnx_graphs import model, node, ran, weights
@@ -187,64 +187,3 @@ def test_convolutions_have_the_padding_and_size_of_onnxruntime(
     )
     again = ran(model([explicit], {"x": list(padded.shape)}, ["y"], {"w": w, "b": b}), padded)[0]
     assert again == pytest.approx(truth, abs=1e-5)
-
-
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
-        {"kernel_shape": [2, 3]},
-        {"kernel_shape": [2, 2], "strides": [2, 2]},
-        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
-        {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1},
-        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [0, 0, 1, 1], "ceil_mode": 1},
-        {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"},
-    ],
-)
-def test_pooling_has_the_size_of_onnxruntime(op: str, attributes: dict[str, Any]) -> None:
-    proto = model([node(op, "x", "y", **attributes)], {"x": [2, 3, 9, 8]}, ["y"], opset=19)
-    x = weights(2, 3, 9, 8)
-    found, truth = op_of(proto, Pooling), ran(proto, x)[0]
-    assert found.shape == truth.shape
-    worth = pooled(x, found)
-    assert worth == pytest.approx(truth, abs=1e-5)
-
-
-def pooled(x: np.ndarray, op: Pooling) -> np.ndarray:
-    """The maximum or the mean of what lies inside the image, window by window."""
-    fill = np.pad(x.astype(float), [(0, 0), (0, 0), *op.padding], constant_values=np.nan)
-    out = np.zeros(op.shape)
-    for i, j in np.ndindex(op.shape[2:]):
-        cut = fill[
-            :,
-            :,
-            i * op.stride[0] : i * op.stride[0] + op.window[0],
-            j * op.stride[1] : j * op.stride[1] + op.window[1],
-        ]
-        out[:, :, i, j] = np.nanmax(cut, (2, 3)) if op.kind == "max" else np.nanmean(cut, (2, 3))
-    return out
-
-
-@pytest.mark.parametrize(("attributes", "kind"), [
-    ({}, "nearest"),
-    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "nearest"),
-    ({"nearest_mode": "floor"}, None), ({"mode": "linear"}, "linear"),
-])  # fmt: skip
-def test_resize_is_read_where_it_repeats_or_interpolates(
-    attributes: dict[str, Any], kind: str | None
-) -> None:
-    held = {"scales": np.array([1, 1, 3, 3], np.float32)}
-    proto = model(
-        [node("Resize", "x  scales".replace("  ", " e "), "y", **attributes)],
-        {"x": [1, 2, 4, 4]},
-        ["y"],
-        {**held, "e": np.zeros(0, np.float32)},
-        13,
-    )
-    x = weights(1, 2, 4, 4)
-    truth = ran(proto, x)[0]
-    found = trace_onnx(proto).ops[-1]
-    assert isinstance(found, NotRead if kind is None else Repeat) and found.shape == truth.shape
-    assert getattr(found, "kind", None) == kind
-    assert (np.array_equal(truth, x.repeat(3, 2).repeat(3, 3))) == (kind == "nearest")

@@ -11,36 +11,14 @@ import pytest
 from onnx_graphs import model, node, weights
 
 import kcalc as kc
-from kcalc.interchange.picking import in_step, picked
-from kcalc.interchange.trace import Linear, Op, Part
+from kcalc.interchange.picking import picked
+from kcalc.interchange.trace import Linear, Op
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 TOKENS, WIDTH = 8, 16
 Pick = Callable[[Any, Any], Any]
-LAST: dict[str, Pick] = {
-    "slice": lambda m, x: x[:, -1:],
-    "list": lambda m, x: x[:, [-1], :],
-    "list of one axis": lambda m, x: x[:, [-1]],
-    "index_select": lambda m, x: x.index_select(1, torch.tensor([x.shape[1] - 1])),
-    "gather": lambda m, x: x.gather(1, torch.full((len(x), 1, x.shape[2]), x.shape[1] - 1)),
-    "take_along_dim": lambda m, x: torch.take_along_dim(x, torch.tensor([[[7]]]), 1),
-    "narrow": lambda m, x: x.narrow(1, x.shape[1] - 1, 1),
-    "buffer": lambda m, x: x[:, m.last],
-    "tensor": lambda m, x: x[:, torch.tensor([7])],
-    "arange": lambda m, x: x[:, torch.arange(x.shape[1])[-1:]],
-    "rows": lambda m, x: x[torch.arange(len(x)), -1].unsqueeze(1),
-    "rows of two arrays": lambda m, x: x[torch.arange(len(x)), torch.full((len(x),), 7)][:, None],
-    "select": lambda m, x: x.select(1, -1).unsqueeze(1),
-    "number": lambda m, x: x[:, torch.tensor(7)].unsqueeze(1),
-}
-SEVERAL: dict[str, tuple[Pick, list[int]]] = {
-    "in step": (lambda m, x: x[:, torch.arange(1, 7, 2)], [1, 3, 5]),
-    "in another order": (lambda m, x: x[:, [5, 1, 2]], [5, 1, 2]),
-    "twice": (lambda m, x: x[:, [1, 1, 4]], [1, 1, 4]),
-    "backwards": (lambda m, x: x.index_select(1, torch.tensor([3, 2, 1])), [3, 2, 1]),
-}
 DATA: dict[str, Pick] = {
     "lengths": lambda m, x: x[torch.arange(len(x)), m.lengths - 1],
     "lengths of ids": lambda m, x: x[torch.arange(len(x)), (m.ids != 0).sum(-1) - 1],
@@ -78,31 +56,11 @@ def read(pick: Pick, *more: Any) -> kc.Reading:
     return kc.read(Model(pick).eval(), torch.randint(1, 49, (2, TOKENS)), *more)
 
 
-@pytest.mark.parametrize("name", LAST)
-def test_the_last_token_is_that_of_a_slice(name: str) -> None:
-    found, plain = read(LAST[name]).network, read(LAST["slice"]).network
-    layers = [[layer for _, layer, _ in network.steps()] for network in (found, plain)]
-    assert read(LAST[name]).fidelity.level == "exact"
-    assert layers[0] == layers[1]
-
-
 def test_the_first_token() -> None:
     found, plain = read(lambda m, x: x[:, [0]]), read(lambda m, x: x[:, :1])
     assert [layer for _, layer, _ in found.network.steps()] == [
         layer for _, layer, _ in plain.network.steps()
     ]
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_several_tokens(name: str) -> None:
-    """The matrix that mixes the tokens has a one at every place, in the model's order."""
-    pick, places = SEVERAL[name]
-    reading = read(pick)
-    (mix,) = (
-        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
-    )
-    assert reading.fidelity.level == "exact"
-    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[places])
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -111,11 +69,6 @@ def test_places_that_the_data_decide_are_not_read(name: str) -> None:
     reading = read(DATA[name], *more)
     assert reading.fidelity.level == "not read"
     assert {"mlp", "head"} <= {n for n, level in reading.fidelity.nodes.items() if level == "exact"}
-
-
-def test_which_token_an_id_decides_is_said() -> None:
-    (note,) = (n for n in read(DATA["lengths of ids"]).notes if n.level == "not read")
-    assert "depend on the ids" in note.text
 
 
 def test_channels_in_another_order_are_rows_of_their_layer() -> None:
@@ -130,33 +83,6 @@ def test_channels_in_another_order_are_rows_of_their_layer() -> None:
     reading = kc.read(Rows(), (2, 6), sigmas=False)
     (rows,) = (op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows)
     assert reading.fidelity.level == "exact" and rows == (1, 2, 5, 7)
-
-
-@pytest.mark.parametrize("pick", [SEVERAL["in another order"][0], LAST["list"]])
-def test_q_of_a_finite_wide_copy(pick: Pick) -> None:
-    """The mean square of wide draws of the model itself, 5 standard errors from the map."""
-    reading = read(pick)
-    network = reading.network
-    values = []
-    sizes = {
-        name: float(parameter.detach().square().mean().sqrt())
-        for name, parameter in Model(pick).named_parameters()
-    }
-    for seed in range(40):
-        torch.manual_seed(seed)
-        wide = Model(pick, 512)
-        for name, parameter in wide.named_parameters():
-            fan = WIDTH / 512 if name.endswith("weight") and "table" not in name else 1.0
-            parameter.data.normal_(0, sizes[name] * fan**0.5)
-        with torch.no_grad():
-            values.append(float(wide(torch.randint(1, 49, (2, TOKENS))).square().mean()))
-    affine = [layer for _, layer, _ in network.steps() if isinstance(layer, kc.layers.Affine)]
-    x = float(sizes["table.weight"] ** 2 + sizes["places"] ** 2)
-    inner = WIDTH * sizes["mlp.weight"] ** 2 * x + sizes["mlp.bias"] ** 2
-    hidden = x + float(kc.activation("tanh").q_map(inner))
-    wanted = WIDTH * sizes["head.weight"] ** 2 * hidden + sizes["head.bias"] ** 2
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    assert len(affine) == 2 and abs(np.mean(values) - wanted) < 5 * error
 
 
 # -- JAX -----------------------------------------------------------------------------------------
@@ -198,15 +124,6 @@ def test_the_last_token_in_jax(name: str) -> None:
     assert [layer for _, layer, _ in found.network.steps()] == [
         layer for _, layer, _ in plain.network.steps()
     ]
-
-
-def test_several_tokens_in_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    reading = of_jax(lambda x: jnp.take(x, jnp.array([5, 1, 2]), axis=1))
-    (mix,) = (
-        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
-    )
-    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[[5, 1, 2]])
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
@@ -260,20 +177,6 @@ def test_places_are_those_of_numpy() -> None:
             whole.take(places, axis),
         )
         assert picked(shape, lambda there: np.roll(there, 1, 0)) is None
-
-
-@pytest.mark.parametrize("places", [[3], [0, 1, 2], [1, 3, 5], [2, 1], [1, 1], [0, 2, 3]])
-def test_places_in_step(places: list[int]) -> None:
-    found = in_step(places)
-    assert list(found) == places
-    assert isinstance(found, range) == (
-        len(places) == 1 or (len(set(np.diff(places))) == 1 and places[1] > places[0])
-    )
-
-
-def test_parts_are_told_by_their_places() -> None:
-    reading = read(SEVERAL["in another order"][0])
-    assert not any(isinstance(op, Part) and len(op.places) != 3 for op in operations(reading))
 
 
 # -- shaped models -------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from refusals import refused
 
 torch = pytest.importorskip("torch")
 
-import kcalc as kc  # noqa: E402
 
 nn = torch.nn
 F = nn.functional
@@ -273,27 +272,6 @@ SINGLE = {
 def test_positions_of_torch(name: str) -> None:
     make, side, words = SINGLE[name]
     compared(*of_torch(make(), (side, side, 3)), (side, side, 3), words)
-
-
-def test_pooling_is_as_exact_in_the_reading_as_in_maps() -> None:
-    """Kernel maps take pooling as the identity, a heuristic.
-
-    The recursion over positions computes means.
-    """
-    model = nn.Sequential(
-        conv(3), nn.ReLU(), nn.AvgPool2d(2), conv(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), conv(k=1)
-    )
-    reading, _ = of_torch(model, (6, 6, 3))
-    found = kc.c_map(reading.network)
-    heuristic = {note.node for note in found.assumptions if note.kind == "heuristic"}
-    assert (
-        heuristic
-        == {"2", "5"}
-        == {node for node, level in reading.fidelity.nodes.items() if level != "exact"}
-    )
-    assert (
-        not kc.ntk(reading.network, spatial="exact").heuristic and reading.network.assumptions == ()
-    )
 
 
 def test_another_size_of_image_than_the_model_was_read_for_is_refused() -> None:

@@ -44,22 +44,6 @@ class Recommender(nn.Module):
         return self.last(torch.tanh(self.first(torch.cat([*looked, dense], 1))))
 
 
-@pytest.mark.parametrize("how", ["select", "unbind", "kept axis", "real"])
-def test_columns_of_ids_are_inputs(how: str) -> None:
-    model = redrawn(Recommender(how), torch.Generator().manual_seed(0), exact=True)
-    ids = IDS.float() if how == "real" else IDS
-    dense = images((64,), 0.4)
-    r = kc.read(model, ids, dense)
-    assert r.fidelity.counts == {"exact": len(r.network)}
-    assert set(r.network.inputs) == {"ids[0]", "ids[1]", "ids[2]", "dense"}
-    q, k = measured(model, (ids, dense))
-    c = {"ids[0]": 1.0, "ids[1]": 0.0, "ids[2]": 1.0, "dense": 0.4}
-    expected = float(kc.q_map(r.network)(1.0))
-    assert q.deviation(expected) < 3.5
-    assert k.deviation(expected * float(kc.c_map(r.network)(c))) < 3.5
-    assert k.deviation(expected * float(kc.c_map(r.network)({**c, "ids[1]": 1.0}))) > 6
-
-
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_of_ids(mode: str) -> None:
     class Bags(nn.Module):

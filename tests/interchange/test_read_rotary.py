@@ -196,28 +196,6 @@ def test_neighbours_with_weights_in_another_order_are_halves() -> None:
     assert torch.allclose(one(x), two(x), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["neighbours", "complex", "regrouped"])
-def test_covariances_of_a_finite_wide_copy(name: str) -> None:
-    """Draws of the model itself with 16 heads: 5 standard errors of both."""
-    network = read(ROTARY[name]).network
-    places = np.arange(TOKENS)
-    tokens = 3 * 0.6 ** np.abs(places[:, None] - places)
-    found: Any = kc.node_values(network, tokens=tokens, sampling=kc.Sampling(draws=60, chains=8))
-    mean, error = (a[0, :, 0] for a in found.covariances[network.outputs[0]])
-    x = np.linalg.cholesky(tokens) @ np.eye(TOKENS, INPUT) * np.sqrt(INPUT)
-    drawn = []
-    for seed in range(60):
-        torch.manual_seed(seed)
-        wide = Rotary(ROTARY[name], heads=16)
-        for parameter in wide.parameters():
-            parameter.data.normal_(0, parameter.shape[1] ** -0.5)
-        with torch.no_grad():
-            y = wide(torch.tensor(x, dtype=torch.float32)[None])[0].numpy().astype(float)
-        drawn.append(y @ y.T / y.shape[1])
-    spread = np.std(drawn, axis=0, ddof=1) / np.sqrt(len(drawn))
-    assert (np.abs(np.mean(drawn, axis=0) - mean) < 5 * np.hypot(spread, error)).all()
-
-
 # -- angles --------------------------------------------------------------------------------------
 
 
@@ -234,47 +212,6 @@ SPEEDS = BASE ** (-np.arange(0, HEAD, 2, dtype=np.float32) / HEAD)
 PLACES = np.arange(TOKENS, dtype=np.float32)
 
 
-@pytest.mark.parametrize("base", [100.0, 5e5, 1e6])
-def test_bases(base: float) -> None:
-    speeds = base ** (-np.arange(0, HEAD, 2, dtype=np.float32) / HEAD)
-    (layer,) = attention(read(turned_by(speeds, PLACES)).network)
-    assert layer.rotary == base
-
-
-def test_places_that_do_not_begin_at_0() -> None:
-    (layer,) = attention(read(turned_by(SPEEDS, PLACES + 3)).network)
-    assert layer.rotary == BASE
-
-
-@pytest.mark.parametrize(
-    ("speeds", "places", "words"),
-    [
-        (SPEEDS / 4, PLACES, "not powers of one base"),  # linear scaling
-        (np.where(SPEEDS > 0.1, SPEEDS, SPEEDS / 8), PLACES, "not powers of one base"),  # Llama 3
-        (SPEEDS, PLACES**2, "not proportional to the position"),
-        (SPEEDS, PLACES % 3, "not proportional to the position"),
-        # over these few tokens the slow pairs turn by less than 0.01
-        (np.where(SPEEDS > 1e-3, SPEEDS, SPEEDS / 8), PLACES, "not powers of one base"),
-        (np.where(SPEEDS > 4e-4, SPEEDS, SPEEDS * 2), PLACES, "not powers of one base"),
-    ],
-)
-def test_other_angles_are_said(speeds: Any, places: Any, words: str) -> None:
-    reading = read(turned_by(speeds, places))
-    assert reading.fidelity.level == "approximate"
-    assert any(words in note.text for note in reading.notes)
-
-
-def test_a_part_of_the_channels_is_said() -> None:
-    def part(x: Any, m: Rotary) -> Any:
-        half = turned_by(10.0 ** (-np.arange(4, dtype=np.float32)), PLACES)(x[..., :8], m)
-        return torch.cat([half, x[..., 8:]], -1)
-
-    reading = read(part)
-    (layer,) = attention(reading.network)
-    assert layer.rotary == BASE and reading.fidelity.level == "approximate"
-    assert any("8 of the 16 channels" in note.text for note in reading.notes)
-
-
 def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     def part(x: Any, m: Rotary) -> Any:
         half = turned_by(10.0 ** (-np.arange(4, dtype=np.float32)) / 5, PLACES)(x[..., :8], m)
@@ -283,16 +220,6 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     texts = [note.text for note in read(part).notes]
     assert any("8 of the 16" in text for text in texts)
     assert any("not powers of one base" in text for text in texts)
-
-
-def test_tables_in_half_precision_are_of_one_base() -> None:
-    def turn(x: Any, m: Rotary) -> Any:
-        a = m.angles[: x.shape[2]].repeat_interleave(2, -1)
-        c, s = a.cos().bfloat16().float(), a.sin().bfloat16().float()
-        return x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s
-
-    reading = read((turn, turn, plain))
-    assert [layer.rotary for layer in attention(reading.network)] == pytest.approx([BASE], rel=0.02)
 
 
 @pytest.mark.parametrize("sizes", [3.0, [1.5**0.5, 0.5**0.5] * 4])

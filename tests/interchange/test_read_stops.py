@@ -299,22 +299,6 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
     assert kc.ntk(network)(1.0) == pytest.approx(total, rel=1e-9)
 
 
-def test_kernel_maps_do_not_see_stops() -> None:
-    plain, stopped = (
-        kc.read(Layers(run).eval(), unit(), sigmas=False).network
-        for run in (through_b, lambda m, x: m.o(R(m.b(R(m.a(x)).detach()))))
-    )
-    assert kc.c_map(stopped)(0.3) == kc.c_map(plain)(0.3)
-
-
-def test_shaping_keeps_stops_and_frozen_weights() -> None:
-    model = Layers(lambda m, x: m.o(R(m.b(R(m.a(x)).detach()))), frozen("b.weight")).eval()
-    shaping = kc.shape(kc.read(model, unit()), "tanh", method="dks", zeta=1.5)
-    assert len(shaping.network.nodes_of(L.StopGradient)) == 1
-    assert shaping.network.layer("b").trained == "biases"
-    assert kc.gradients(shaping.network).weights["a"] == 0
-
-
 def test_a_surrogate_is_left_alone_by_shaping() -> None:
     def run(m: Any, x: Any) -> Any:
         return m.o(R(m.d(R(m.b(ClippedSign.apply(m.a(x)))))))
@@ -344,19 +328,6 @@ def test_weights_made_of_parameters(prepare: Callable[[Any], Any]) -> None:
     assert any(a.node == "b" and "normalisation" in a.text for a in found.assumptions)
     with refused("'b'.*trained=True"):
         kc.ntk(network)
-
-
-def test_weights_scaled_by_numbers_are_trained() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.v = nn.Parameter(torch.randn(WIDTH, 2 * WIDTH))
-
-        def forward(self, x: Any) -> Any:
-            return F.linear(x, self.v[:, :WIDTH] * (1.4 / WIDTH**0.5))
-
-    network = kc.read(Layers(through_b, lambda m: setattr(m, "b", Scaled())), unit()).network
-    assert [network.layer(n).trained for n in network.nodes_of(L.Affine)] == [True] * 3
 
 
 def test_a_slope_that_is_not_known() -> None:
@@ -423,35 +394,3 @@ def test_a_stop_in_attention(place: int, early: bool) -> None:
     assert network.nodes_of(L.Attend)
     found = kc.gradients(network, tokens=5).weights
     assert {n for n in "qkvo" if found[n] == 0} == {"qkv"[place]}
-
-
-def test_frozen_embeddings() -> None:
-    model = Attention(0, True).eval()
-    model.table.requires_grad_(False)
-    model.places.requires_grad_(False)
-    network = kc.read(model, torch.arange(10).view(2, 5)).network
-    found = kc.gradients(network, tokens=5).weights
-    (places,) = network.nodes_of(L.Positions)
-    assert found["table"] == found[places] == 0
-    assert found["v"] > 0
-
-
-def test_several_outputs() -> None:
-    def run(m: Any, x: Any) -> Any:
-        h = R(m.a(x))
-        return m.d(h), m.o(R(m.b(h.detach())))
-
-    network = kc.read(Layers(run).eval(), unit()).network
-    assert kc.gradients(network, output="d").weights["a"] > 0
-    assert kc.gradients(network, output="o").weights["a"] == 0
-
-
-def test_the_models_are_left_as_they_were() -> None:
-    before = ClippedSign.forward, torch.autograd.grad_mode.inference_mode.__enter__
-    model = Layers(lambda m, x: m.o(SIGN(m.a(x)))).eval()
-    kc.read(model, unit())
-    assert (ClippedSign.forward, torch.autograd.grad_mode.inference_mode.__enter__) == before
-    assert torch.is_grad_enabled()
-    with torch.no_grad():
-        kc.read(model, unit())
-        assert not torch.is_grad_enabled()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
-from test_read_torch import Fn, layers  # noqa: E402
+from test_read_torch import Fn  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -31,37 +30,10 @@ from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.network.layers import (  # noqa: E402
     Affine,
-    BatchNorm,
-    Dropout,
-    Nonlinear,
     Opaque,
-    StopGradient,
-    Sum,
 )
 
 # -- writes in place, parameters as arrays ---------------------------------------------------------
-
-
-class InPlace(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.a(x)
-        y = h.detach() if False else h
-        F.relu_(h)
-        z = self.b(y)
-        z += y
-        z *= 0.5
-        return z
-
-
-def test_writes_in_place_are_seen_by_later_readers() -> None:
-    net = read(InPlace(), (2, 6), sigmas=False).network
-    total = net.layer(net.outputs[0])
-    assert isinstance(total, Sum) and total.weights == (0.5, 0.5)
-    assert {type(net.layer(p)) for p in net.parents(net.outputs[0])} == {Affine, Nonlinear}
 
 
 # -- examples and models ---------------------------------------------------------------------------
@@ -105,21 +77,6 @@ class Cond(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.a(x)
         return torch.cond(x.sum() > 0, lambda y: torch.sin(y), lambda y: torch.cos(y), (x,))
-
-
-class NoGradInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            x = torch.relu(self.a(x))
-        return torch.utils.checkpoint.checkpoint(self.b, x, use_reentrant=False)
-
-
-def test_graphs_within_the_graph() -> None:
-    assert [type(x) for x in layers(NoGradInside())] == [Affine, Nonlinear, StopGradient, Affine]
 
 
 BRANCHES = """
@@ -168,42 +125,6 @@ def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
 
 
 # -- nothing is changed ----------------------------------------------------------------------------
-
-
-class Stateful(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.bn, self.calls = nn.Linear(6, 6), nn.BatchNorm1d(6), 0
-        self.register_buffer("steps", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        self.steps += 1
-        return F.dropout(torch.relu(self.bn(self.a(x))), 0.5, self.training)
-
-
-@pytest.mark.parametrize("mode", [True, False])
-def test_the_model_and_all_random_states_stay_as_they_are(mode: bool) -> None:
-    model = Stateful().train(mode)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    seen: list[Any] = []
-    handle = model.a.register_forward_hook(lambda *_: seen.append(1))
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-    found = read(model, torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
-    assert [type(layer) for _, layer, _ in found.network.steps()][1:] == [
-        Affine,
-        BatchNorm,
-        Nonlinear,
-        Dropout,
-    ]
-    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
-    assert np.array_equal(states[2], np.random.get_state()[1])
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert model.calls == 0 and model.training is mode and len(model.a._forward_hooks) == 1
-    assert all(
-        parameter.requires_grad and parameter.grad is None for parameter in model.parameters()
-    )
-    handle.remove()
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -29,15 +29,6 @@ def test_network_is_the_one_written_by_hand(name: str) -> None:
         assert found.fidelity.level in ("exact", "locations", "pooling")
 
 
-def test_what_is_not_understood_is_named() -> None:
-    model, example, _ = ZOO["shared_weights"]()
-    found = read(model, *example)
-    assert found.fidelity.nodes["cell_2"] == "not read"
-    word = "weights are those of 'cell'"
-    assert any(note.node == "cell_2" and word in note.text for note in found.notes)
-    assert list(found.fidelity.nodes.values()).count("not read") == 1
-
-
 def test_parts_behind_layers_that_were_not_read_know_their_widths() -> None:
     """The q value of a concatenation is the mean over its channels.
 
@@ -101,18 +92,6 @@ def test_resnet50_v2_has_the_closed_slope_polynomial() -> None:
     assert sp.expand(kc.slope_polynomial(net) - closed) == 0
     built = kc.architectures.resnet_v2(50)
     assert sp.expand(kc.slope_polynomial(net) - kc.slope_polynomial(built)) == 0
-
-
-def test_measured_sigmas_are_those_of_the_weights() -> None:
-    layer = torch.nn.Linear(64, 32).double()
-    conv = torch.nn.Conv2d(4, 8, 3, groups=2).double()
-    with torch.no_grad():
-        found = read(torch.nn.Sequential(layer, torch.nn.ReLU()), (2, 64)).network.layer("0")
-        image = read(torch.nn.Sequential(conv, torch.nn.ReLU()), (2, 4, 5, 5)).network.layer("0")
-        assert abs(found.sigma_w - 8 * float(layer.weight.square().mean().sqrt())) < 1e-12
-        assert abs(found.sigma_b - float(layer.bias.square().mean().sqrt())) < 1e-12
-        assert abs(image.sigma_w - (18 * float(conv.weight.square().mean())) ** 0.5) < 1e-12
-        assert image.groups == 2 and image.padding == "valid"
 
 
 class Stack(torch.nn.Module):

@@ -121,22 +121,6 @@ def test_structured_weights_and_biases_are_noted_and_matter(name: str) -> None:
     )
 
 
-def test_modules_as_they_are_drawn_by_their_frameworks() -> None:
-    torch.manual_seed(0)
-    convolutions = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1, groups=4),
-        nn.Conv2d(64, 32, 1),
-        nn.ReLU(),
-        nn.Conv2d(32, 32, 3, padding=1, groups=32),
-        nn.Conv2d(32, 8, 1),
-        nn.Flatten(),
-        nn.Linear(8 * 64, 10),
-    )
-    assert [n for n in kc.read(convolutions, (2, 3, 8, 8)).notes if n.level == "approximate"] == []
-
-
 class Two(nn.Module):
     """Two layers that read the same array, their outputs put together by a function."""
 
@@ -157,10 +141,3 @@ def test_copies_of_weights_with_noise_are_noted(sign: int, noise: float) -> None
     assert any("weights are correlated with those of 'a'" in text for text in texts(model))
     q, _ = measured(model)
     assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05
-
-
-def test_weights_that_are_zero_are_noted() -> None:
-    torch.manual_seed(0)
-    model = between(holding(torch.zeros(N, N)))
-    assert any("its weights are all 0" in text for text in texts(model))
-    assert measured(model)[0] == 0

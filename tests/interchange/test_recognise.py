@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,13 @@ from tape import Tape, layers_of, relu, sigmoid
 import kcalc as kc
 from kcalc.foundation.errors import KcalcError
 from kcalc.interchange.fusion import exact_number
-from kcalc.interchange.layout import reshaped_axis
 from kcalc.interchange.trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
     Join,
-    Linear,
     Pooling,
     Repeat,
-    Reshape,
     Trace,
 )
 
@@ -94,44 +90,6 @@ def test_a_bias_of_something_read_elsewhere_is_not_absorbed():
     total = tape.apply(lambda a, b: a + b, z, tape.dense(tape.apply(relu, shifted), 4))
     reading = tape.read(total)
     assert reading.fidelity.level == "not read"
-
-
-@pytest.mark.parametrize(
-    ("size", "k", "stride", "pad", "expected"),
-    [
-        (8, 3, 1, (1, 1), "same"),
-        (8, 3, 2, (1, 1), 1),
-        (8, 3, 2, (0, 1), "same"),
-        (9, 3, 2, (1, 1), "same"),
-        (8, 3, 1, (0, 0), "valid"),
-        (8, 1, 1, (0, 0), "same"),
-        (8, 1, 2, (0, 0), "same"),
-        (8, 2, 2, (0, 0), "same"),
-        (8, 7, 2, (3, 3), 3),
-    ],
-)
-def test_paddings(size: int, k: int, stride: int, pad: tuple[int, int], expected: Any):
-    tape = Tape(1, 3, size, size)
-    assert layers_of(tape.read(tape.conv("x", 4, k, stride, pad)))[1].padding == expected
-
-
-def test_reshapes():
-    assert reshaped_axis((8, 64, 7, 7), (8, 3136), 1) == ("merged", 1)
-    assert reshaped_axis((8, 7, 7, 64), (8, 49, 64), 3) == ("kept", 2)
-    assert reshaped_axis((8, 10, 64), (80, 64), 2) == ("kept", 1)
-    assert reshaped_axis((8, 10, 64), (8, 10, 4, 16), 2) is None
-    assert reshaped_axis((8, 64), (8, 64, 1, 1), 1) == ("kept", 1)
-    tape = Tape(2, 8, 6, 6)
-    flat = tape.add(Reshape, "flat", (2, 288), (tape.conv("x", 8),))
-    assert [type(layer) for layer in layers_of(tape.read(tape.dense(flat, 3)))] == [
-        L.Input,
-        L.Affine,
-        L.Flatten,
-        L.Affine,
-    ]
-    heads = Tape(2, 10, 64)
-    split = heads.add(Reshape, "heads", (2, 10, 4, 16), (heads.dense("x", 64),))
-    assert heads.read(split).network.layer("heads").name == "reshape"
 
 
 def test_pools_concatenations_and_dropout():
@@ -207,51 +165,3 @@ def test_a_reading_shows_itself():
     assert kc.interchange.network_from_dict(reading.to_dict()["network"]) == reading.network
     again = kc.read(reading)
     assert again is reading and kc.read(reading.network).network == reading.network
-
-
-def test_sums_of_sums_and_scales_of_sums_are_one_sum():
-    tape = Tape(2, 6)
-    parts = [tape.dense("x", 6, f"p{i}") for i in range(3)]
-    two = tape.apply(lambda a, b: a - b, parts[0], parts[1])
-    three = tape.apply(lambda a, b: (a + b) / 2, two, parts[2])
-    scaled = tape.apply(lambda a: a * 4, three)
-    reading = tape.read(tape.apply(relu, scaled))
-    (total,) = [layer for layer in layers_of(reading) if isinstance(layer, L.Sum)]
-    assert total == L.Sum((2, -2, 2)) and layers_of(reading)[-1] == L.Nonlinear("relu")
-
-
-def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
-    """Tied by way of memory or arithmetic: nobody's parameter tells."""
-    tape = Tape(2, 9)
-    a = tape.dense("x", 9, "first")
-    second = tape.dense(tape.apply(relu, a), 9, "second")
-    first, last = (op for op in tape.ops if isinstance(op, Linear))
-    tape.ops[-1] = replace(last, weight=-1.5 * first.weight.T.astype(np.float32))
-    reading = tape.read(second, sigmas=True)
-    assert (
-        reading.network.layer("second").name == "shared weights"
-        and "first" in reading.network.layer("second").reason
-    )
-    tape.ops[-1] = replace(last, weight=np.vstack([first.weight[1:], first.weight[:1] * 1.001]))
-    # all rows but one
-    assert tape.read(second, sigmas=True).network.layer("second").name == "shared weights"
-    tape.ops[-1] = replace(last, weight=first.weight * (1 + 1e-3 * np.arange(1, 10))[:, None])
-    assert tape.read(second, sigmas=True).fidelity.level == "exact"  # other weights
-    tape.ops[-1] = replace(last, weight=np.zeros((9, 9)))
-    assert tape.read(second, sigmas=True).fidelity.level == "approximate"
-
-
-def test_sigmas_are_those_of_the_arrays():
-    tape = Tape(2, 3, 8, 8)
-    reading = tape.read(
-        tape.conv("x", 51, 5, pad=(2, 2), groups=3, bias=np.full(51, -0.3)), sigmas=True
-    )
-    weight = tape.ops[-1].weight  # type: ignore[attr-defined]
-    affine = layers_of(reading)[1]
-    assert affine.sigma_w == pytest.approx(math.sqrt(25) * math.sqrt((weight**2).mean()), rel=1e-14)
-    assert (
-        affine.sigma_b == pytest.approx(0.3)
-        and affine.groups == 3
-        and affine.kernel == 5
-        and affine.padding == "same"
-    )

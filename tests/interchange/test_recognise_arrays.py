@@ -82,15 +82,6 @@ def test_arrays_and_paddings_are_read_as_what_they_do_to_kernels(name: str) -> N
     assert not words or any(words in note.text for note in found.notes)
 
 
-def test_a_position_code_has_no_kernel_and_is_said_so() -> None:
-    nodes = [DENSE, node("Add", "a place", "y")]
-    found = read(model(nodes, {"x": ROWS}, ["y"], {k: HELD[k] for k in ("w", "place")}))
-    assert any(
-        "combines a feature map with an array; place of shape (4, 6)" in note.text
-        for note in found.notes
-    )
-
-
 def test_expressions_without_end_are_cut_into_activations() -> None:
     nodes, last = [], "x"
     for i in range(5):

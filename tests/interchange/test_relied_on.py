@@ -18,11 +18,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from kcalc.interchange.shaping_models.value_ranges import (  # noqa: E402
-    bounded,
-    explosive,
-    is_gate,
-    positive,
-    power,
     sinks,
 )
 
@@ -293,17 +288,6 @@ def test_activations_and_norms_written_out_are_shaped_as_others_are(name: str) -
     assert isinstance(s, kc.Shaping) and not any("left" in w.text for w in s.warnings)
 
 
-def test_weights_and_norms_end_what_needs_a_range() -> None:
-    def run(m: Any, x: Any) -> Any:
-        h = F.relu(m.a(x))
-        return m.y(x) / F.softplus(m.s(F.layer_norm(h, (16,)))) + torch.log(F.softplus(m.r(h)))
-
-    parts = {name: nn.Linear(16, 4) for name in "sr"}
-    s = kc.shape(kc.read(Of(run, a=mlp(8, 16), y=mlp(8, 4), **parts), rows()))
-    assert isinstance(s, kc.RegionalShaping) and "softplus" in s.left_alone
-    assert {"a.1", "a.3", "relu"} <= set(s.constants.by_node)
-
-
 # -- gates -----------------------------------------------------------------------------------------
 
 
@@ -341,16 +325,6 @@ def test_gates_stay_positive_unless_they_are_asked_to_be_shaped(
 
 
 # -- outputs ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("act", [nn.Sigmoid, nn.Tanh, nn.Softplus])
-def test_an_output_keeps_its_range_also_where_hidden_layers_have_its_activation(act: Any) -> None:
-    model = nn.Sequential(*mlp(8, 4, act), act())
-    s = kc.shape(kc.read(model, rows()))
-    assert isinstance(s, kc.Shaping) and set(s.constants.by_node) == {"1", "3"}
-    assert list(s.left_alone) == list(s.edits.left_alone) == ["5"]
-    assert any("'5' is left alone" in w.text for w in s.warnings)
-    assert isinstance(kc.shape(kc.read(nn.Sequential(*mlp(8, 4), nn.ReLU()), rows())), kc.Shaping)
 
 
 def test_a_mixture_of_densities_keeps_its_weights_and_scales() -> None:
@@ -497,28 +471,3 @@ NEEDS: dict[str, tuple[Any, set[Any]]] = {
 def test_what_an_expression_needs_the_range_of(name: str) -> None:
     expr, symbols = NEEDS[name]
     assert set().union(*(inside for _, inside in sinks(expr))) == symbols
-
-
-def test_kinds_of_activations() -> None:
-    kinds: dict[str, tuple[bool, bool, bool, bool]] = {
-        "relu": (False, False, False, False),
-        "swish": (False, False, False, False),
-        "tanh": (False, False, True, False),
-        "sigmoid": (True, True, True, False),
-        "hard_sigmoid": (True, True, True, False),
-        "relu6": (False, False, True, False),
-        "softplus": (True, False, False, False),
-        "exp(tanh(x))": (True, False, True, False),
-        "exp(x)": (True, False, False, True),
-        "exp(-x/4)": (True, False, False, True),
-        "x**9": (False, False, False, False),
-        "log(1 + exp(x)) + 1": (True, False, False, False),
-        "1/(1 + exp(x))": (True, True, True, False),
-    }
-    for text, expected in kinds.items():
-        phi = kc.activation(sp.sympify(text) if "(" in text or "*" in text else text)
-        assert (positive(phi), is_gate(phi), bounded(phi), explosive(phi)) == expected, text
-    x = sp.Symbol("x", real=True)
-    assert power(kc.activation(sp.log(sp.Max(x, sp.Rational(1, 10))))) == "a logarithm"
-    assert power(kc.activation(sp.sqrt(sp.Max(x, 0) + 1))) == "a root"
-    assert not any(power(kc.activation(name)) for name in ("mish", "gelu", "softsign", "elu"))

@@ -110,16 +110,6 @@ class Halves(nn.Module):
         return self.head(self.down(F.silu(gate) * values))
 
 
-def test_a_layer_all_of_whose_parts_are_shaped_is_drawn_anew_as_a_whole() -> None:
-    model, x = Halves(), torch.randn(4, 8)
-    s = kc.shape(kc.read(model, x), zeta=2.5)
-    assert isinstance(s, kc.Shaping) and {"up[0:16]", "up[16:32]"} <= set(s.network)
-    copy = s.apply_to(model)
-    assert copy.get_parameter("up.weight").shape == model.up.weight.shape
-    old, new = model.up.weight.detach(), copy.get_parameter("up.weight").detach()
-    assert not (old == new).all(1).any()
-
-
 def test_a_product_beyond_the_target_leaves_the_parts_to_be_drawn_anew() -> None:
     s = kc.shape(kc.read(Halves(), torch.randn(4, 8)))
     assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"mul"}
@@ -152,8 +142,3 @@ def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so()
     assert torch.equal(copy.get_parameter("both.weight"), model.both.weight)
     assert not torch.equal(copy.get_parameter("up.weight"), model.up.weight)
     assert torch.isfinite(copy(x)).all()
-
-
-def test_a_part_that_is_never_used_keeps_no_other_from_being_drawn_anew() -> None:
-    s = kc.shape(kc.read(Latent(used=False), torch.randn(4, 8)))
-    assert isinstance(s, kc.Shaping) and "both[0:16]" in s.network

@@ -236,20 +236,6 @@ def test_transformers(name: str) -> None:
     assert ("correction biases are 0" in " ".join(texts)) == (name == "DeepseekV3")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"n_group": 4, "topk_group": 2}, "groups of experts"), ({}, "correction biases")],
-)
-def test_deepseek_after_training_or_with_groups(options: dict[str, Any], words: str) -> None:
-    own = built("DeepseekV3", {**DEEPSEEK, **options})
-    if not options:
-        own.model.layers[0].mlp.gate.e_score_correction_bias[0] = 0.1
-    network = kc.read(own, torch.randint(0, 64, (2, 6))).network
-    reasons = [network.layer(node).reason for node in network.nodes_of(L.Opaque)]
-    assert any(words in reason for reason in reasons)
-
-
 def explicit_mixture(mixture: Any, parts: Any, x: Any) -> tuple[Any, Any]:
     """(output, every expert's output) of stacked experts, from their parameters alone."""
     experts = mixture.experts

@@ -349,13 +349,6 @@ def test_titles_are_nouns() -> None:
     plt.close("all")
 
 
-def test_titles_on_given_axes_are_left_alone() -> None:
-    _, ax = plt.subplots()
-    kc.c_map(kc.architectures.vanilla(3)).plot(ax=ax)
-    assert ax.get_title() == ""
-    plt.close("all")
-
-
 # -- the drawing -----------------------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import sympy as sp
 from hypothesis import HealthCheck, given, settings
-from thinning import mostly_slow
 
 import kcalc as kc
 from laws.random_networks import ALL, CLOSED, Recipe, networks, shuffled
@@ -27,15 +26,11 @@ L = kc.layers
 mp = mpmath.mp.clone()
 mp.dps = 50
 SIMPLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=2)
-SINGLE = Recipe(
-    size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True
-)
 UNEVEN = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
 EXACT = Recipe(
     size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True
 )
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=2)
-WILD_UNEVEN = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
 WILD_ONE = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=True, inputs=1)
 cosines = st.integers(-19, 19).map(lambda k: k / 20)
 qs = st.sampled_from([0.3, 1.0, 2.5])
@@ -235,13 +230,6 @@ def test_c_of_one_is_one_and_c_is_a_cosine(net, q):
         assert np.all(np.abs(values) <= 1)
 
 
-@law(60)
-@given(net=networks(UNEVEN), q1=qs, q2=qs)
-def test_c_is_a_cosine_at_unequal_q(net, q1, q2):
-    for values in c_values(net, np.linspace(-1, 1, 9), q1, q2).values():
-        assert np.all(np.abs(values) <= 1)
-
-
 @law(12)
 @given(net=networks(WILD_ONE), q=qs)
 def test_monotone_and_convex_on_the_unit_interval(net, q):
@@ -251,51 +239,7 @@ def test_monotone_and_convex_on_the_unit_interval(net, q):
         assert np.all(np.diff(values, 2) >= -1e-13)
 
 
-@law(20)
-@given(net=networks(WILD_UNEVEN), q=qs)
-def test_symmetric_in_the_two_inputs(net, q):
-    swapped = kc.node_values(net, 0.3, q, 0.8)
-    for node, (a, b, c) in kc.node_values(net, 0.3, 0.8, q).items():
-        assert np.allclose((b, a, c), swapped[node], rtol=1e-12, atol=1e-14)
-
-
 # -- values, derivatives ---------------------------------------------------------------------------
-
-
-@law(90)
-@given(net=networks(SIMPLE), c=cosines, q=qs)
-def test_values_at_every_node(net, c, q):
-    expected = oracle(net, c, q)
-    for node, got in kc.node_values(net, c, q).items():
-        assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
-
-
-@law(90)
-@given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
-def test_values_at_every_node_at_unequal_q(net, c, q1, q2):
-    expected = oracle(net, c, q1, q2)
-    for node, got in kc.node_values(net, c, q1, q2).items():
-        assert np.allclose(got, [float(v) for v in expected[node]], rtol=1e-12, atol=1e-14), node
-
-
-@pytest.mark.parametrize("order", [1, 2])
-@law(30)
-@given(net=networks(SIMPLE), c=cosines, q=qs)
-def test_derivatives_are_difference_quotients(order, net, c, q):
-    got = by_output(net, kc.c_map(net).derivative(order)(c, q))
-    for node, value in got.items():
-        expected = float(mp.diff(lambda t, node=node: oracle(net, t, q)[node][2], c, order))
-        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
-
-
-@pytest.mark.parametrize("order", [1, 2])
-@law(20)
-@given(net=networks(UNEVEN), c=cosines, q1=qs, q2=qs)
-def test_derivatives_at_unequal_q(order, net, c, q1, q2):
-    got = by_output(net, kc.c_map(net).derivative(order)(c, q1, q2))
-    for node, value in got.items():
-        expected = float(mp.diff(lambda t, node=node: oracle(net, t, q1, q2)[node][2], c, order))
-        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -308,44 +252,7 @@ def test_q_derivatives_are_difference_quotients(order, net, q):
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), node
 
 
-@law(20)
-@given(net=networks(WILD_ONE), c=cosines, q=qs)
-def test_derivatives_of_networks_with_shared_weights(net, c, q):
-    cmap, h = kc.c_map(net), 1e-4
-    slopes = by_output(net, cmap.derivative(1)(c, q))
-    for node, values in by_output(net, cmap(c + h * np.array([-2, -1, 1, 2]), q)).items():
-        quotient = float(np.dot([1, -8, 8, -1], values) / (12 * h))
-        assert slopes[node] == pytest.approx(quotient, rel=1e-8, abs=1e-9)
-
-
 # -- composition, relabelling ----------------------------------------------------------------------
-
-
-@law(20)
-@given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
-def test_the_map_of_a_chain_is_the_composition(first, second, c, q):
-    outer, inner = kc.c_map(second), kc.c_map(first)
-    between = kc.q_map(first)(q)
-    whole = kc.chain(first, second)
-    assert kc.c_map(whole)(c, q) == pytest.approx(
-        outer(np.clip(inner(c, q), -1, 1), between), rel=1e-12, abs=1e-13
-    )
-    assert kc.q_map(whole)(q) == pytest.approx(kc.q_map(second)(between), rel=1e-12)
-
-
-@pytest.mark.parametrize("activation", CLOSED)
-@pytest.mark.parametrize("depth", [1, 7])
-def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
-    net = kc.architectures.vanilla(depth, activation, sigma_w=sp.Rational(5, 4))
-    product, _ = LOCAL[net.layer("nonlinear_1").activation.name]
-    for q1, q2, c in ((1, 1, 0.3), (0.6, 2, -0.7)):
-        k = (mp.mpf(q1), mp.mpf(q2), mp.mpf(c) * mp.sqrt(mp.mpf(q1) * q2))
-        for _ in range(depth):
-            a, b, ab = (mp.mpf(25) / 16 * v for v in k)
-            k = (product(a, a, a), product(b, b, b), product(a, b, ab))
-        assert kc.c_map(net)(c, q1, q2) == pytest.approx(
-            float(k[2] / mp.sqrt(k[0] * k[1])), rel=1e-13, abs=1e-14
-        )
 
 
 @law(60)
@@ -362,28 +269,6 @@ def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
 # -- symbols ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("q1", "q2"), [(sp.Integer(1), None), (sp.Rational(3, 2), sp.Rational(1, 2))]
-)
-@law(20)
-@given(net=networks(EXACT), c=st.integers(-19, 19).map(lambda k: sp.Rational(k, 20)))
-def test_symbolic_equals_numeric(q1, q2, net, c):
-    cmap = kc.c_map(net)
-    expected = by_output(net, cmap(c, q1, q2))
-    exact = oracle(net, number(c), number(q1), None if q2 is None else number(q2))
-    for node, composition in by_output(net, cmap.symbolic(q1, q2)).items():
-        value = composition.evaluate(
-            {str(symbol): number(c) for symbol in composition.arguments}, digits=30
-        )
-        assert abs(value - exact[node][2]) < mp.mpf(10) ** -25
-        assert float(value) == pytest.approx(expected[node], rel=1e-13, abs=1e-13)
-        closed = composition.closed_form
-        if closed is not None:
-            assert float(closed.subs(kc.symbols.c, c).evalf(30)) == pytest.approx(
-                expected[node], rel=1e-13, abs=1e-13
-            )
-
-
 @law(20)
 @given(net=networks(EXACT), q=st.sampled_from([sp.Rational(1, 2), sp.Integer(2)]))
 def test_symbolic_q_equals_numeric(net, q):
@@ -397,31 +282,6 @@ def test_symbolic_q_equals_numeric(net, q):
 
 
 # -- near c = 1 ------------------------------------------------------------------------------------
-
-
-ANGLES = np.array([1e-8, 3e-7, 1e-5, 1e-3, 0.02, 0.29, 0.31, 1.0, 2.5])
-
-
-@pytest.mark.parametrize("activation", ["relu", "erf", LEAKY_NAME := "leaky_relu"])
-@pytest.mark.parametrize(("blocks", "weight"), mostly_slow([(20, 0.8), (1, 0.5), (40, 0.3)]))
-def test_gaps_of_resnets_keep_their_digits(activation, blocks, weight):
-    phi = kc.activations.leaky_relu(sp.Rational(1, 5)) if activation == LEAKY_NAME else activation
-    net = kc.architectures.rescaled_resnet(blocks, 2, weight, phi, features=4)
-    gaps = kc.c_map(net).gap_at_angle(ANGLES)
-    angles = kc.c_map(net).at_angle(ANGLES)
-    for theta, gap, angle in zip(ANGLES, gaps, angles, strict=True):
-        c = oracle(net, mp.cos(mp.mpf(theta)))[net.outputs[0]][2]
-        assert gap == pytest.approx(float(1 - c), rel=1e-12, abs=0), theta
-        assert angle == pytest.approx(float(mp.acos(c)), rel=1e-12, abs=0), theta
-
-
-@law(40)
-@given(net=networks(SIMPLE), theta=st.sampled_from([1e-8, 1e-6, 1e-3, 0.2]), q=qs)
-def test_gaps_of_random_networks_keep_their_digits(net, theta, q):
-    gaps = by_output(net, kc.c_map(net).gap_at_angle(theta, q))
-    for node, gap in gaps.items():
-        expected = float(1 - oracle(net, mp.cos(mp.mpf(theta)), q)[node][2])
-        assert gap == pytest.approx(expected, rel=1e-11, abs=0), node
 
 
 @law(12)

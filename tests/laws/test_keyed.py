@@ -11,7 +11,6 @@ from refusals import refused
 import kcalc as kc
 from kcalc.shaping.constants import Constants, ConstantsTable
 
-L = kc.layers
 PLAIN = kc.architectures.vanilla(3, "tanh", features=10)
 CAUSAL = kc.architectures.gpt2(blocks=1, features=24, heads=2)
 

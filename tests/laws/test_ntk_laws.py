@@ -23,26 +23,11 @@ from laws.test_kernel_laws import Feature, by_output, cosines, law, mixed, mp, n
 
 L = kc.layers
 SIMPLE = Recipe(size=(3, 14), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=2)
-SINGLE = Recipe(
-    size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=True, inputs=1, single=True
-)
 WILD = Recipe(size=(3, 14), activations=ALL, unit=4, overlaps=True, uniform=False, inputs=2)
-PLAIN = Recipe(
-    size=(3, 14),
-    activations=ALL,
-    unit=4,
-    overlaps=True,
-    uniform=False,
-    inputs=2,
-    bias=False,
-    depthwise=False,
-)
-POINTS = Recipe(size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1)
 SMALL = Recipe(
     size=(8, 16), activations=ALL, unit=512, overlaps=True, uniform=False, inputs=2, single=True
 )
 CHANNELS = 12
-INDEFINITE = 1e-11  # of the largest eigenvalue
 
 
 def kernels(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, Any]:
@@ -97,40 +82,6 @@ def test_kernels_by_definition(net, c, q1, q2):
 
 
 @law(25)
-@given(net=networks(WILD), c=cosines, q1=qs, q2=qs)
-def test_layers_sum_to_the_whole(net, c, q1, q2):
-    kernel = kc.ntk(net)
-    whole = by_output(net, kernel(c, q1, q2))
-    parts = [by_output(net, part(c, q1, q2)) for part in kernel.layers.values()]
-    for node, value in whole.items():
-        size = sum(abs(p[node]) for p in parts)
-        assert abs(sum(p[node] for p in parts) - value) <= 1e-13 * size
-
-
-@law(20)
-@given(net=networks(SINGLE), q=qs)
-def test_all_layers_in_one_pass(net, q):
-    kernel, c = kc.ntk(net), np.linspace(-1, 1, 5)
-    for node, values in kernel.by_layer(c, q).items():
-        assert np.allclose(values, kernel.layers[node](c, q), rtol=1e-12, atol=1e-14)
-
-
-@law(25)
-@given(first=networks(SINGLE), second=networks(SINGLE), c=cosines, q=qs)
-def test_the_chain_formula(first, second, c, q):
-    """Theta_i = q_D C_g(c) C_h'(C_g(c)).
-
-    g is the network up to and with Affine i, h what comes after it.
-    """
-    g = kc.chain(first, L.Affine(SINGLE.unit, sigma_w=1.25, sigma_b=0.5))
-    whole, (node,) = kc.chain(g, second), g.outputs
-    assert whole.layer(node) == g.layer(node)
-    inner, between = float(np.clip(kc.c_map(g)(c, q), -1, 1)), kc.q_map(g)(q)
-    expected = kc.q_map(whole)(q) * inner * kc.c_map(second).derivative(1)(inner, between)
-    assert kc.ntk(whole).layers[node](c, q) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-@law(25)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines, q=qs)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c, q):
     names, other = shuffled(net, rng)
@@ -152,54 +103,6 @@ def test_equal_norms_are_the_general_case(net, q):
     for node in net.outputs:
         for one, other in zip(short[node], general[node], strict=True):
             assert np.allclose(one, other, rtol=1e-11, atol=1e-12)
-
-
-@law(25)
-@given(net=networks(WILD), c=cosines, q1=qs, q2=qs)
-def test_symmetric_in_the_two_inputs(net, c, q1, q2):
-    swapped = kernels(net, c, q2, q1)
-    for node, value in kernels(net, c, q1, q2).items():
-        assert value == pytest.approx(swapped[node], rel=1e-12, abs=1e-13)
-
-
-@law(12)
-@given(net=networks(POINTS), seed=st.integers(0, 1000))
-def test_gram_matrices_are_positive_semidefinite(net, seed):
-    """On 8 random points of unequal norms in 3 dimensions, two of them near duplicates."""
-    rng = np.random.default_rng(seed)
-    points = rng.standard_normal((8, 3)) * rng.uniform(0.5, 1.5, (8, 1))
-    points[1] = points[0] + 1e-3 * rng.standard_normal(3)
-    q = (points**2).mean(axis=1)
-    c = np.clip(points @ points.T / 3 / np.sqrt(np.outer(q, q)), -1, 1)
-    np.fill_diagonal(c, 1)
-    kernel = kc.ntk(net)
-    for function in (kernel, kernel.nngp):
-        for matrix in by_output(net, function(c, q[:, None], q[None, :])).values():
-            values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-            assert values[0] >= -INDEFINITE * values[-1] - 1e-15
-
-
-@law(25)
-@given(net=networks(PLAIN), c=cosines, q1=qs, q2=qs)
-def test_without_biases_parameterisations_differ_by_a_factor_per_layer(net, c, q1, q2):
-    """Standard: W itself of variance sigma_w^2 / fan_in, so a layer's part is fan_in / sigma_w^2
-    times that of the other.
-    """
-    net = net.map_layers(
-        lambda _, layer: (
-            L.Affine(layer.features, bias=False, sigma_w=layer.sigma_w)
-            if isinstance(layer, L.Affine)
-            else layer
-        )
-    )
-    ntk, standard = kc.ntk(net), kc.ntk(net, "standard")
-    for node, layer, (parent,) in (
-        (n, layer, p) for n, layer, p in net.steps() if isinstance(layer, L.Affine)
-    ):
-        factor = net.features[parent] / float(layer.sigma_w) ** 2
-        parts = by_output(net, standard.layers[node](c, q1, q2))
-        for out, value in by_output(net, ntk.layers[node](c, q1, q2)).items():
-            assert parts[out] == pytest.approx(factor * value, rel=1e-12, abs=1e-13)
 
 
 # -- Jacobians of random networks ------------------------------------------------------------------

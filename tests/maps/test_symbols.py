@@ -44,12 +44,6 @@ def test_a_q_value_is_no_other_quantity(call: Callable[[Any], Any], wrong: Any) 
             call(no_mean_square)
 
 
-def test_the_signature_is_named() -> None:
-    for call in ("C map", "C map, q2", "local map", "NTK"):
-        with refused(r"symbolic\(q=1\)"):
-            OF_A_Q[call](c)
-
-
 def erf_chain(depth: int, value: Any, one: Any, two: Any) -> tuple[Any, Any, Any]:
     """(c, q1, q2) after layers of erf: E erf(u) erf(v) = 2/pi asin(2 E uv/sqrt((1+2q1)(1+2q2)))."""
     for _ in range(depth):
@@ -61,20 +55,6 @@ def erf_chain(depth: int, value: Any, one: Any, two: Any) -> tuple[Any, Any, Any
         one, two = moment(one, one, one), moment(two, two, two)
         value = cross / mp.sqrt(one * two)
     return value, one, two
-
-
-@pytest.mark.parametrize("names", ["q_1 p_1", "q_2 q_1", "q1 c_2", "p q", "q c_1"])
-def test_names_of_q_values_are_not_those_of_stages(names: str) -> None:
-    first, second = sp.symbols(names, positive=True)
-    composition: Any = kc.c_map(NET).symbolic(first, second)
-    defined = [sp.latex(symbol) for symbol, _ in composition.definitions]
-    assert len({*defined, *map(sp.latex, composition.arguments)}) == len(defined) + 3
-    with mp.workdps(40):
-        truth = erf_chain(3, mp.mpf("0.3"), mp.mpf(2), mp.mpf("0.5"))[0]
-    values = {c: sp.Rational(3, 10), first: 2, second: sp.Rational(1, 2)}
-    assert abs(composition.evaluate(values, 30) - truth) < 1e-28
-    closed = composition.closed_form.subs(values)
-    assert float(sp.N(closed, 30)) == pytest.approx(float(truth), rel=1e-15)
 
 
 def test_inputs_may_have_the_names_of_stages() -> None:

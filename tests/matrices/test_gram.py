@@ -11,11 +11,6 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.calculi.homogeneity import degrees, is_odd
-from kcalc.calculi.powers import DeepKernel
-from kcalc.fields.gaps import Gap
-from kcalc.matrices.gram.rows import RowSet, cluster_distances, distances
-from kcalc.matrices.gram.tables import tabulate
 
 L = kc.layers
 MP = mpmath.mp.clone()
@@ -40,19 +35,6 @@ def relu_kernels(theta: mpmath.mpf, depth: int) -> tuple[mpmath.mpf, mpmath.mpf]
         q, k, t = weight * q / 2, weight * q / 2 * ratio, weight * slope * t
         t += k
         theta = 2 * MP.asin(MP.sqrt(gap / 2))
-    return k, t
-
-
-def erf_kernels(theta: mpmath.mpf, depth: int, sigma: float) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """The same for erf."""
-    weight = MP.mpf(sigma) ** 2
-    q, k = weight, weight * MP.cos(theta)
-    t = k
-    for _ in range(depth):
-        slope = 4 / MP.pi / MP.sqrt((1 + 2 * q) ** 2 - (2 * k) ** 2)
-        k = weight * 2 / MP.pi * MP.asin(2 * k / (1 + 2 * q))
-        q = weight * 2 / MP.pi * MP.asin(2 * q / (1 + 2 * q))
-        t = weight * slope * t + k
     return k, t
 
 
@@ -87,45 +69,6 @@ def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
             ), theta
 
 
-@pytest.mark.parametrize(("depth", "sigma"), [(3, 1.5), (100, 1.0), (100, 1.5)])
-def test_tables_against_mpmath_for_erf(depth: int, sigma: float) -> None:
-    """sigma_w = 1.5 is the chaotic phase; the error allowed there is that of a rounded angle."""
-    table = kc.ntk(kc.architectures.vanilla(depth, "erf", sigma_w=sigma)).table()
-    for theta in (1.0, 0.3, 0.02, 1e-3, 1e-5, 1e-8):
-        exact, moved = (
-            erf_kernels(MP.mpf(theta) * f, depth, sigma) for f in (1, 1 + MP.mpf(10) ** -20)
-        )
-        got = table.at_gap(2 * np.sin(theta / 2) ** 2)
-        for value, truth, other in zip(got, exact, moved, strict=True):
-            condition = max(1.0, abs(float((other - truth) / truth * 10**20)))
-            # an NNGP comes as 1 - u
-            floor = 0.01 * float(table.at_gap(0.0)[0]) if truth == exact[0] else 0.0
-            assert abs(float(MP.mpf(float(value)) - truth)) < 1e-12 * condition * max(
-                float(abs(truth)), floor
-            ), (theta, condition)
-
-
-def test_duplicates_opposites_and_rows_in_between_against_mpmath() -> None:
-    x = sphere(12, 5)
-    x[1] = x[0]
-    x[2] = x[0] + 1e-8 * x[5]
-    x[3] = -x[0] + 1e-7 * x[6]
-    x[4] = 3.7 * x[0]
-    x[7] = 0.3 * (x[0] + 1e-5 * x[8])
-    nngp, ntk = kc.ntk(RELU).matrices(x)
-    norms = np.sqrt((x**2).mean(axis=1))
-    for i in range(8):
-        for j in range(8):
-            exact = relu_kernels(mp_angle(x[i], x[j]), 6)
-            size = MP.mpf(norms[i]) * norms[j]
-            assert abs(float(nngp[i, j] / (exact[0] * size) - 1)) < 1e-13
-            assert abs(float(ntk[i, j] / (exact[1] * size) - 1)) < (
-                1e-13 if 3 not in (i, j) or i == j else 1e-10
-            ), (i, j)
-    assert np.array_equal(ntk, ntk.T)
-    assert ntk[0, 1] == ntk[0, 0] == ntk[1, 1]
-
-
 @pytest.mark.parametrize("spread", [1e-3, 1e-6])
 def test_a_cluster_of_near_duplicates(spread: float) -> None:
     """All rows within a small angle, and a second cluster opposite."""
@@ -138,65 +81,6 @@ def test_a_cluster_of_near_duplicates(spread: float) -> None:
     for i, j in [(0, 1), (3, 40), (10, 11), (12, 13), (5, 59), (0, 70), (61, 62), (12, 80)]:
         truth = relu_kernels(mp_angle(x[i], x[j]), 6)[1]
         assert abs(float(ntk[i, j] / truth - 1)) < 1e-12, (i, j)
-
-
-def test_distances_of_a_whole_block_are_those_of_its_pairs() -> None:
-    width, x = 9, sphere(40, 9)
-    x[:30] = x[0] * np.linspace(1 - 1e-5, 1 + 1e-5, 30)[:, None] + 1e-4 * np.random.default_rng(
-        2
-    ).standard_normal((30, width))
-    rows = RowSet.of(x)
-    upper = (rows.unit @ rows.unit.T) < 0
-    near = np.abs(rows.unit @ rows.unit.T) > 0.99
-    whole, found = cluster_distances(rows, rows, slice(0, 40), slice(0, 40), near, upper)
-    i, j = np.nonzero(found)
-    single = distances(rows, rows, i, j, upper[i, j])
-    assert found.sum() > 700
-    np.testing.assert_allclose(whole[found], single, rtol=1e-11)
-    for a, b in [(3, 17), (0, 29), (8, 9)]:
-        truth = 2 * MP.sin(mp_angle(x[a], x[b]) / 2) ** 2
-        assert (
-            abs(
-                float(
-                    distances(rows, rows, np.array([a]), np.array([b]), upper[[a], [b]])[0] / truth
-                    - 1
-                )
-            )
-            < 1e-14
-        )
-
-
-@pytest.mark.parametrize(
-    "network",
-    [RELU, TANH, kc.architectures.vanilla(3, "softplus", sigma_w=1.2)],
-    ids=["relu", "tanh", "softplus"],
-)
-def test_matrices_are_the_kernels_of_pairs(network: kc.Network) -> None:
-    K = kc.ntk(network)
-    random = np.random.default_rng(3)
-    rows = 70 if network is RELU else 20
-    x, y = sphere(rows, 8), sphere(12, 8, 1)
-    for a, b in (
-        (x, None),
-        (x, y),
-        (2 * x, 2 * y),
-        (x * random.choice([0.5, 1.0, 2.0], rows)[:, None], y),
-        (x * random.uniform(1, 2, rows)[:, None], y),
-    ):
-        other = a if b is None else b
-        q1, q2 = (a**2).mean(axis=1)[:, None], (other**2).mean(axis=1)[None, :]
-        c = np.clip(a @ other.T / 8 / np.sqrt(q1 * q2), -1, 1)
-        if b is None:
-            np.fill_diagonal(c, 1)
-        np.testing.assert_allclose(K.matrix(a, b), K(c, q1, q2), rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(K.nngp.matrix(a, b), K.nngp(c, q1, q2), rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(
-            K.matrix(a, b, method="pairs"), K(c, q1, q2), rtol=1e-11, atol=1e-12
-        )
-    node = network.nodes_of(L.Affine)[1]
-    np.testing.assert_allclose(
-        K.layers[node].matrix(x), K.layers[node](np.clip(x @ x.T / 8, -1, 1)), rtol=1e-7
-    )
 
 
 def test_kinds_blocks_and_types() -> None:
@@ -226,49 +110,6 @@ def test_kinds_blocks_and_types() -> None:
     np.testing.assert_array_equal(out, ntk)
 
 
-DEEP = {
-    "relu at sigma_w = 1": kc.architectures.vanilla(40, "relu", sigma_w=1),
-    "tanh, shaped": kc.shape(
-        kc.architectures.vanilla(100), activation="tanh", method="dks", zeta=1.5
-    ).network,
-    "tanh with biases": kc.chain(
-        *[L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh")] * 150, L.Affine()
-    ),
-    "resnet": kc.architectures.rescaled_resnet(30, shortcut_weight=0.8, activation="relu"),
-    "softplus": kc.architectures.vanilla(40, "softplus", sigma_w=0.7),
-}
-
-
-@pytest.mark.parametrize("name", DEEP)
-def test_powers_of_blocks_are_the_layers_one_by_one(name: str) -> None:
-    network = DEEP[name]
-    K = kc.ntk(network)
-    deep = DeepKernel(K.reading, 1.0, None)
-    gap = np.concatenate([np.linspace(0, 2, 41)[:-1], np.logspace(-30, -1, 30)])
-    found = deep(Gap.of(gap, 2 - gap))
-    assert deep._powers, "nothing was leapt over"
-    (node,) = network.inputs
-    ((nngp, ntk),) = K.reading.values(
-        {node: Gap.of(gap, 2 - gap)}, {node: np.asarray(1.0)}, None
-    ).values()
-    np.testing.assert_allclose(
-        found[0], np.broadcast_to(nngp, gap.shape), rtol=1e-12, atol=3e-14 * found[0].max()
-    )
-    np.testing.assert_allclose(
-        found[1], np.broadcast_to(ntk, gap.shape), rtol=1e-12, atol=3e-14 * found[1].max()
-    )
-
-
-def test_structure_of_networks() -> None:
-    assert degrees(RELU)[RELU.outputs[0]] == 1
-    assert degrees(TANH)[TANH.outputs[0]] is None
-    biased = kc.chain(L.Affine(sigma_b=0.1), L.Nonlinear("relu"), L.Affine())
-    assert degrees(biased)[biased.outputs[0]] is None
-    normed = kc.chain(L.LayerNorm(), L.Affine(sigma_b=0.1), L.Nonlinear("tanh"), L.Affine())
-    assert degrees(normed)[normed.outputs[0]] == 0
-    assert is_odd(TANH) and not is_odd(RELU) and not is_odd(biased)
-
-
 def test_a_bias_counts_in_the_standard_parameterisation() -> None:
     """There its kernel is 1 even at sigma_b = 0, so that the kernel is not homogeneous."""
     network = kc.chain(
@@ -283,20 +124,6 @@ def test_a_bias_counts_in_the_standard_parameterisation() -> None:
     c = np.clip(x @ x.T / 8 / np.sqrt(q[:, None] * q), -1, 1)
     off = ~np.eye(20, dtype=bool)
     np.testing.assert_allclose(K.matrix(x)[off], K(c, q[:, None], q[None, :])[off], rtol=1e-12)
-
-
-def test_the_stated_error_is_not_exceeded() -> None:
-    random = np.random.default_rng(5)
-    for function in (
-        lambda u: np.stack([1 - u + 0 * u, 3 - np.sqrt(u)]),
-        lambda u: np.stack([np.exp(-u), 1 / (1e-6 + u)]),
-    ):
-        table = tabulate(lambda gap, f=function: f(np.asarray(gap)))
-        gap = np.concatenate([random.uniform(0, 2, 2000), 2 * 10.0 ** random.uniform(-20, 0, 2000)])
-        found, exact = np.stack(table.at_gap(gap)), function(gap)
-        assert (
-            np.abs(found - exact) / np.maximum(np.abs(exact), np.abs(exact[0].max()))
-        ).max() <= table.error_bound
 
 
 def test_norms_that_are_close_to_their_neighbours_are_not_all_one() -> None:
@@ -361,30 +188,3 @@ def test_bad_options() -> None:
     for call, message in cases:
         with refused(message):
             call()
-
-
-def test_many_norms_are_interpolated_to_the_general_recursion() -> None:
-    random = np.random.default_rng(5)
-    x = random.normal(size=(48, 6)) * random.uniform(0.6, 1.5, size=(48, 1))
-    x[7] = x[3]
-    x[9] = 1.3 * x[4] + 1e-6 * x[5]
-    net = kc.chain(
-        kc.layers.Input(),
-        kc.layers.Affine(sigma_w=1.3, sigma_b=0.2),
-        kc.layers.Nonlinear("tanh"),
-        kc.layers.Affine(),
-        kc.layers.Nonlinear("gelu"),
-        kc.layers.Affine(sigma_b=0.1),
-    )
-    K = kc.ntk(net)
-    found = K.matrices(x)
-    exact = K.matrices(x[:14], x, method="pairs")
-    for fast, slow in ((found.ntk[:14], exact.ntk), (found.nngp[:14], exact.nngp)):
-        np.testing.assert_allclose(fast, slow, rtol=0, atol=3e-12 * np.abs(slow).max())
-    np.testing.assert_array_equal(found.ntk, found.ntk.T)
-    assert found.ntk[3, 7] == pytest.approx(found.ntk[3, 3], rel=1e-12)
-
-
-def test_only_smooth_activations_are_interpolated_in_the_norms() -> None:
-    assert kc.ntk(kc.architectures.vanilla(1, "gelu"))._on_rows.kernel.smooth
-    assert not kc.ntk(kc.architectures.vanilla(1, "relu6"))._on_rows.kernel.smooth

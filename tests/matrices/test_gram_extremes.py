@@ -23,53 +23,6 @@ def rows(count: int, width: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(count, width))
 
 
-def erf_covariance(k: Array) -> tuple[Array, Array]:
-    """E erf(u) erf(v) and E erf'(u) erf'(v) for the covariances k of all pairs. [Williams 1997]"""
-    outer = np.sqrt(np.outer(1 + 2 * np.diag(k), 1 + 2 * np.diag(k)))
-    s = 2 * k / outer
-    return 2 / np.pi * np.arcsin(s), 4 / (np.pi * outer * np.sqrt(1 - s**2))
-
-
-@pytest.mark.parametrize("method", ["auto", "pairs"])
-@pytest.mark.parametrize("radius", [1.0, 2.0])
-def test_biases_that_begin_at_zero_are_no_odd_functions(method: str, radius: float) -> None:
-    x = rows(6, 16)
-    x *= radius / np.sqrt((x**2).mean(axis=1, keepdims=True))
-    x[3] = -x[0]
-    k = x @ x.T / 16
-    post, slope = erf_covariance(k)
-    want = (16 * k + 1) * slope + 16 * post + 1  # weights and bias of both layers, sigma_b = 0
-    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("erf"), L.Affine())
-    K = kc.ntk(network, "standard", features=16)
-    np.testing.assert_allclose(K.matrix(x, method=method), want, rtol=1e-11)
-
-
-def test_deep_odd_networks_with_biases() -> None:
-    block = kc.chain(L.Nonlinear("erf"), L.Affine(sigma_w=1.2))
-    K = kc.ntk(kc.chain(L.Input(), L.Affine(), kc.repeat(block, 30)), "standard", features=8)
-    x = rows(8, 8)
-    k = x @ x.T / 8
-    t = 8 * k + 1
-    for _ in range(30):
-        post, slope = erf_covariance(k)
-        k, t = 1.44 * post, 1.44 * slope * t + 8 * post + 1
-    np.testing.assert_allclose(K.matrix(x), t, rtol=1e-10)
-
-
-def test_widths_that_the_data_contradict() -> None:
-    network = kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.Affine())
-    with refused(r"16.*9.*L.Input\(features=9\)"):
-        kc.ntk(network, "standard", features=16).matrix(rows(3, 9))
-    stated = kc.ntk(
-        kc.chain(L.Input(features=9), L.Affine(), L.Nonlinear("relu"), L.Affine()),
-        "standard",
-        features=16,
-    )
-    x = rows(3, 9)
-    k = np.sum(x**2, axis=1) / 9
-    np.testing.assert_allclose(np.diag(stated.matrix(x)), (9 * k + 1) / 2 + 16 * k / 2 + 1)
-
-
 def first_layers() -> list[Any]:
     return [[L.LayerNorm(), L.Affine()], [L.Affine(standardised=True)]]
 
@@ -104,20 +57,6 @@ def test_means_of_jax_and_dask_rows() -> None:
     centred = x - x.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(
         K.matrix(da.from_array(centred, chunks=(2, 12))).compute(), K.matrix(centred), rtol=1e-12
-    )
-
-
-@pytest.mark.parametrize(
-    ("activation", "method"), [("relu", "auto"), ("relu", "pairs"), ("tanh", "pairs")]
-)
-def test_a_file_with_other_norms_is_refused(tmp_path: Path, activation: str, method: str) -> None:
-    K = kc.ntk(kc.architectures.vanilla(2, activation))
-    x = rows(9, 5)
-    K.matrix(x, q=1.0, method=method, out=tmp_path / "theta")
-    with refused("another run"):
-        K.matrix(x, method=method, out=tmp_path / "theta")
-    np.testing.assert_array_equal(
-        K.matrix(x, q=1.0, method=method, out=tmp_path / "theta"), K.matrix(x, q=1.0, method=method)
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import dask.array as da
 import jax
 import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
 from refusals import refused
@@ -92,15 +91,6 @@ def kernel(of: Any) -> MatrixKernel:
     return of._on_rows.kernel
 
 
-def test_interpolation_in_the_norms(plan: NormPlan) -> None:
-    assert plan.error_bound < 1e-11
-    for x, y in ((X, Y), (X, None)):
-        nngp, ntk = ERF.matrix(x, y, kind="nngp"), ERF.matrix(x, y, kind="ntk")
-        truth = erf_kernels(x, x if y is None else y)
-        for found, expected in zip((nngp, ntk), truth, strict=True):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
 def test_the_same_from_dask() -> None:
     lazy = ERF.matrix(da.from_array(X, chunks=(20, 3)), Y, kind="ntk")
     np.testing.assert_allclose(
@@ -127,25 +117,6 @@ def test_a_table_that_is_too_short_does_not_serve(monkeypatch: pytest.MonkeyPatc
     low, high = norms.q_range(np.array([0.9, 1.1]))
     functions = norms.NormFunctions(of.pairs, of.pairs, of.table)
     assert norms.tabulate_norms(functions, low, high) is None
-
-
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("offset", [16.0, 1e-3])
-def test_coordinates_of_gaps(both: bool, offset: float) -> None:
-    """The gap of a coordinate, near both ends too, against 40 digits."""
-    coordinate = norms.Coordinate(offset, both)
-    for x in (-1.0, -1 + 1e-9, -0.3, 0.4, 1 - 1e-9, 1.0):
-        with mp.workdps(40):
-            a, t = mp.mpf(offset), mp.mpf(x)
-            span = mp.log(1 + 2 / a)
-            e = mp.exp(span * t) if both else mp.exp(span * (1 + t) / 2)
-            true = (e * (2 + a) - a) / (1 + e) if both else a * (e - 1)
-            gap = coordinate.gaps(np.array([x]))
-            assert abs(gap[0] - true) <= 1e-14 * abs(true) + 1e-35
-            assert abs(gap.rest[0] - (2 - true)) <= 1e-14 * abs(2 - true) + 1e-35
-            w, upper = min(true, 2 - true), true > 1
-        found = coordinate(np.array([float(w)]), np.array([bool(upper)]))
-        np.testing.assert_allclose(found, x, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +234,6 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
 def test_data_that_cannot_be_used(call: Any, says: str) -> None:
     with refused(says):
         call()
-
-
-def test_kernels_that_fit_are_given_beside_one_that_does_not() -> None:
-    np.testing.assert_allclose(HUGE.nngp.matrix(ONES), 1.44e308 * np.eye(5), rtol=1e-13, atol=1e294)
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:

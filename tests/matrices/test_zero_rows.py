@@ -10,7 +10,6 @@ import pytest
 
 import kcalc as kc
 from tests.erf_kernels import ERF, SB, SW, erf_kernels
-from tests.wiring import wired
 
 L = kc.layers
 
@@ -51,28 +50,9 @@ def test_tables_and_recursions_know_zero_rows(norms, count):
     check(kernel.matrices(X, block_rows=7), X)
 
 
-@pytest.mark.parametrize("count", [4, 12])
-def test_the_general_recursion_knows_zero_rows(count):
-    X = data(count, 3)
-    check(kc.ntk(ERF).matrices(X, method="pairs"), X)
-
-
 def test_many_rows_of_many_norms():
     X = data(330, 4)
     check(kc.ntk(ERF).matrices(X), X)
-
-
-def test_rows_that_are_all_zero():
-    X = np.zeros((3, 2))
-    check(kc.ntk(ERF).matrices(X), X)
-    check(kc.ntk(ERF).matrices(X, data(4)[:, :2]), X, data(4)[:, :2])
-
-
-def test_single_precision():
-    X = data(20, 5).astype(np.float32)
-    found = kc.ntk(ERF).matrices(X)
-    assert all(part.dtype == np.float32 for part in found)
-    check(found, X.astype(float), rel=2e-6)
 
 
 @pytest.mark.parametrize("norms", ["one", "few", "any"])
@@ -132,14 +112,6 @@ def zero_kernels(net, y=3.0, **options):
     return [float(part[0, k]) for part in found for k in (0, 1)]
 
 
-def test_without_biases_the_kernels_of_a_zero_row_are_0():
-    for act in ("relu", "tanh", "erf", "gelu", "swish"):
-        net = kc.chain(L.Input(), L.Affine(), L.Nonlinear(act), L.Affine())
-        assert zero_kernels(net) == [0, 0, 0, 0]
-    deep = kc.architectures.vanilla(30, activation="tanh")
-    assert zero_kernels(deep) == [0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("act", "function"),
     [
@@ -167,28 +139,6 @@ def test_activations_that_are_not_0_at_0(act, function):
     assert zero_kernels(net) == pytest.approx([one, two, one, two], rel=1e-11)
 
 
-def test_a_bias_in_a_later_layer_alone():
-    """First layer 0, relu 0; then K2(0, y) = sb^2, and the rest as for inputs of that kernel."""
-    net = kc.chain(
-        L.Input(),
-        L.Affine(),
-        L.Nonlinear("relu"),
-        L.Affine(sigma_w=2.0, sigma_b=0.5),
-        L.Nonlinear("erf"),
-        L.Affine(),
-    )
-    zero, other = 0.25, 0.25 + 4 * 9 / 2  # q values of the second layer: of 0, of 3
-
-    def kernels(k11, k22, k12):
-        product = (1 + 2 * k11) * (1 + 2 * k22)
-        nngp = 2 / math.pi * math.asin(2 * k12 / math.sqrt(product))
-        return nngp, nngp + k12 * 4 / math.pi / math.sqrt(product - 4 * k12**2)
-
-    (one, tangent1), (two, tangent2) = kernels(zero, zero, zero), kernels(zero, other, zero)
-    expected = [one, two, tangent1, tangent2]
-    assert zero_kernels(net) == pytest.approx(expected, rel=1e-11)
-
-
 @pytest.mark.parametrize("norm", [L.RMSNorm(), L.LayerNorm()])
 def test_a_norm_of_a_zero_row_is_0(norm):
     """As in frameworks, which add a small number to the variance."""
@@ -201,22 +151,6 @@ def test_a_norm_of_a_zero_row_is_0(norm):
 
     found = zero_kernels(net)
     assert found[:2] == pytest.approx([nngp(q1, q1), nngp(q1, q2)], rel=1e-12)
-
-
-def test_residual_networks_and_gates():
-    """x W + relu(x W) V with a bias in V; a product of two layers is 0 for a zero row."""
-    net = wired(
-        ("a", L.Affine(), "x"),
-        ("p", L.Nonlinear("relu"), "a"),
-        ("b", L.Affine(sigma_b=0.5), "p"),
-        ("s", L.Sum(weights=(2.0, 3.0)), "a b"),
-        ("g", L.Affine(), "x"),
-        ("m", L.Product(), "s g"),
-        ("o", L.Sum(weights=(1.0, 1.0)), "m b"),
-        ("out", L.Affine(), "o"),
-    )
-    found = zero_kernels(net)
-    assert found[:2] == pytest.approx([0.25, 0.25], rel=1e-12)
 
 
 def test_the_standard_parameterisation():
@@ -246,10 +180,3 @@ def test_zero_rows_are_refused_where_only_angles_count():
     jump = kc.chain(L.Input(), L.Affine(), L.Nonlinear("sign"), L.Affine())
     with pytest.raises(kc.KcalcError, match="jumps"):
         kc.ntk(jump).matrix(data(4))
-
-
-def test_parts_of_the_tangent_kernel_add_up():
-    kernel = kc.ntk(ERF)
-    X = data(6, 11)
-    total = sum(part.matrix(X) for part in kernel.layers.values())
-    np.testing.assert_allclose(total, erf_kernels(X, X)[1], rtol=1e-11)

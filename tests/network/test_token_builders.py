@@ -33,10 +33,6 @@ def by_cholesky(source: mp.matrix, target: mp.matrix) -> Array:
     return np.array((mp.cholesky(target) * mp.inverse(mp.cholesky(source))).tolist(), dtype=float)
 
 
-def numpy_pairs(count: int, rho: float) -> Array:
-    return (1 - rho) * np.eye(count) + rho
-
-
 def numpy_decaying(count: int, rate: float) -> Array:
     return (
         np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count))))
@@ -84,35 +80,6 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
     np.testing.assert_allclose(found @ made[0] @ found.T, made[1], atol=1e-14)
     with refused(r"\(the.*\d.*\d\).*nonnegative=False"):
         tm.preserving(*made)
-
-
-@pytest.mark.parametrize("count", [1, 2, 33, 512])
-@pytest.mark.parametrize(
-    ("maker", "shape", "values"),
-    [(tm.uniform, numpy_pairs, [0.1, 0.4, 0.95]), (tm.exponential, numpy_decaying, [3, 0.5, 0.01])],
-)
-def test_a_chain_of_matrices_makes_the_stated_covariances(
-    count: int, maker: Callable[..., Any], shape: Callable[..., Array], values: list[float]
-):
-    state = np.eye(count)
-    for matrix, value in zip(maker(count, values), values, strict=True):
-        state = matrix @ state @ matrix.T
-        np.testing.assert_allclose(state, shape(count, value), atol=5e-13)
-        assert (np.triu(matrix, 1) == 0).all() and (matrix >= 0).all()
-    steps = tm.preserving(np.eye(count), shape(count, values[0]))
-    np.testing.assert_allclose(steps, maker(count, values[:1])[0], atol=1e-13)
-
-
-def test_identity_biased_mixing():
-    np.testing.assert_array_equal(tm.value_skip(4), np.eye(4))
-    np.testing.assert_allclose(
-        tm.value_skip(3, 0.5, 0.5),
-        [[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]],
-    )
-    np.testing.assert_allclose(
-        tm.value_skip(3, 0, 1, causal=True), [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]]
-    )
-    kc.layers.TokenMix(tm.value_skip(5, 1, 0.2))
 
 
 def test_rescaled_rows_keep_q():

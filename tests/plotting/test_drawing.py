@@ -6,8 +6,6 @@ import random
 from itertools import combinations
 
 import matplotlib.pyplot as plt
-import networkx as nx
-import numpy as np
 import pytest
 import sympy as sp
 from wiring import wired
@@ -15,9 +13,8 @@ from wiring import wired
 import kcalc as kc
 from kcalc import KcalcError, Network, chain, plotting, residual
 from kcalc.network import architectures
-from kcalc.plotting.graph_layout import HEIGHT, Box, DrawingPlan, plan
+from kcalc.plotting.graph_layout import HEIGHT, DrawingPlan, plan
 from kcalc.plotting.layer_texts import layer_text, number_text
-from kcalc.plotting.regions import sample
 
 L = kc.layers
 
@@ -115,46 +112,6 @@ def layout(net: Network, collapse: bool = False, columns: int | None = None) -> 
     return plan(net, widths, net.nodes_of(L.Concat), collapse, columns)
 
 
-def depth(points: np.ndarray, box: Box) -> float:
-    """How deep the deepest of some points lies in a box or circle; negative outside."""
-    if box.round:
-        return float(np.max(box.width / 2 - np.hypot(points[:, 0] - box.x, points[:, 1] - box.y)))
-    inner = np.minimum(
-        box.width / 2 - np.abs(points[:, 0] - box.x), box.height / 2 - np.abs(points[:, 1] - box.y)
-    )
-    return float(np.max(inner))
-
-
-@pytest.mark.parametrize("collapse", [False, True])
-@pytest.mark.parametrize("name", NETS)
-def test_boxes_are_apart_and_edges_pass_none(name, collapse):
-    net = NETS[name]()
-    drawn = layout(net, collapse)
-    boxes = list(drawn.boxes.values())
-    for a, b in combinations(boxes, 2):
-        assert abs(a.x - b.x) >= (a.width + b.width) / 2 + 0.1 or abs(a.y - b.y) >= HEIGHT + 0.1, (
-            a,
-            b,
-        )
-    for route in drawn.routes:
-        points = sample(route.curve)
-        low, high = points.min(axis=0) - 1, points.max(axis=0) + 1
-        for box in boxes:
-            if not (low[0] < box.x < high[0] and low[1] < box.y < high[1]):
-                continue
-            if box.node not in (route.source, route.target):
-                assert depth(points, box) < -0.02, (route.source, route.target, box)
-        target = drawn.boxes[route.target]
-        assert depth(points, target) < 1e-3
-        assert depth(points[-1:], target) > -1e-3
-    for curve in drawn.connectors:
-        points = sample(curve)
-        source = min(
-            boxes, key=lambda box: np.hypot(box.x - points[0, 0], box.y - HEIGHT / 2 - points[0, 1])
-        )
-        assert all(depth(points, box) < -0.02 for box in boxes if box != source)
-
-
 @pytest.mark.parametrize("collapse", [False, True])
 @pytest.mark.parametrize("name", NETS)
 def test_every_node_and_edge_is_drawn_or_represented(name, collapse):
@@ -173,44 +130,6 @@ def test_every_node_and_edge_is_drawn_or_represented(name, collapse):
     assert {(route.source, route.target) for route in drawn.routes} == edges
     assert len(drawn.routes) == len(edges)
     assert layout(NETS[name](), collapse) == drawn
-
-
-def test_nodes_stand_below_their_parents():
-    for name in NETS:
-        net = NETS[name]()
-        boxes = layout(net, columns=1).boxes
-        assert all(boxes[p].y > boxes[n].y for n, _, parents in net.steps() for p in parents), name
-
-
-def test_a_skip_edge_runs_beside_the_branch():
-    drawn = layout(block())
-    skips = [route for route in drawn.routes if route.skip]
-    assert [(route.source, route.target) for route in skips] == [("affine_1", "sum_1")]
-    trunk = {round(box.x, 9) for box in drawn.boxes.values()}
-    assert len(trunk) == 1
-    halfway = sample(skips[0].curve)[len(sample(skips[0].curve)) // 2]
-    assert halfway[0] - trunk.pop() > max(box.width for box in drawn.boxes.values()) / 2
-    assert not any(route.skip for route in layout(NETS["vanilla"]()).routes)
-
-
-def test_large_networks_collapse_into_counted_blocks():
-    net = architectures.resnet_v2(50)
-    ax = plotting.network(net)
-    assert [text.get_text() for text in ax.texts if text.get_text().startswith("×")] == [
-        "×2",
-        "×3",
-        "×5",
-        "×2",
-    ]
-    shown = {str(patch.get_gid()) for patch in ax.patches}
-    nodes = sum(gid.startswith("node:") for gid in shown)
-    assert (
-        nodes == len(net) - sum(len(b.pieces[0]) * (b.count - 1) for b in net.blocks()) < len(net)
-    )
-    full = plotting.network(net, collapse=False)
-    assert sum(str(patch.get_gid()).startswith("node:") for patch in full.patches) == len(net)
-    small = plotting.network(architectures.vanilla(3), max_nodes=4)
-    assert "×3" in [text.get_text() for text in small.texts]
 
 
 def test_columns_continue_where_paths_meet():
@@ -232,39 +151,6 @@ def test_network_draws_texts_weights_and_outputs():
     assert bare.get_legend() is None
     named = plotting.network(two_by_two(), labels={"phi": "my text"})
     assert "my text" in [text.get_text() for text in named.texts]
-
-
-def test_every_addend_has_its_weight_where_no_other_stands():
-    """A shortcut and a branch that enter a sum from one side have a weight each.
-
-    At the end, and within a lane.
-    """
-    third = sp.sqrt(sp.Rational(1, 3))
-    long = chain(L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("tanh"), L.Affine())
-    steps = [("x", L.Input(), ()), ("a", L.Affine(), ("x",))]
-    steps += [
-        ("f1", L.Nonlinear("tanh"), ("a",)),
-        ("b1", L.Affine(), ("f1",)),
-        ("f2", L.Nonlinear("tanh"), ("b1",)),
-    ]
-    steps += [
-        ("b2", L.Affine(), ("f2",)),
-        ("g", L.Nonlinear("tanh"), ("a",)),
-        ("d", L.Affine(), ("g",)),
-    ]
-    steps += [
-        ("sum", L.Sum((third, third, third)), ("a", "d", "b2")),
-        ("out", L.Affine(), ("sum",)),
-    ]
-    for net in (Network.from_steps(steps), residual(long, 0.6)):
-        ax = net.draw()
-        ax.figure.canvas.draw()
-        sums = net.nodes_of(L.Sum)
-        found = [text for text in ax.texts if text.get_text() in ("0.577", "0.6", "0.8")]
-        assert len(found) == sum(len(net.parents(node)) for node in sums)
-        for one, other in combinations([text.get_window_extent() for text in found], 2):
-            assert not one.overlaps(other)
-        plt.close("all")
 
 
 def test_network_fits_a_given_axes():
@@ -303,37 +189,6 @@ def test_regions_lie_behind_the_nodes():
     assert max(patch.get_zorder() for patch in areas.values()) < 2
 
 
-def test_subnetworks_are_drawn_as_they_are():
-    net = block()
-    found = kc.subnetworks(net)
-    by_items = plotting.network(net, regions=found)
-    by_name = plotting.network(net, regions={"all": list(net)[1:], "first": list(net)[1:3]})
-    for ax, names in ((by_items, {"1", "2"}), (by_name, {"all", "first"})):
-        regions = {
-            str(p.get_gid())[7:]: p for p in ax.patches if str(p.get_gid()).startswith("region:")
-        }
-        outlines = {
-            str(p.get_gid())[8:]: p for p in ax.patches if str(p.get_gid()).startswith("outline:")
-        }
-        assert set(regions) == set(outlines) == names
-        larger, smaller = sorted(
-            regions.values(), key=lambda p: -np.prod(np.ptp(p.get_path().vertices, axis=0))
-        )
-        assert larger.get_zorder() < smaller.get_zorder() < 1.7
-        assert larger.get_facecolor() != smaller.get_facecolor()
-        low, high = larger.get_path().vertices.min(axis=0), larger.get_path().vertices.max(axis=0)
-        assert np.all(low < smaller.get_path().vertices.min(axis=0))
-        assert np.all(high > smaller.get_path().vertices.max(axis=0))
-        assert (
-            ax.get_xlim()[0] < low[0]
-            and high[0] < ax.get_xlim()[1]
-            and ax.get_ylim()[0] < low[1]
-            and high[1] < ax.get_ylim()[1]
-        )
-    legend = [text.get_text() for text in by_items.get_legend().get_texts()]
-    assert f"1:  {found[0].entry} → {found[0].exit} ({len(found[0].layers)} layers)" in legend
-
-
 def test_labels_of_nested_regions_do_not_meet():
     net = L.Affine()
     for _ in range(3):
@@ -354,21 +209,6 @@ def test_regions_of_repeated_blocks_are_drawn_once():
     regions = [str(p.get_gid()) for p in ax.patches if str(p.get_gid()).startswith("region:")]
     assert len(regions) == len(set(regions)) < len(found)
     assert "region:13 … 17" in regions
-
-
-def test_any_hashable_nodes_are_drawn():
-    graph = nx.DiGraph()
-    for node, layer in (
-        (0, L.Input()),
-        ((1, "a"), L.Affine()),
-        ("$cost$", L.Nonlinear("relu")),
-        (None.__class__, L.Affine()),
-    ):
-        graph.add_node(node, layer=layer)
-    nx.add_path(graph, list(graph))
-    ax = plotting.network(Network(graph))
-    ax.figure.canvas.draw()
-    assert sum((patch.get_gid() or "").startswith("node:") for patch in ax.patches) == len(graph)
 
 
 @pytest.mark.parametrize(

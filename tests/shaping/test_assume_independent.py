@@ -41,44 +41,6 @@ def squeezed() -> kc.Network:
     )
 
 
-def test_the_result_says_that_it_is_heuristic() -> None:
-    net = depthwise()
-    with pytest.raises(kc.FreshnessError, match="assume_independent=True"):
-        kc.shape(net, "tanh")
-    s = kc.shape(net, "tanh", assume_independent=True)
-    assert "heuristic" in repr(s) and s.to_dict()["options"]["assume_independent"] is True
-    told = [a for a in s.assumptions if a.kind == "heuristic"]
-    assert told and "depthwise" in told[0].text
-    assert s.residuals["Q_f(1)"] < 1e-12 and "heuristic" in s._repr_html_()
-    assert s.values == pytest.approx(kc.shape(_dense(net), "tanh").values)
-
-
-def _dense(net: kc.Network) -> kc.Network:
-    """The network that the assumption takes it for: the depthwise layer made dense."""
-    return net.map_layers(
-        lambda node, layer: L.Affine(64) if getattr(layer, "groups", 1) > 1 else layer
-    )
-
-
-def test_a_network_without_correlations_is_shaped_as_without_the_option() -> None:
-    net = kc.architectures.vanilla(5, "tanh")
-    one, two = kc.shape(net), kc.shape(net, assume_independent=True)
-    assert one.values == two.values and not two.heuristic
-
-
-def test_a_target_out_of_reach_names_one_in_reach() -> None:
-    net = squeezed()
-    with pytest.raises(kc.FreshnessError) as refused:
-        kc.shape(net, "tanh")
-    zeta = float(re.search(r"zeta=([\d.]+)", str(refused.value))[1])
-    kc.shape(net, "tanh", zeta=zeta, assume_independent=True)
-    with pytest.raises(kc.UnreachableTarget) as refused:
-        kc.shape(net, "tanh", assume_independent=True)
-    least = float(re.search(r"zeta > ([\d.]+)", str(refused.value))[1])
-    s = kc.shape(net, "tanh", zeta=1.01 * least, assume_independent=True)
-    assert s.values["C_f'(1)"] <= 1.01 * least + 1e-9
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("build", [depthwise, squeezed])
 def test_no_refusal_advises_the_option_in_vain(method: str, build: object) -> None:

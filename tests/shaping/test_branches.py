@@ -10,57 +10,19 @@ import re
 import numpy as np
 import pytest
 import sympy as sp
-from shaping_oracle import truth
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.shaping.choose_branch import default_end, solve, solve_all
+from kcalc.shaping.choose_branch import solve, solve_all
 from kcalc.shaping.conditions import SlopeSystem, inwards
 from kcalc.shaping.continuation import BranchEnd, follow_branch
-from kcalc.shaping.moments import moments
-from kcalc.shaping.solver import NewtonPoint, refined
+from kcalc.shaping.solver import NewtonPoint
 
 A = kc.architectures
-GRID = 1 + np.geomspace(1e-5, 3.0, 90)
-FOLDS = {"gelu": 1.48487, "mish": 1.48389, "swish": 1.47993}  # where default branches turn back
 
 
 def systems(name: str, slope: float) -> list[SlopeSystem]:
     return [SlopeSystem(kc.activation(name), slope - 1)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow(
-        ["atan", "erf", "gelu", "mish", "sigmoid", "softplus", "softsign", "swish", "tanh"]
-    ),
-)
-def test_constants_are_continuous_except_where_a_warning_says_so(name: str) -> None:
-    last = None
-    for slope in (
-        float(t) for t in GRID if t < FOLDS.get(name, 1.44 if name == "softplus" else 5.0) + 0.05
-    ):
-        try:
-            k = solve(systems(name, slope))
-        except kc.UnreachableTarget:
-            assert name in {"softplus", *FOLDS}
-            break
-        note = default_end(systems(name, slope))
-        assert (note is not None) == (slope > FOLDS.get(name, 9.0))
-        here = np.array([math.log(k.alpha), k.beta / max(1.0, k.alpha)])
-        if note is None and last is not None:
-            assert np.abs(here - last)[1] < 0.15, slope
-        last = here
-
-
-@pytest.mark.parametrize(("name", "fold"), FOLDS.items())
-def test_a_jump_is_a_warning_of_the_shaping(name: str, fold: float) -> None:
-    below = kc.shape(A.vanilla(1, name), zeta=fold - 0.01)
-    beyond = kc.shape(A.vanilla(1, name), zeta=fold + 0.01)
-    assert not any("default branch" in a.text for a in below.warnings)
-    text = next(a.text for a in beyond.warnings if "default branch" in a.text)
-    assert f"{fold:.6g}" in text and "jump" in text
-    assert max(beyond.residuals.values()) < 1e-12
 
 
 def test_a_fold_is_found_to_nine_digits() -> None:
@@ -92,16 +54,6 @@ def _start(name: str, slope: float) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "slope"), [("tanh", 3.9), ("atan", 3.0), ("softplus", 1.42), ("sigmoid", 3.5)]
-)
-def test_steep_targets_at_large_input_scales(name: str, slope: float) -> None:
-    k = solve(systems(name, slope))
-    values = truth(k, False)
-    for condition, target in {"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}.items():
-        assert abs(float(values[condition] - target)) < 1e-12, condition
-
-
-@pytest.mark.parametrize(
     ("name", "near"),
     mostly_slow(
         [("gelu", "1.97905"), ("swish", "1.74709"), ("mish", "1.72861"), ("sin", "2.25643")]
@@ -116,27 +68,6 @@ def test_the_nearest_target_is_exact(name: str, near: str) -> None:
     assert solve(systems(name, float(near) - 2e-4)).alpha > 0
     with pytest.raises(kc.UnreachableTarget):
         solve(systems(name, float(near) + 2e-5))
-
-
-@pytest.mark.parametrize("name", mostly_slow(["tanh", "erf", "gelu", "softplus", "swish", "elu"]))
-@pytest.mark.parametrize("slope", [1.002, 1.1])
-def test_all_solutions_solve_and_mirrors_are_visible(name: str, slope: float) -> None:
-    found = solve_all(systems(name, slope))
-    for k in found:
-        values = truth(k, False)
-        assert (
-            abs(float(values["Q'(1)"] - 1)) < 1e-11 and abs(float(values["C'(1)"] - slope)) < 1e-11
-        )
-    odd = name in ("tanh", "erf")
-    assert found.mirror_of == ({1: 0} if odd else {})
-    assert "mirror of" in str(found) and ("<td>0</td></tr>" in found._repr_html_()) == odd
-    assert len(str(found).splitlines()) == len(found) + 1
-
-
-def test_all_solutions_of_a_shaping_are_marked() -> None:
-    found = kc.shape(A.vanilla(50), "tanh").all_solutions["tanh"]
-    assert found.mirror_of == {1: 0} and found[0].beta == pytest.approx(-found[1].beta, rel=1e-9)
-    assert len(kc.shape(A.vanilla(50), "relu").all_solutions["relu"]) == 1
 
 
 # -- steep activations -----------------------------------------------------------------------------
@@ -209,33 +140,6 @@ def test_narrow_features_of_the_users_own(slope: float) -> None:
     assert values == pytest.approx(
         {"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=1e-10
     )
-
-
-@pytest.mark.parametrize("name", ["selu", "softsign", "tanh"])
-def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However exactly the rule that found it is met."""
-    import kcalc.shaping.solver as solver
-
-    k = solve(systems(name, 1.2))
-    asked: list[int] = []
-
-    def spy(phi, s, beta, fineness=0, order=2):
-        asked.append(fineness)
-        return moments(phi, s, beta, fineness, order)
-
-    monkeypatch.setattr(solver, "moments", spy)
-    for own in (0, 1, 2):
-        asked.clear()
-        assert (
-            refined(
-                SlopeSystem(kc.activation(name), 0.2),
-                NewtonPoint(math.log(k.alpha), k.beta, 0.0, own),
-            )
-            is not None
-        )
-        assert asked and min(asked) > own
 
 
 @pytest.mark.parametrize(

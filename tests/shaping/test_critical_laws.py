@@ -24,30 +24,6 @@ def layer(phi: str, point: Any) -> kc.Network:
     return kc.chain(L.Nonlinear(phi), L.Affine(sigma_w=point.sigma_w, sigma_b=point.sigma_b))
 
 
-def relu_derivative(share: float, blocks: int) -> float:
-    """L^3 dc_L / dc_0 from c = 1/2, of blocks that mix ReLU's map with the identity."""
-    u, log = 0.5, 0.0
-    for _ in range(blocks):
-        t = 2 * math.asin(math.sqrt(u / 2))
-        log += math.log1p(-share * t / math.pi)
-        u -= share * (math.sin(t) - t * math.cos(t) if t > 0.02 else t**3 / 3) / math.pi
-    return math.exp(log) * blocks**3
-
-
-@pytest.mark.parametrize(
-    ("net", "share"),
-    [(RELU, 1.0), (kc.residual(BRANCH, 0.8), 0.36), (kc.residual(BRANCH), 0.5)],
-)
-def test_derivatives_of_relu_networks(net: kc.Network, share: float) -> None:
-    law = kc.depth_laws(net, token_cosine=0.5).cosine_law
-    assert (law.limit, law.exponent, law.derivative_exponent) == (1, -2, -3)
-    assert law.prefactor == pytest.approx(4.5 * math.pi**2 / share**2, rel=1e-7)
-    assert law.derivative_prefactor == pytest.approx(relu_derivative(share, 40000), rel=3e-3)
-    assert law.tangent_ratio == 0.25
-    if share == 1:  # 665.76 at L = 400,000
-        assert law.derivative_prefactor == pytest.approx(665.89, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("phi", "start", "power"), [("tanh", 0.25, 1), ("tanh", 1.0, 1), ("hard_tanh", 0.5, 2)]
 )

@@ -14,24 +14,6 @@ import kcalc as kc
 L = kc.layers
 
 
-@pytest.mark.parametrize(
-    ("phi", "weight", "bias"),
-    [
-        ("gelu", 1.98305826, 0.17292239),  # Roberts, Yaida and Hanin 2022, table of chapter 5
-        ("swish", 1.98800468, 0.55514317),
-    ],
-)
-def test_half_stable_points_of_the_literature(phi: str, weight: float, bias: float) -> None:
-    found = kc.critical_point(phi)
-    assert (found.sigma_w**2, found.sigma_b**2) == pytest.approx((weight, bias), abs=5e-9)
-    q = np.array([found.q])
-    square = kc.activation(phi).second_moment(q)[0]
-    assert found.sigma_w**2 * square + found.sigma_b**2 == pytest.approx(found.q, rel=1e-13)
-    layer = kc.chain(L.Input(), L.Affine(), L.Nonlinear(phi), L.Affine(**sigmas(found)))
-    slopes = kc.q_map(layer).derivative(1)(found.q), kc.c_map(layer).derivative(1)(1.0, found.q)
-    assert slopes == pytest.approx((1, 1), rel=1e-12)
-
-
 def sigmas(point: Any) -> dict[str, float]:
     return {"sigma_w": point.sigma_w, "sigma_b": point.sigma_b}
 

@@ -44,17 +44,6 @@ def test_pre_norm_streams_grow_linearly_with_constants_in_closed_form(v: float) 
     assert math.isnan(found.q) and math.isinf(found.correlation_depth)
 
 
-@pytest.mark.parametrize("queries", [0.5, 4.0])
-def test_post_norm_settles_at_a_rate_whatever_the_scores(queries: float) -> None:
-    found = kc.depth_laws(stack(placement="post", gains={"queries": queries}), T)
-    rate = 0.5 * (1 + SLOPE) / (1 + SIZE)
-    assert (found.law, found.q, found.cosine) == ("settles", pytest.approx(1), 1)
-    assert found.cosine_rate == pytest.approx(rate, rel=1e-9)
-    assert found.gradient_difference == pytest.approx(rate, rel=1e-9)
-    assert found.gradient_mean == pytest.approx((1 + SLOPE) / (1 + SIZE), rel=1e-9)
-    assert found.correlation_depth == pytest.approx(-1 / math.log(rate), rel=1e-8)
-
-
 def test_deepnorm_is_nearly_critical() -> None:
     """Of ReLU MLPs the mean mode is kept, and attention alone draws tokens together."""
     blocks = 24
@@ -70,32 +59,6 @@ def test_norms_behind_branches_make_them_add_one_each(placement: str) -> None:
     found = kc.depth_laws(stack(placement=placement), T)
     assert found.growth == pytest.approx(2, rel=1e-9)
     assert found.cosine_exponent == pytest.approx(SLOPE / SIZE / 2 - 1, rel=1e-6)
-
-
-def erf_recursion(blocks: int, x: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """q, x of ``h + erf(N(h))`` with shortcuts, and the product of gradients, by closed forms."""
-    size, log = (2 / math.pi) * math.asin(2 / 3), 0.0
-    slope = 4 / (math.pi * math.sqrt(5))
-    q, p = np.empty(blocks + 1), np.empty(blocks + 1)
-    q[0], p[0] = 1.0, x
-    for i in range(blocks):
-        rho = p[i] / q[i]
-        q[i + 1] = q[i] + size
-        p[i + 1] = p[i] + (2 / math.pi) * math.asin(2 * rho / 3)
-        log += math.log1p(slope / q[i]) if i >= blocks // 2 else 0.0
-    return q, p / q, log
-
-
-def test_exponents_are_those_of_a_long_recursion() -> None:
-    branch = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("erf"), L.Affine())
-    found = kc.depth_laws(kc.repeat(kc.residual(branch), 3), token_cosine=0.5)
-    q, x, log = erf_recursion(200_000, 1e-3)
-    half = len(q) // 2
-    assert found.law == "linear" and found.growth == pytest.approx(q[-1] - q[-2], rel=1e-8)
-    measured = math.log(abs(x[-1] - found.cosine) / abs(x[half] - found.cosine)) / math.log(2)
-    assert found.cosine == pytest.approx(0, abs=1e-9)
-    assert found.cosine_exponent == pytest.approx(measured, abs=2e-4)
-    assert found.gradient_mean == pytest.approx(log / math.log(2), abs=2e-4)
 
 
 def test_a_pre_norm_profile_tends_to_its_law() -> None:
@@ -125,36 +88,12 @@ def test_a_strong_mlp_keeps_tokens_apart() -> None:
     assert limit.cosine == pytest.approx(float(deep), abs=1e-10) and limit.cosine_rate < 1
 
 
-@pytest.mark.parametrize(
-    ("block", "law", "growth"),
-    [
-        (kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine())), "exponential", 1.5),
-        (kc.chain(L.Affine(sigma_w=0.5), L.Nonlinear("relu")), "exponential", 0.125),
-        (kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu")), "settles", 1.0),
-        (kc.residual(kc.chain(L.LayerNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine())),
-         "linear", 0.5),
-    ],
-)  # fmt: skip
-def test_laws_of_blocks_without_tokens(block: kc.Network, law: str, growth: float) -> None:
-    found = kc.depth_laws(kc.repeat(block, 2), token_cosine=0.3)
-    assert found.law == law and found.growth == pytest.approx(growth, rel=1e-7)
-    assert math.isnan(found.gradient_difference)
-
-
 def test_a_stream_that_vanishes_as_a_power_of_depth() -> None:
     """``q' = q - 2 q^2 (1 - a^2) + ...`` for tanh: q ~ 1 / (2 (1 - a^2) L)."""
     block = kc.residual(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine()), 0.8)
     found = kc.depth_laws(block)
     assert found.law == "power" and found.exponent == pytest.approx(-1)
     assert found.growth == pytest.approx(1 / (2 * 0.36), rel=1e-3) and found.heuristic
-
-
-def test_a_vanilla_network_has_the_limits_of_depth_limit() -> None:
-    block = kc.chain(L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh"))
-    found, known = kc.depth_laws(block, token_cosine=0.3), kc.depth_limit(block)
-    assert found.cosine == pytest.approx(known.c, abs=1e-10)
-    assert found.cosine_rate == pytest.approx(known.rate, rel=1e-9)
-    assert found.q == pytest.approx(known.q, rel=1e-10)
 
 
 def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:

@@ -30,61 +30,11 @@ def expect(f) -> float:
     )[0]
 
 
-def test_tanh_point_of_the_literature() -> None:
-    point = edge("tanh", sigma_b=math.sqrt(1.654355e-7))
-    assert point.sigma_w**2 == pytest.approx(1.01, abs=1e-7)
-    assert point.q == pytest.approx(0.005037, abs=1e-6)
-    again = edge("tanh", sigma_w=math.sqrt(1.01))
-    assert again.sigma_b**2 == pytest.approx(1.654355e-7, rel=1e-6)
-    assert point.attractive is True
-
-
-@pytest.mark.parametrize(
-    ("name", "f", "slope"),
-    [
-        ("tanh", math.tanh, lambda z: 1 - math.tanh(z) ** 2),
-        ("sin", math.sin, math.cos),
-        ("softsign", lambda z: z / (1 + abs(z)), lambda z: 1 / (1 + abs(z)) ** 2),
-    ],
-)
-@pytest.mark.parametrize("q", [0.01, 1.0])
-def test_both_conditions_by_another_quadrature(name: str, f, slope, q: float) -> None:
-    point = edge(name, q=q)
-    r = math.sqrt(q)
-    assert point.sigma_w**2 * expect(lambda z: slope(r * z) ** 2) == pytest.approx(1, abs=1e-12)
-    assert point.sigma_w**2 * expect(lambda z: f(r * z) ** 2) + point.sigma_b**2 == pytest.approx(
-        q, rel=1e-12
-    )
-
-
 def test_relu_has_a_single_point() -> None:
     point = edge("relu", sigma_b=0)
     assert point.sigma_w == pytest.approx(math.sqrt(2), rel=1e-15) and point.sigma_b == 0
     with pytest.raises(kc.UnreachableTarget, match="single point"):
         edge("relu", sigma_b=0.1)
-
-
-def test_a_network_on_the_edge_keeps_q_and_loses_correlations_slowly() -> None:
-    s = kc.shape(A.vanilla(100), "tanh", method="eoc", sigma_b=0.05)
-    assert max(s.residuals.values()) < 1e-12
-    k = s.constants["tanh"]
-    assert k.sigma_b == pytest.approx(0.05, rel=1e-12) and k.alpha is None
-    first, second = s.network.layer("affine_1"), s.network.layer("affine_2")
-    assert second.sigma_w == k.sigma_w and first.sigma_w == pytest.approx(
-        math.sqrt(s.targets["q*"] - 0.05**2)
-    )
-    # the first layer is no edge layer
-    assert kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(
-        (1 - 0.05**2 / s.targets["q*"]), rel=1e-9
-    )
-    assert any("sigma_w 1 ->" in text for text in s.changes)
-    gaps = 1 - np.array(
-        [
-            float(kc.c_map(kc.shape(A.vanilla(n), "tanh", method="eoc", sigma_b=0.05).network)(0.5))
-            for n in (20, 40, 80)
-        ]
-    )
-    assert np.all(gaps[:-1] / gaps[1:] < 2.6)  # like 1/depth, not exponential
 
 
 def test_residual_networks_and_biases() -> None:
@@ -110,37 +60,6 @@ def test_the_edge_is_where_the_phase_diagram_changes() -> None:
     assert diagram.chi[j, i] == pytest.approx(chi, rel=1e-6)
     # chaotic here, ordered there
     assert chi > 1 and diagram.c[0, 0] == 1.0 and diagram.rate[0, 0] == diagram.chi[0, 0]
-
-
-@pytest.mark.parametrize(("weight", "bias"), [(1.5, 0.3), (2.0, 0.1), (2.5, 0.8)])
-def test_depths_of_the_chaotic_phase_belong_to_its_own_fixed_point(
-    weight: float, bias: float
-) -> None:
-    diagram = phase_diagram("tanh", [0.5, weight], [bias, 2.0])
-    q, c = float(diagram.q[0, 1]), float(diagram.c[0, 1])
-    z, w = np.polynomial.hermite_e.hermegauss(120)
-    u, joint = math.sqrt(q) * z[:, None], np.outer(w, w) / (2 * math.pi)
-    v = math.sqrt(q) * (c * z[:, None] + math.sqrt(1 - c * c) * z[None, :])
-    after = weight**2 * float((joint * np.tanh(u) * np.tanh(v)).sum()) + bias**2
-    assert after / q == pytest.approx(c, abs=1e-6)
-    slope = weight**2 * float((joint * (1 - np.tanh(u) ** 2) * (1 - np.tanh(v) ** 2)).sum())
-    assert diagram.depth[0, 1] == pytest.approx(-1 / math.log(slope), rel=1e-4)
-    assert diagram.chi[0, 1] > 1 > slope
-
-
-def test_a_kinked_activation_has_a_diagram() -> None:
-    diagram = phase_diagram("selu", [0.5, 0.9, 1.5], [0.1, 0.3])
-    assert np.all(diagram.chi[:, 0] < 1) and np.all(diagram.c[:, 0] == 1)
-    assert np.all(np.isfinite(diagram.q[:, :2])) and np.all(
-        diagram.rate[np.isfinite(diagram.rate)] <= 1 + 1e-6
-    )
-
-
-@pytest.mark.usefixtures("untouched_pyplot")
-def test_the_diagram_draws_itself() -> None:
-    ax = phase_diagram("tanh", np.linspace(0.8, 2, 9), np.linspace(0, 0.5, 6)).plot()
-    assert ax.get_xlabel() == r"$\sigma_w$" and ax.get_title() == "Phase diagram of tanh"
-    assert "ordered left" in ax.get_legend().get_texts()[0].get_text()
 
 
 def test_the_curve_starts_at_the_origin_of_biases() -> None:

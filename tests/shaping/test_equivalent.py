@@ -161,19 +161,6 @@ def check(
     return found
 
 
-@pytest.mark.parametrize("name", ["tanh", "softplus", "swish", "relu", "leaky_relu", "selu"])
-def test_shaped_plain_networks(name: str) -> None:
-    check(kc.shape(A.vanilla(6, features=9), name), np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("weight", [0.3, 0.8])
-def test_shaped_residual_networks_keep_the_weights_of_their_sums(weight: float) -> None:
-    net = A.rescaled_resnet(4, 2, shortcut_weight=weight, features=7)
-    net = kc.chain(net, L.Nonlinear("tanh"), L.Affine(3))
-    found = check(kc.shape(net, "tanh"), np.random.default_rng(1))
-    assert all(found.network.layer(node) == net.layer(node) for node in net.nodes_of(L.Sum))
-
-
 def test_trunks_through_different_activations_change_the_weights_of_sums() -> None:
     def block(name: str) -> kc.Network:
         return kc.residual(
@@ -253,20 +240,6 @@ def test_random_networks(seed: int) -> None:
     check(random_network(rng), rng)
 
 
-def test_densely_concatenated_activations() -> None:
-    steps: list[Any] = [("x", L.Input(4), ()), ("a", L.Affine(4), ("x",))]
-    maps = ["a"]
-    for k, name in enumerate(["tanh", "softplus", "tanh"]):
-        steps += [
-            (f"c{k}", L.Concat(), tuple(maps)),
-            (f"b{k}", L.Affine(5), (f"c{k}",)),
-            (f"n{k}", L.Nonlinear(name), (f"b{k}",)),
-        ]
-        maps.append(f"n{k}")
-    steps += [("c", L.Concat(), tuple(maps)), ("y", L.Affine(3), ("c",))]
-    check(kc.shape(kc.Network.from_steps(steps)), np.random.default_rng(3))
-
-
 def convolutional(padding: str, groups: int = 1) -> kc.Network:
     def conv(features: int, groups: int = 1) -> Any:
         return L.Affine(features, kernel=3, padding=padding, groups=groups)
@@ -286,19 +259,6 @@ def convolutional(padding: str, groups: int = 1) -> kc.Network:
     )
 
 
-@pytest.mark.parametrize(
-    ("padding", "groups"), [("valid", 1), ("circular", 1), ("circular", 2), ("valid", 4)]
-)
-def test_convolutions(padding: str, groups: int) -> None:
-    shaped = kc.shape(convolutional(padding), "tanh").network
-    net = shaped.map_layers(
-        lambda node, layer: (
-            convolutional(padding, groups).layer(node) if isinstance(layer, L.Affine) else layer
-        )
-    )
-    check(net, np.random.default_rng(4), image=(8, 8), fan_in={"affine_4": 6})
-
-
 def test_zero_padding_is_refused_or_exact_inside_only() -> None:
     shaped = kc.shape(convolutional("same"), "tanh")
     with refused(r"affine_2.*zero padding.*circular"):
@@ -314,36 +274,6 @@ def test_zero_padding_is_refused_or_exact_inside_only() -> None:
     x = {part.inputs[0]: rng.normal(size=(2, 6, 6))}
     gap = np.abs(run(part, parameters, x)[0] - run(equal.network, equal.arrays(parameters), x)[0])
     assert gap[:, 1:-1, 1:-1].max() < 1e-12 and gap[:, 0].max() > 0.01
-
-
-def test_scales_alone_are_exact_for_kernel_maps_too() -> None:
-    net = A.rescaled_resnet(3, 2, shortcut_weight=0.6, features=8)
-    s = kc.shape(kc.chain(net, L.Nonlinear("relu"), L.Affine(8)), "relu", method="tat", eta=0.6)
-    found = check(s, np.random.default_rng(6))
-    assert repr(found).startswith("EquivalentParameters(")
-    c = np.linspace(-1, 1, 7)
-    assert kc.c_map(found.network)(c) == pytest.approx(kc.c_map(s.network)(c), abs=1e-13)
-    assert kc.q_map(found.network)(2.0) == pytest.approx(kc.q_map(s.network)(2.0), rel=1e-13)
-    assert not any(a.kind == "heuristic" for a in found.assumptions)
-
-
-def test_shifts_make_the_kernel_level_summary_a_heuristic() -> None:
-    s = kc.shape(A.vanilla(3, features=400), "tanh", method="self_normalising", input_scale=1.3)
-    s2 = kc.shape(A.vanilla(3, features=400), "softplus")
-    found = kc.equivalent_parameters(s2)
-    assert any(a.kind == "heuristic" and "correlated" in a.text for a in found.assumptions)
-    rng = np.random.default_rng(7)
-    node = "affine_2"
-    gauss = {
-        n: (rng.standard_normal((400, 400)) / 20, np.zeros(400))
-        for n in s2.network.nodes_of(L.Affine)
-    }
-    weights, bias = found.arrays(gauss)[node]
-    layer: Any = found.network.layer(node)
-    assert bias is not None
-    assert weights.std() * 20 == pytest.approx(layer.sigma_w, rel=0.02)
-    assert math.sqrt((bias**2).mean()) == pytest.approx(layer.sigma_b, rel=0.1)
-    assert not kc.equivalent_parameters(s).assumptions  # tanh is odd: nothing is shifted
 
 
 def trunk(*readers: Any, output: bool = False) -> kc.Network:

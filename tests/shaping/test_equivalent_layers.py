@@ -108,11 +108,3 @@ def test_padding_in_numbers() -> None:
         for padding in (0, (0, 0))
         for a in kc.equivalent_parameters(net(padding)).assumptions
     )
-
-
-def test_plain_activations_beside_transformed_ones_stay() -> None:
-    net = joined()
-    found = check(net, np.random.default_rng(15))
-    assert found.network.layer("n") == net.layer("n") and not any(
-        change.startswith("n:") for change in found.changes
-    )

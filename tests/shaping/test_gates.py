@@ -41,28 +41,10 @@ def sigmoid_slope():
         return float(slope / square)
 
 
-@pytest.mark.parametrize("scale", [None, 2])
-def test_a_gate_adds_its_own_slope(scale):
-    shaped = kc.shape(gated(scale=scale), gates="normalise")
-    slope = shaped.targets["C'(1)"]
-    assert slope * (slope + sigmoid_slope()) == pytest.approx(1.5, rel=1e-12)
-    assert max(shaped.residuals.values()) < 1e-12
-    assert set(shaped.constants.by_node) == {"v", "n"}
-    assert shaped.network.layer("g").activation.expr.has(kc.activation("sigmoid").expr.func)
-    assert any("a gate" in change for change in shaped.changes)
-
-
 def test_the_forward_reading_counts_gates_too():
     shaped = kc.shape(gated(), gates="normalise", subnetworks="forward", zeta=2)
     slope = shaped.targets["C'(1)"]
     assert slope * (slope + sigmoid_slope()) == pytest.approx(2, rel=1e-12)
-
-
-def test_errors_of_q_do_not_double():
-    shaped = kc.shape(gated(), gates="normalise").network
-    doubled = kc.shape(gated(), zeta=3).network
-    assert kc.q_map(shaped).derivative(1)(1.0) < 1.2
-    assert kc.q_map(doubled).derivative(1)(1.0) == pytest.approx(2)
 
 
 def test_q_and_c_of_a_wide_random_network():
@@ -81,25 +63,6 @@ def test_q_and_c_of_a_wide_random_network():
     mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / draws**0.5
     wanted = [kc.q_map(network)(1.0), kc.c_map(network)(c)]
     assert (np.abs(mean - wanted) < 3.5 * error).all()
-
-
-def test_products_of_gates_alone_are_shaped():
-    """Both factors have means: one of them has to bring C(0) = 0."""
-    steps = [("x", L.Input(), ())]
-    for k in "ab":
-        steps += [(k, L.Affine(), ("x",)), (f"g{k}", L.Nonlinear("sigmoid"), (k,))]
-    steps += [("p", L.Product(), ("ga", "gb")), ("w", L.Affine(), ("p",))]
-    network = kc.Network.from_steps(steps, ["w"])
-    shaped = kc.shape(network, gates="normalise", zeta=3)
-    assert set(shaped.constants.by_node) == {"ga", "gb"}
-
-
-def test_an_activation_with_another_reader_is_shaped():
-    steps = [(n, layer, parents) for n, layer, parents in gated().steps()]
-    steps = [(n, x, ("n", "g") if n == "w" else p) for n, x, p in steps]
-    steps = [(n, L.Concat() if n == "w" else x, p) for n, x, p in steps]
-    shaped = kc.shape(kc.Network.from_steps(steps, ["w"]), gates="normalise", zeta=3)
-    assert set(shaped.constants.by_node) == {"v", "g", "n"}
 
 
 def test_refusals_name_the_option():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import kcalc as kc
 from kcalc.shaping.looks_linear import difference
 
 A, L = kc.architectures, kc.layers
-LINEAR = ["relu", "leaky_relu", "softplus", "gelu", "bentid", "hard_swish"]
 FUNCTIONS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
     "softplus": lambda x: np.logaddexp(0, x),
@@ -25,28 +23,6 @@ FUNCTIONS: dict[str, Any] = {
 
 def shaped(name: Any, depth: int = 5, **options: Any) -> Any:
     return kc.shape(A.vanilla(depth, **options), name, method="looks_linear")
-
-
-@pytest.mark.parametrize("name", LINEAR)
-def test_c_map_is_exactly_the_identity(name: str) -> None:
-    s = shaped(name, depth=50)
-    c = np.array([-1.0, -0.7, -1e-9, 0.0, 0.3, 1 - 1e-12, 1.0])
-    assert np.array_equal(kc.c_map(s.network)(c), 1 - (1 - c))  # a cosine is kept as 1 - c
-    assert kc.c_map(s.network).derivative(1)(0.5) == 1
-    assert np.array_equal(kc.q_map(s.network)(np.array([0.2, 1.0, 9.0])), np.array([0.2, 1.0, 9.0]))
-    assert (
-        set(s.residuals) == {"Q(1)", "C(0)", "C'(1)", "Q_f(1)", "C_f'(1)"}
-        and max(s.residuals.values()) < 1e-15
-    )
-    assert s.constants[name].transformed == kc.activation("identity")
-
-
-def test_leaky_slopes_set_the_scale() -> None:
-    assert shaped(kc.activations.leaky_relu(0.25)).constants["leaky_relu(1/4)"].output_scale == 0.8
-    assert shaped("softplus").constants["softplus"].output_scale == 1.0
-    falling = kc.activation(abs(kc.activations.X) - kc.activations.X, name="falling")  # 2 relu(-x)
-    k = shaped(falling).constants["falling"]
-    assert k.output_scale == -0.5 and k.transformed == kc.activation("identity")
 
 
 def test_what_is_linear_does_not_depend_on_the_size() -> None:
@@ -116,30 +92,6 @@ def test_kernel_maps_of_curved_odd_parts_by_simulation(name: str) -> None:
     assert c < 0.39 and q2 < 1.2  # far from the identity
 
 
-def test_odd_parts_by_their_definition() -> None:
-    x = np.linspace(-3, 3, 13)
-    for name in ("elu", "sigmoid", "tanh"):
-        phi = kc.activation(name)
-        s = shaped(name)
-        assert s.constants[name].transformed(x) == pytest.approx(
-            s.constants[name].output_scale * (phi(x) - phi(-x)), abs=1e-14
-        )
-        assert max(s.residuals.values()) < 1e-13 and s.values["C_f'(1)"] > 1
-
-
-def test_what_is_said() -> None:
-    s = shaped("relu")
-    assert s.changes[0].endswith(
-        "concatenation [relu(x), relu(-x)], read by mirrored weights [W, -W], which see (relu(x) "
-        "- relu(-x)) = x"
-    )
-    assert any("mirrored pairs" in a.text and a.kind == "exact" for a in s.assumptions)
-    assert any("tanh is odd" in str(a) for a in shaped("tanh").assumptions)
-    assert any("odd part of elu is not linear" in str(a) for a in shaped("elu").assumptions)
-    assert json.loads(json.dumps(s.to_dict()))["constants"]["relu"]["mirrored"] is True
-    assert repr(s).startswith("Shaping(looks_linear")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [("abs", "is even"), ("gaussian", "is even"), ("sign", "jumps"), ("identity", "linear")],
@@ -149,38 +101,6 @@ def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
         shaped(name)
     with refused(message):
         difference(kc.activation(name))
-
-
-def test_only_weights_may_read_a_pair() -> None:
-    with refused("'nonlinear_2'"):
-        shaped("relu", depth=2, readout=False)
-    steps: list[Any] = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("relu"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-    ]
-    summed = kc.Network.from_steps(
-        [*steps, ("s", L.Sum((0.6, 0.8)), ("n", "b")), ("y", L.Affine(), ("s",))]
-    )
-    with refused(r"'s'.*\(Sum\).*'n'"):
-        kc.shape(summed, method="looks_linear")
-    image = kc.chain(
-        L.Input(3, (8, 8)),
-        L.Affine(4, kernel=3),
-        L.Nonlinear("relu"),
-        L.Pool("max", 2),
-        L.Affine(5),
-    )
-    with refused("max pooling"):
-        kc.shape(image, method="looks_linear")
-
-
-def test_residual_and_concatenated_networks_are_linear_too() -> None:
-    for net in (A.resnet_v2(50, shortcut_weight=0.8), A.wide_resnet(16)):
-        assert kc.c_map(kc.shape(net, "swish", method="looks_linear").network)(
-            0.25
-        ) == pytest.approx(0.25, abs=1e-13)
 
 
 def test_weights_that_cannot_be_mirrored_alone() -> None:

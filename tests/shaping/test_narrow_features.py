@@ -59,49 +59,6 @@ def test_residuals_of_steep_activations_are_true(steep: int) -> None:
     assert max(s.residuals.values()) < 1e-14
 
 
-@pytest.mark.parametrize(("name", "tail"), [("elu", 1.0), ("celu(2)", 2.0)])
-@pytest.mark.parametrize("slope", [1.45, 1.465])
-def test_solutions_at_large_input_scales_hold(name: str, tail: float, slope: float) -> None:
-    phi = kc.activations.celu(2) if name == "celu(2)" else name
-    s = kc.shape(kc.architectures.vanilla(3, phi), zeta=slope**3)
-    k = s.constants[name]
-    alpha, beta, gamma, delta = (
-        float(v) for v in (k.alpha, k.beta, k.gamma, k.delta) if v is not None
-    )
-    assert alpha > 30
-
-    def f(z: np.ndarray) -> np.ndarray:
-        u = alpha * z + beta
-        return gamma * (np.where(u > 0, u, tail * np.expm1(np.minimum(u, 0) / tail)) + delta)
-
-    def g(z: np.ndarray) -> np.ndarray:
-        u = alpha * z + beta
-        return gamma * alpha * np.where(u > 0, 1.0, np.exp(np.minimum(u, 0) / tail))
-
-    found = truth(f, g, -beta / alpha, 1 / alpha)
-    assert found == pytest.approx(
-        {"E phi": 0.0, "Q(1)": 1.0, "C'(1)": slope, "Q'(1)": 1.0}, abs=1e-13
-    )
-    measured = local_values(k.transformed)
-    assert max(abs(float(measured[n]) - value) for n, value in found.items()) < 1e-13
-
-
-def test_what_is_printed() -> None:
-    net = kc.architectures.resnet_v2(50, activation="tanh")
-    for method in ("nf", "residual_weights", "he"):
-        # pooling
-        assert (
-            repr(kc.shape(net, method=method))
-            == f"Shaping({method}, tanh, {len(net)} nodes, heuristic)"
-        )
-    changes = kc.shape(
-        kc.architectures.vanilla(2), activation=sp.sin(X) + X / 2, method="normalisation"
-    ).changes
-    assert any(line.endswith("*(x/2 + sin(x))") for line in changes)
-    table = str(kc.shape(kc.architectures.vanilla(3, "tanh"), method="eoc").all_solutions["tanh"])
-    assert "sigma_w" in table and "alpha" not in table
-
-
 def test_bad_arguments_are_refused() -> None:
     s = kc.shape(kc.architectures.vanilla(3, "tanh"))
     with refused("targets.*'zeta'"):

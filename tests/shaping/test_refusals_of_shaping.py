@@ -161,34 +161,6 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
             check(net, phi, method, **targets)
 
 
-def test_a_method_is_advised_only_where_it_shapes_the_network() -> None:
-    nets = networks("tanh")
-    assert check(nets["LayerNorm of activations"], None, "eoc").endswith("or try method='dks'")
-    assert "dks" not in check(nets["not read"], None, "eoc")
-    assert "dks" not in check(nets["GroupNorm of joined maps"], None, "eoc")
-    assert "try method='dks' with zeta=3" in check(nets["gate"], None, "tat")
-    shared = check(nets["shared"], None, "tat")
-    assert "try method='dks' with assume_independent=True and zeta=3" in shared
-    assert "give standardise=False" not in check(nets["depthwise"], None, "nf")
-    assert "method='lecun'" not in check(nets["depthwise"], None, "glorot")
-    assert "or try method='dks'" in check(nets["two activations added"], None, "tat")
-
-
-def test_pre_activation_is_advised_only_where_it_changes_what_an_activation_reads() -> None:
-    nets = networks("relu")
-    for name, advised in (
-        ("V1", True),
-        ("two activations added and activated", False),
-        ("activations of the input", False),
-        ("depthwise", False),
-    ):
-        text = outcome(lambda name=name: kc.c_map(nets[name])(0.5))
-        assert ("net.preactivated()" in text) == advised, text
-        assert "or pass assume_independent=True" in text  # which kc.c_map takes
-        if advised:
-            assert outcome(lambda name=name: kc.c_map(nets[name].preactivated())(0.5)) == ""
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -204,27 +176,6 @@ def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any
     text = outcome(lambda: function(net))
     assert "not a fresh Gaussian" in text and "assume_independent" not in text
     assert "assume_independent" not in signature(function).parameters
-
-
-def test_depthwise_layers_are_refused_and_not_only_when_residuals_are_read() -> None:
-    net = networks()["depthwise"]
-    for method in METHODS:
-        assert "'d'" in outcome(
-            lambda method=method: kc.shape(net, "relu", method=method)
-        ) or method in ("geometric", "residual_weights", "edge")
-    behind = kc.chain(
-        L.Input(8),
-        L.Affine(8),
-        L.Nonlinear("tanh"),
-        L.Affine(8, groups=8),
-        L.Affine(8),
-        L.Nonlinear("tanh"),
-        L.Affine(3),
-    )
-    s = kc.shape(behind)
-    assert max(s.residuals.values()) < 1e-12 and kc.c_map(s.network).derivative(1)(
-        1.0
-    ) == pytest.approx(1.5, rel=1e-12)
 
 
 # -- the operation that is meant -------------------------------------------------------------------
@@ -293,29 +244,6 @@ def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
         assert not re.search(
             r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")
         ), text
-
-
-def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> None:
-    nets = networks("tanh")
-    net = nets["dense, two activations in a row"]
-    text = outcome(lambda: kc.shape(net))
-    assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith(
-        "; put an Affine between it and 'f', or pass assume_independent=True to continue as if it "
-        "were (a heuristic)"
-    )
-    steps = [
-        (n, layer, tuple("v" if p == "f" else p for p in parents))
-        for n, layer, parents in net.steps()
-    ]
-    assert (
-        outcome(lambda: kc.shape(kc.Network.from_steps([*steps, ("v", L.Affine(8), ("f",))]))) == ""
-    )
-    assert "end all addends of this Sum but one in their own Affine" in outcome(
-        lambda: kc.shape(nets["one layer added twice"])
-    )
-    assert "end all factors of this Product but one in their own Affine" in outcome(
-        lambda: kc.shape(nets["shared"], method="normalisation")
-    )
 
 
 # -- products --------------------------------------------------------------------------------------

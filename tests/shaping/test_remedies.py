@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from inspect import unwrap
-from typing import Any
 
 import pytest
 from refusal_networks import networks
@@ -35,32 +33,6 @@ def refusal(name: str) -> kc.KcalcError:
     return error.value
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_no_refusal_runs_another_method(name: str) -> None:
-    codes = {getattr(unwrap(method), "__code__", None): key for key, method in METHODS.items()}
-    ran: list[str] = []
-
-    def seen(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in codes:
-            ran.append(codes[frame.f_code])
-
-    sys.setprofile(seen)
-    try:
-        refusal(name)
-    finally:
-        sys.setprofile(None)
-    assert ran in ([REFUSED[name][0]], [])  # once, or a rule of weights, which is a partial
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_remedies_are_data_that_the_message_names(name: str) -> None:
-    error, (_, phi, _, suggested) = refusal(name), REFUSED[name]
-    assert [remedy.method for remedy in error.remedies] == suggested
-    for remedy in error.remedies:
-        assert str(remedy) in str(error)
-        assert works(remedy, networks()[name], phi), remedy
-
-
 def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:
     with pytest.raises(kc.KcalcError) as error:
         kc.shape(A.vanilla(40, "relu6"), zeta=1.2, free_slope=False)
@@ -81,14 +53,6 @@ def test_a_remedy_prints_as_the_call_that_it_is() -> None:
     assert not works(Remedy("tat", {"tau": 0.3}), A.vanilla(3, "abs"))
 
 
-def test_independence_reaches_the_normalisation_of_residual_weights() -> None:
-    net = networks()["V1"]
-    with pytest.raises(kc.FreshnessError, match="assume_independent=True"):
-        kc.shape(net, method="residual_weights")
-    shaped = kc.shape(net, method="residual_weights", assume_independent=True)
-    assert shaped.heuristic and shaped.residuals["Q_f(1)"] < 1e-12
-
-
 def test_a_method_whose_folder_is_missing_is_named_and_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,18 +60,6 @@ def test_a_method_whose_folder_is_missing_is_named_and_not_listed(
     assert "lost" not in list(METHODS)
     with pytest.raises(MissingGuest, match="shaping/nowhere"):
         kc.shape(A.vanilla(2, "tanh"), method="lost")
-
-
-def test_a_method_of_ones_own_is_listed_and_may_replace_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names, dks = list(METHODS), METHODS["dks"]
-    monkeypatch.setattr(METHODS, "own", {})
-    METHODS["own"] = METHODS["dks"] = METHODS["tat"]
-    assert list(METHODS) == [*names, "own"] and len(METHODS) == len(names) + 1
-    assert kc.shape(A.vanilla(20, "relu"), method="own").method == "tat"
-    METHODS.clear()
-    assert METHODS["dks"] is dks and "own" not in METHODS
 
 
 WITHOUT_TOKENS = """

@@ -18,12 +18,10 @@ from kcalc.activations import activation
 from kcalc.shaping import choose_branch, limits
 from kcalc.shaping.absorption import Relation
 from kcalc.shaping.block_slopes import _insert_extremum, _mixed
-from kcalc.shaping.constants import Constants, ConstantsTable
+from kcalc.shaping.constants import Constants
 from kcalc.shaping.dks import _missed
 from kcalc.shaping.eoc import _nearest, edge_curve, variances
 from kcalc.shaping.equivalent import _per_channel, _read
-from kcalc.shaping.q_limits import length_scale
-from kcalc.shaping.residual_weights import apart, slope_of
 from kcalc.shaping.scales import weights as sized
 from kcalc.shaping.self_normalising import shifted
 
@@ -68,21 +66,6 @@ def test_a_linear_map_has_no_slope_but_1() -> None:
         choose_branch.solve_least(TANH, 1e9)
 
 
-def test_the_steepest_relu() -> None:
-    """relu at the shift 1 becomes steeper with the scale, up to C'(1) = 1/(1 - 1/pi)."""
-    with pytest.raises(kc.UnreachableTarget) as caught:
-        choose_branch.solve_scale(RELU, 5.0, (1.0,))
-    named = float(str(caught.value).split("C'(1) = ")[-1])
-    z = np.linspace(-12, 12, 24001)
-    w = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
-
-    def slope(s: float) -> float:
-        y = np.maximum(math.exp(s) * z + 1, 0)
-        return float(math.exp(2 * s) * (w @ (y > 0)) / (w @ y**2 - (w @ y) ** 2))
-
-    assert named == pytest.approx(max(slope(s) for s in np.linspace(-3, 9, 49)), rel=2e-3)
-
-
 # -- limits ----------------------------------------------------------------------------------------
 
 
@@ -102,14 +85,6 @@ def test_blocks_without_an_inner_fixed_point() -> None:
         kc.depth_limit({})  # type: ignore[arg-type]
 
 
-def test_lengths() -> None:
-    assert (
-        length_scale(0.0) == 0.0
-        and length_scale(1.0) == math.inf
-        and length_scale(-math.exp(-0.25)) == pytest.approx(4.0)
-    )
-
-
 def test_the_flow_at_its_ends() -> None:
     assert limits.flow(1.0, 3.0) == 1.0 and limits.flow(0.3, 0.0) == 0.3
     assert limits.flow(0.5, 1e40) == 1.0
@@ -122,17 +97,6 @@ def test_the_flow_at_its_ends() -> None:
             limits.flow_slope(A.vanilla(20, "relu"), eta)
     with refused("too shallow"):
         limits.flow_slope(A.vanilla(2, "relu"), 0.9)
-
-
-def test_the_edge_of_chaos() -> None:
-    q = 0.8
-    z, w = GAUSS[0] * math.sqrt(q), GAUSS[1] / math.sqrt(2 * math.pi)
-    gradient = float(w @ (1 - np.tanh(z) ** 2) ** 2)
-    weight, bias = variances(TANH, q)
-    assert weight == pytest.approx(1 / gradient, rel=1e-12)
-    assert bias == pytest.approx(q - weight * float(w @ np.tanh(z) ** 2), rel=1e-9)
-    points = edge_curve("tanh", 7)
-    assert len(points) == 7 and all(p.sigma_w >= 1 for p in points)
 
 
 def test_functions_that_grow_beyond_the_rules() -> None:
@@ -206,27 +170,6 @@ def test_an_extremum_is_put_into_the_grid() -> None:
     assert grid == [0.0, 0.5, 1.0]
 
 
-def test_slopes_and_differences() -> None:
-    assert slope_of(TANH) == pytest.approx(
-        excess(np.tanh, lambda x: 1 / np.cosh(x) ** 2, 1.0, 0.0) + 1, rel=1e-9
-    )
-    with refused("sign jumps"):
-        slope_of(activation("sign"))
-
-    def two(phi: str) -> kc.Network:
-        steps = [
-            ("x", L.Input(3), ()),
-            ("a", L.Affine(3), ("x",)),
-            ("b", L.Nonlinear(phi), ("a",)),
-            ("c", L.Affine(3), ("b",)),
-        ]
-        return kc.Network.from_steps(steps, ["a", "c"])
-
-    assert apart(two("tanh"), two("tanh")) == 0.0
-    gap = apart(two("identity"), two("relu"))
-    assert 0.3 < gap < 1.01  # at c = -1 relu gives C = 0
-
-
 def test_statistics_that_cancel() -> None:
     """phi = 1 + x/1000: variance 1e-6 beside a mean of 1."""
     found = shifted(activation(1 + sp.sin(X) / 1000))
@@ -239,16 +182,6 @@ def test_constants_that_miss_their_conditions() -> None:
     wrong = Constants(activation(sp.tanh(X) + sp.sin(X) / 8), 1.0, 0.0, 1.0, 0.0)
     with pytest.raises(kc.UnreachableTarget, match=r"miss .* by .*smaller zeta"):
         list(_missed([wrong], {"Q(1)": 1.0}))
-
-
-def test_constants_by_name_and_node() -> None:
-    one, two = Constants(TANH, 1.0, 0.0, 1.0, 0.0), Constants(TANH, 2.0, 0.0, 1.0, 0.0)
-    with refused("several.*constants"):
-        ConstantsTable({"a": one, "b": two})["tanh"]
-    assert (
-        ConstantsTable({"a": one, "b": two})["b"] is two
-        and ConstantsTable({"a": one, "b": one})["tanh"] is one
-    )
 
 
 def test_parameters_that_do_not_fit() -> None:
@@ -270,10 +203,3 @@ def test_parameters_that_do_not_fit() -> None:
 def test_cosines_of_tokens_belong_to_tokens() -> None:
     with refused("tokens="):
         kc.shape(A.vanilla(20, "relu"), method="tat").token_cosines()
-
-
-def test_equal_functions_keep_their_names() -> None:
-    """The scan of CELU at alpha = 1 serves ELU, whose formula it has."""
-    for name in ("celu", "elu", "celu"):
-        s = kc.shape(kc.chain(L.Affine(), L.Nonlinear(name), L.Affine()), zeta=1.1)
-        assert [k.activation.name for k in s.constants.by_node.values()] == [name]

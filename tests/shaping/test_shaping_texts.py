@@ -11,18 +11,6 @@ import kcalc as kc
 A = kc.architectures
 
 
-def test_a_shaping_prints_its_constants_and_residuals() -> None:
-    s = kc.shape(A.vanilla(20), "tanh")
-    text = str(s)
-    assert (
-        f"{s.constants['tanh'].alpha:.10g}" in text
-        and "residual" in text
-        and "C_f'(1) = 1.5" in text
-    )
-    assert "alpha" in str(s.constants)
-    assert len(repr(kc.shape(A.vanilla(20), "tanh", method="eoc", sigma_b=0.1))) < 100
-
-
 def test_no_fixed_point_is_made_up_where_q_grows() -> None:
     # E exp(2 sqrt(q) z) = exp(2 q) > q at every q, so no sigma_w >= 1 has a fixed point
     assert np.isnan(kc.phase_diagram("exp", sigma_w=[1, 1.5], sigma_b=[0, 0.3]).q).all()

@@ -17,42 +17,6 @@ def kink_notes(shaped: Any) -> list[str]:
     return [a.text for a in shaped.assumptions if "standard deviations" in a.text]
 
 
-def distance(shaped: Any, name: str, kink: float = 0.0) -> float:
-    k = shaped.constants[name]
-    return abs(kink - (k.beta or 0)) / (k.alpha or 1)
-
-
-@pytest.mark.parametrize(
-    ("depth", "activation", "name", "unseen"),
-    [
-        (100, kc.activations.rectified_power(2), "relu2", True),
-        (3, kc.activations.rectified_power(2), "relu2", False),
-        (100, "relu", "relu", False),
-        (100, "hard_swish", "hard_swish", False),
-        (100, "tanh", "tanh", False),
-    ],
-)
-def test_kinks_that_no_input_reaches_are_noted(
-    depth: int, activation: Any, name: str, unseen: bool
-) -> None:
-    shaped = kc.shape(A.vanilla(depth, activation=activation))
-    notes = kink_notes(shaped)
-    assert bool(notes) is unseen
-    if unseen:
-        assert f"{distance(shaped, name):.3g} standard deviations" in notes[0]
-        assert name in notes[0] and notes[0] in str(shaped) and shaped.heuristic
-
-
-def test_conditions_met_by_a_kink_alone_are_met_only_formally() -> None:
-    """An affine piece under all inputs: C'(1) > 1 by the tail of the Gaussian alone."""
-    shaped = kc.shape(A.vanilla(100, activation="relu"), zeta=1 + 1e-7)
-    assert distance(shaped, "relu") > 5
-    (note,) = kink_notes(shaped)
-    assert "only formally" in note and "affine" in note
-    residuals: Any = shaped.residuals
-    assert max(residuals.values()) < 1e-8  # formally
-
-
 def test_other_kinks_and_other_methods() -> None:
     far = kc.activation(
         sp.Piecewise((sp.tanh(X), X < 40), (sp.tanh(40) + (X - 40) / 2, True)),

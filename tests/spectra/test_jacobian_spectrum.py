@@ -63,48 +63,6 @@ def joint(depth: int) -> Network:
     return wired(*steps)
 
 
-# network, q, weights, largest s^2, moments, (s^2, density there); of another program, whose
-# densities are those of points next to the real axis
-FROZEN = {
-    "linear": (layers(4, None, 1), 1, "gaussian", 5**5 / 4**4, (1, 5, 35, 285), None),
-    "relu": (layers(8, "relu", HE), 1, "gaussian", 43.548979, (1, 17, 417), (1, 0.0354146)),
-    "relu orthogonal": (
-        layers(8, "relu", HE), 1, "orthogonal", 20.371998, (1, 9, 109), (1, 0.0519237)
-    ),
-    "unequal": (
-        layers(3, "relu", HE, [400, 800, 600, 200]), 1, "gaussian", 8.207190,
-        (0.5, 1.8333333, 8.847222), (1, 0.0746877),
-    ),
-    "unequal orthogonal": (
-        layers(3, "relu", HE, [400, 800, 600, 200]), 1, "orthogonal", 5.354365,
-        (0.5, 1.4166667, 4.84375), (1, 0.0875992),
-    ),
-    "hard_tanh": (
-        *critical("hard_tanh", 0.5, 4), "gaussian", 3.744848**2, (1, 5.746643, 46.21953),
-        (1, 0.0970438),
-    ),
-    "hard_tanh orthogonal": (
-        *critical("hard_tanh", 0.5, 16), "orthogonal", 2.804155**2, (1, 3.986573, 20.07383),
-        (0.5, 0.181995),
-    ),
-    "tanh": (
-        *critical("tanh", 0.25, 4), "gaussian", 3.70073**2, (1, 5.54791, 43.3924), (1, 0.1024)
-    ),
-    "stream": (stream(8), 1, "gaussian", 4.63957**2, (1, 7.7968, 92.101), (1, 0.0879)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", FROZEN)
-def test_frozen_values(case: str) -> None:
-    network, q, weights, top, moments, point = FROZEN[case]
-    law = kc.jacobian_spectrum(network, q, weights)
-    assert law.largest() ** 2 == pytest.approx(top, rel=5e-6)
-    assert [law.moment(n + 1) for n in range(len(moments))] == pytest.approx(moments, rel=2e-6)
-    assert law.isometry == pytest.approx(moments[1] / moments[0] ** 2 - 1, rel=1e-5)
-    if point is not None:
-        assert law.density(point[0]) == pytest.approx(point[1], rel=1e-3)
-
-
 def test_density_far_below_the_mean() -> None:
     """sin(pi / 5) / pi x^(-4/5) for four Gaussian layers [Penson and Zyczkowski 2011]."""
     from kcalc.spectra.spectrum import Law

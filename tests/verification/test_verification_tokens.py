@@ -175,16 +175,6 @@ def test_results_show_tokens(check: Any):
     plt.close("all")
 
 
-def test_a_map_that_is_wrong_is_noticed(check: Any):
-    """The cosine of tokens that the causal network has is not that of the full one."""
-    causal = kc.node_values(
-        small(causal=True), 0.5, tokens=4, token_cosine=0.2, sampling=kc.Sampling(200, 6)
-    )
-    s = check.statistic("token_cosine")
-    at = check.nodes.index("block_1.attention")
-    assert abs(s.mean[at, 0] - causal["block_1.attention"].token_cosine) > 6 * s.error[at, 0]
-
-
 def test_causal_maps_are_sampled():
     found = kc.verify_kernels(
         model_of(small(causal=True)),
@@ -241,20 +231,6 @@ def test_deviations_are_small_and_fall_with_the_heads(kind: Kind, every: int):
 
 
 # -- tangent kernels -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "network",
-    [small(), A.bert(1, 32, 4, 50, 8, std=None), A.vit(1, 32, 4, (8, 8), 4, classes=3, std=None)],
-)
-def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
-    K = kc.ntk(network, tokens=4, token_cosine=0.3)
-    g = kc.gradients(network, tokens=4, token_cosine=0.3)
-    parts = {node: float(K.layers[node](1.0)) for node in K.layers}
-    assert {"embedding", "positions"} <= set(parts) and parts["positions"] > 0
-    assert sum(parts.values()) == pytest.approx(float(K(1.0)), rel=1e-12)
-    assert sum(K.by_layer(0.4).values()) == pytest.approx(float(K(0.4)), rel=1e-12)
-    assert g.weights == pytest.approx(parts, rel=1e-9)
 
 
 def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():

@@ -252,11 +252,6 @@ def test_slices_of_fused_weights_have_the_fans_of_the_whole() -> None:
     assert kc.audit(Cross, (torch.randn(4, 5, 16), torch.randn(4, 6, 16))).findings == ()
 
 
-def test_a_missing_input_is_named() -> None:
-    with refused("'x'"):
-        kc.audit(Two, (8, 4))
-
-
 def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
     pair = PAIRS["layers made by copying"]
 
@@ -345,12 +340,6 @@ def test_an_optimizer_of_another_model_gives_one_finding() -> None:
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
 
 
-def test_missing_parameters_have_their_line() -> None:
-    pair = PAIRS["a layer in no group"]
-    findings = kc.audit(pair.broken, pair.inputs, **pair.broken_options).findings
-    assert findings and all("audit_models.py:" in finding.place for finding in findings)
-
-
 @pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "give queries")])
 def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
     found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
@@ -362,21 +351,6 @@ def test_a_builder_that_raises_is_named_with_its_line() -> None:
     with refused(r"ZeroDivisionError at test_audit\.py:\d+ in") as caught:
         kc.audit(lambda: 1 / 0, (2, 3))
     assert "without arguments" not in str(caught.value)
-
-
-def test_one_finding_of_fans_for_a_line() -> None:
-    pair = PAIRS["fan_in of weights with the data on the left"]
-    (finding,) = kc.audit(pair.broken, pair.inputs, predict=False).findings
-    assert "ws.0 fan_in = 64, but in the run it is 8" in finding.message
-    assert "ws.1 fan_in = 16, but in the run it is 64" in finding.message
-    assert finding.parameters == ("ws.0", "ws.1")
-
-
-def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
-    remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
-    assert remarks == (
-        "LOSS-START is not applied, because the result is not interpreted as logits",
-    )
 
 
 def test_several_optimizers_share_the_parameters() -> None:

@@ -21,13 +21,10 @@ from audit_models import (  # noqa: E402
     Listed,
     Numbered,
     Overwritten,
-    Perceptron,
     Separable,
-    dense,
     he,
     late,
     normal,
-    nothing,
     one,
 )
 from torch import nn  # noqa: E402
@@ -247,21 +244,6 @@ def test_what_is_meant_is_no_finding(case: tuple[Any, Any]) -> None:
     assert audit(*case, predict=False).findings == ()
 
 
-def test_a_schedule_may_start_at_0() -> None:
-    def scheduled(model: Any) -> Any:
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
-        assert optimizer.param_groups[0]["lr"] == 0
-        return optimizer
-
-    assert audit(lambda: Perceptron(nothing), DATA, optimizer=scheduled).findings == ()
-
-
-def test_teachers_are_remarks() -> None:
-    remarks = audit(taught(False, False, followed), DATA, predict=False).remarks
-    assert any("teacher.*.weight" in r and "copies" in r for r in remarks)
-
-
 @pytest.mark.parametrize(
     ("build", "code", "text"),
     [
@@ -298,24 +280,6 @@ def test_a_layer_that_the_first_run_makes_is_a_warning() -> None:
     assert set(finding.parameters) == {"last.weight", "last.bias"}
 
 
-@pytest.mark.parametrize(
-    ("held", "path"),
-    [
-        (lambda: {"a": [nn.Linear(16, 5)]}, "parts['a'][0].weight"),
-        (lambda: (nn.Linear(16, 5),), "parts[0].weight"),
-        (lambda: (lambda layer: lambda x: layer(x))(nn.Linear(16, 5)), "parts.layer.weight"),
-    ],
-)
-def test_weights_in_containers_and_closures_are_named(held: Any, path: str) -> None:
-    def forward(model: Any, x: Any) -> Any:
-        part = model.parts
-        part = part["a"] if isinstance(part, dict) else part
-        return (part if callable(part) else part[0])(F.relu(model.first(x)))
-
-    (finding,) = audit(lambda: Built(forward, first=nn.Linear(8, 16), parts=held()), DATA).findings
-    assert finding.code == "PARAM-HIDDEN" and path in finding.parameters
-
-
 def test_a_model_of_hidden_layers_alone_names_them() -> None:
     with refused(r"layers\[0\]\.weight.*ModuleList"):
         audit(lambda: Built(lambda m, x: m.layers[0](x), layers=[nn.Linear(8, 8)]), DATA)
@@ -333,24 +297,6 @@ def test_a_layer_missed_in_a_finished_model() -> None:
 def test_the_size_is_seen_through_the_last_function(last: Any) -> None:
     found = audit(lambda: nn.Sequential(normal(one, 1), last()), (64, 64), predict=False)
     assert "RESULT-SIZE" in {f.code for f in found.findings}
-
-
-@pytest.mark.parametrize(
-    "shape", [lambda y: {"y": y}, lambda y: (y, y), lambda y: y.square().mean()]
-)
-def test_the_size_is_seen_in_any_result(shape: Any) -> None:
-    def build() -> Any:
-        return Built(lambda m, x: shape(m.net(x)), net=dense(one))
-
-    found = audit(build, (2, 3, 12, 12), predict=False)
-    (finding,) = [f for f in found.findings if f.code == "RESULT-SIZE"]
-    assert finding.severity == "error" and "net.0.weight" in finding.parameters
-
-
-def test_the_true_fan_of_groups_is_named() -> None:
-    (finding,) = audit(lambda: Separable(False), (2, 3, 12, 12), predict=False).findings
-    assert set(finding.parameters) == {"layers.2.weight", "layers.6.weight"}
-    assert "fan_in = 288, but in the run it is 9" in finding.message
 
 
 def test_bounds_of_a_single_grouped_layer_are_known_by_usual_laws() -> None:

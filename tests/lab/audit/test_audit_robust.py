@@ -133,19 +133,6 @@ class Probe(nn.Module):
         return self.last(scores.softmax(-1) @ self.v(x))
 
 
-class Shifted(nn.Module):
-    """Squeeze and excitation with a bias in front of a batch norm, which takes it off."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
-        self.last = nn.Conv2d(8, 8, 1)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        share = F.relu(self.norm(self.first(x.mean((2, 3), keepdim=True))))
-        return x * self.last(share).sigmoid()
-
-
 class Loose(nn.Module):
     """Layers that read a stream, and a norm behind it that nobody reads, as of a backbone."""
 
@@ -261,24 +248,6 @@ def test_checkpointed_layers_are_measured_as_others_are() -> None:
         assert rows["model.blocks.0.attention.qkv.weight"]
 
 
-class Positive(Two):
-    """Takes positive numbers alone; half of it is dead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for tensor in (self.last.weight, self.first.weight, self.first.bias):
-            nn.init.zeros_(tensor)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        assert bool((x > 0).all()), "positive numbers"
-        return super().forward(x.log())
-
-
-def test_models_that_take_no_redrawn_inputs() -> None:
-    inputs = torch.rand(16, 12, generator=torch.Generator().manual_seed(0)) + 0.1
-    assert serious(Positive, inputs) == [("error", "GRAD-DEAD")]
-
-
 class Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -297,11 +266,6 @@ class OnlyTraining(Two):
 def test_a_backward_pass_that_raises_is_named() -> None:
     with pytest.raises(KcalcError, match="call train"):
         audit(OnlyTraining, X)
-
-
-def test_layers_without_units() -> None:
-    build = lambda: nn.Sequential(nn.Linear(12, 0), nn.Linear(0, 3))  # noqa: E731
-    assert ("warning", "GRAD-BLOCKS") not in serious(build)
 
 
 class Computed(Two):
@@ -342,25 +306,3 @@ def late() -> nn.Module:
 def test_a_layer_that_is_reset_after_the_others_were_drawn() -> None:
     (finding,) = [f for f in audit(late, (4, 32), predict=False).findings if "MISSED" in f.code]
     assert finding.parameters == ("2.0.weight",)
-
-
-def test_fans_of_a_finished_model_within_their_errors() -> None:
-    """sigma^2 = 1 / fan_in: of 4 blocks half as large where fans are 4 times as many.
-
-    The factor for 4 blocks is 1/2, too, and readers may not have it.
-    """
-
-    class Narrow(nn.Module):
-        def __init__(self, fan: int) -> None:
-            super().__init__()
-            self.down, self.up = nn.Linear(48, 12, bias=False), nn.Linear(12, 48, bias=False)
-            for layer, fan_in in ((self.down, fan), (self.up, 12)):
-                nn.init.normal_(layer.weight, std=fan_in**-0.5)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.up(torch.tanh(self.down(x)))
-
-    for seed in range(3):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(48, 48), *(Narrow(48) for _ in range(4)), nn.Linear(48, 5))
-        assert not [f for f in audit(model, (8, 48), predict=False).findings if "DEPTH" in f.code]

@@ -29,28 +29,6 @@ def mixed(by: Any) -> Static:
     return model
 
 
-def circulant() -> Any:
-    """Unchanged by a cyclic shift, but by no exchange of two streams."""
-    return sum(k * torch.roll(torch.eye(4), k, 1) for k in range(1, 4))
-
-
-def exchanged() -> Any:
-    """Unchanged only by two exchanges at once."""
-    drawn = torch.randn(4, 4)
-    return drawn + drawn[[1, 0, 3, 2]][:, [1, 0, 3, 2]]
-
-
-ALIKE: dict[str, Any] = {
-    "mHC, zero biases": (lambda: Several(alpha=0.0, home=0.0), VECTORS, "1, 2, 3, 4"),
-    "mHC of tokens": (lambda: Several(alpha=0.0, home=0.0, vocabulary=50), TOKENS, "1, 2, 3, 4"),
-    "static zeros": (lambda: Static(), (6, 32), "1, 2, 3, 4"),
-    "softmaxes, streams in examples": (
-        lambda: Static(folded=True, softmax=True), (6, 32), "1, 2, 3, 4",
-    ),
-    "a cyclic shift": (lambda: mixed(circulant), (6, 32), "1, 2, 3, 4"),
-    "two exchanges": (lambda: mixed(exchanged), (6, 32), "1, 2; 3, 4"),
-    "homes of two streams": (lambda: Several("HC", depth=2), VECTORS, "3, 4"),
-}  # fmt: skip
 APART: dict[str, Any] = {
     "HC of its paper": (lambda: Several("HC"), VECTORS),
     "HC, static": (lambda: Several("HC", dynamic=False), VECTORS),
@@ -62,16 +40,6 @@ APART: dict[str, Any] = {
     "homes, softmaxes, folded": (lambda: Static(4.0, folded=True, softmax=True), (6, 32)),
     "equal at the start, no permutation": (lambda: Static(noise=0.5), (6, 32)),
 }
-
-
-@pytest.mark.parametrize("case", ALIKE)
-def test_streams_that_train_as_one(case: str) -> None:
-    torch.manual_seed(0)
-    make, inputs, which = ALIKE[case]
-    found = audited(make(), inputs)
-    (finding,) = [f for f in found.findings if f.code == "STREAM-ALIKE"]
-    assert f"streams {which}. " in finding.message and finding.severity == "error"
-    assert all("." in name and "branches" not in name for name in finding.parameters)
 
 
 @pytest.mark.parametrize("case", APART)

@@ -100,59 +100,6 @@ def test_projected_shortcuts_go_on_with_the_stream() -> None:
     assert given["4.weight"] == {"reads", "readout"}
 
 
-class Experts(nn.Module):
-    """Stacked experts in a residual block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = (
-            nn.Parameter(torch.randn(shape)) for shape in ((3, 8, 16), (3, 16, 8))
-        )
-        self.router, self.norm = nn.Linear(8, 3), nn.LayerNorm(8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x)
-        share = self.router(y).softmax(-1)
-        every = torch.bmm(F.gelu(torch.bmm(y.expand(3, *y.shape), self.up)), self.down)
-        return x + (every * share.T[..., None]).sum(0)
-
-
-def test_stacked_experts() -> None:
-    found = of(nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2)), torch.randn(5, 8))
-    given = roles(found)
-    assert given["1.up"] == {"reads"}
-    assert given["1.down"] == {"writes"}
-    assert given["1.router.weight"] == {"reads"}
-    fans = {row.name: row.fan_in for row in found.parameters}
-    assert (fans["1.up"], fans["1.down"]) == (8, 16)
-
-
-def test_units_of_experts_that_start_alike() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2))
-    with torch.no_grad():
-        model[1].up.copy_(model[1].up[..., :1].expand(3, 8, 16).clone())
-        model[1].down.copy_(model[1].down[:, :1].expand(3, 16, 8).clone())
-    found = of(model, torch.randn(5, 8)).findings
-    assert ("INIT-ALIKE", ("1.up",)) in [(f.code, f.parameters) for f in found]
-
-
-@pytest.mark.parametrize("normed", [False, True])
-def test_the_factor_for_depth_is_looked_for_where_no_norm_ends_the_branches(normed: bool) -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.down, self.norm = nn.Linear(32, 32), nn.Linear(32, 32), nn.LayerNorm(32)
-            nn.init.normal_(self.up.weight, std=0.02 * 8**-0.5)
-            nn.init.normal_(self.down.weight, std=0.02)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.down(torch.tanh(self.up(x)))
-            return x + (self.norm(y) if normed else y)
-
-    found = audit(lambda: nn.Sequential(*(Block() for _ in range(4))), (8, 32), predict=False)
-    assert any(f.code == "INIT-DEPTH-PLACE" for f in found.findings) is not normed
-
-
 def test_sums_that_are_no_merges() -> None:
     class Lora(nn.Module):
         def __init__(self) -> None:
@@ -170,13 +117,6 @@ def test_encoders_and_images() -> None:
     assert len(images.blocks) == 4
     encoder = of(T5(2, 48, 4, 50), IDS)
     assert len(encoder.blocks) == 4
-
-
-def test_a_decoder_has_a_stream_of_its_own() -> None:
-    encoder, decoder = streams(of(Translator(encoder_writers), IDS))
-    assert (len(encoder), len(decoder)) == (2 * BLOCKS, 3 * BLOCKS)
-    assert all(name.startswith("decoder.") for name in decoder)
-    assert not any(name.startswith("decoder.") for name in encoder)
 
 
 def test_an_encoder_scaled_for_its_depth_is_no_fault_of_the_decoder() -> None:

@@ -59,31 +59,6 @@ def test_two_points_in_fifty_digits() -> None:
     assert fit.predict(new) == pytest.approx([float(truth)], rel=1e-12)
 
 
-def test_three_points_with_variance_and_likelihood() -> None:
-    matrix = mpmath.matrix([[2, 0.5, 0.25], [0.5, 1.5, -0.5], [0.25, -0.5, 1]])
-    cross = mpmath.matrix([[0.3, -0.2, 0.7]])
-    own = mpmath.mpf("1.2")
-    y = mpmath.matrix([1, 2, -1])
-    noise = mpmath.mpf("0.1")
-    lookup = {(3, 3): matrix, (1, 3): cross, (1, 1): mpmath.matrix([[own]])}
-
-    def kernel(one: Any, two: Any) -> Any:
-        return np.array(lookup[(len(one), len(two))].tolist(), dtype=float)
-
-    process = kc.gaussian_process(kernel, np.zeros((3, 1)), [1, 2, -1], noise=0.1)
-    with mpmath.workdps(50):
-        moved = matrix + noise * mpmath.eye(3)
-        mean = (cross * mpmath.inverse(moved) * y)[0]
-        variance = own - (cross * mpmath.inverse(moved) * cross.T)[0]
-        fit = (y.T * mpmath.inverse(moved) * y)[0]
-        likelihood = -(fit + mpmath.log(mpmath.det(moved)) + 3 * mpmath.log(2 * mpmath.pi)) / 2
-    found, spread = process.mean_and_variance(np.ones((1, 1)))
-    assert found == pytest.approx([float(mean)], rel=1e-13) and spread == pytest.approx(
-        [float(variance)], rel=1e-13
-    )
-    assert process.log_marginal_likelihood == pytest.approx(float(likelihood), rel=1e-13)
-
-
 def test_against_scikit_learn(data: Any) -> None:
     X, y, new = data
     process = kc.gaussian_process(rbf, X, y[:, 0], noise=0.01)
@@ -105,20 +80,6 @@ def test_against_scikit_learn(data: Any) -> None:
         rtol=0,
         atol=1e-11,
     )
-
-
-def test_network_process_is_its_nngp_at_unequal_norms(data: Any) -> None:
-    """Variance from (q, angle) alone must be the diagonal of the covariance from whole matrices."""
-    X, y, new = data
-    process = kc.gaussian_process(kc.ntk(A.vanilla(2, "erf", sigma_w=1.3)).nngp, X, y, noise=0.05)
-    mean, variance = process.mean_and_variance(new)
-    again, covariance = process.mean_and_covariance(new)
-    assert (
-        np.allclose(variance, np.diagonal(covariance), rtol=1e-9)
-        and np.allclose(mean, again)
-        and mean.shape == (7, 2)
-    )
-    assert np.all(variance > 0) and np.all(variance < np.diagonal(process.kernel.matrix(new)))
 
 
 def test_leave_one_out_is_refitting(data: Any) -> None:
@@ -175,12 +136,6 @@ def test_jax_arrays_stay_jax_and_are_differentiable(data: Any) -> None:
     with jax.enable_x64(True):
         slope = float(jax.jit(jax.grad(likelihood))(1.3))
     assert slope == pytest.approx((numeric(1.3 + 1e-5) - numeric(1.3 - 1e-5)) / 2e-5, rel=1e-7)
-
-
-def test_float32_stays_float32(data: Any) -> None:
-    X, y, new = (a.astype(np.float32) for a in data)
-    fit = kc.kernel_regression(kc.ntk(A.vanilla(2, "relu", sigma_w=2**0.5)), X, y, ridge=1)
-    assert fit.predict(new).dtype == np.float32
 
 
 # -- what cannot be solved -------------------------------------------------------------------------
@@ -346,8 +301,3 @@ def test_condition_number_of_a_network(data: Any) -> None:
         (K.nngp(1.0) + K.nngp(0.6)) / (K.nngp(1.0) - K.nngp(0.6)), rel=1e-12
     )
     assert K.condition_number(np.concatenate([X, X[:1]])) == np.inf
-
-
-def test_plots(untouched_pyplot: None, data: Any) -> None:
-    ax = spectrum(rbf(data[0], data[0])).plot(label="rbf")
-    assert ax.get_xscale() == "log" and len(ax.get_lines()) == 2

@@ -13,14 +13,9 @@ import pytest
 from refusals import refused
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
 import kcalc as kc
 
@@ -57,26 +52,6 @@ def test_values(data: Any) -> None:
     )
     alone = kc.sklearn_kernel(NET, q=1.0)
     assert np.allclose(alone(X), alone(3 * X)) and np.allclose(alone.diag(X), kc.ntk(NET)(1.0))
-
-
-def test_hyperparameters(data: Any) -> None:
-    kernel = kc.sklearn_kernel(NET, sigma_w=1.4, sigma_b=0.3, sigma_w_bounds=(0.7, 2.5))
-    assert kernel.theta == pytest.approx(np.log([0.3, 1.4])) and [
-        h.name for h in kernel.hyperparameters
-    ] == ["sigma_b", "sigma_w"]
-    assert np.exp(kernel.bounds) == pytest.approx(np.array([[1e-3, 2.0], [0.7, 2.5]]))
-    other = kernel.clone_with_theta(np.log([0.5, 1.0]))
-    assert (
-        other.sigma_w == pytest.approx(1)
-        and other.sigma_b == pytest.approx(0.5)
-        and kernel.sigma_w == 1.4
-    )
-    assert (
-        kc.sklearn_kernel(NET).theta.size == 0
-        and kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed").theta.size == 0
-    )
-    # log 0 is no hyperparameter
-    assert kc.sklearn_kernel(NET, sigma_w=1.0, sigma_b=0.0).theta.size == 1
 
 
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
@@ -151,38 +126,6 @@ def test_regressor_is_our_process_and_climbs(data: Any) -> None:
     slope = fitted.log_marginal_likelihood(best, eval_gradient=True)[1]
     assert inside.any() and np.all(np.abs(slope[inside]) < 1e-2)
     assert both.log_marginal_likelihood_value_ > fitted.log_marginal_likelihood_value_ - 5
-
-
-def test_classifiers_pipelines_and_grid_search() -> None:
-    X, y = load_iris(return_X_y=True)
-    X, y = X[::3], y[::3]
-    machine = make_pipeline(
-        StandardScaler(), SVC(kernel=kc.sklearn_kernel(A.vanilla(3, "relu", sigma_w=2**0.5)))
-    ).fit(X, y)
-    scaled = StandardScaler().fit_transform(X)
-    precomputed = SVC(kernel="precomputed").fit(
-        kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled), y
-    )
-    assert np.array_equal(
-        machine.predict(X),
-        precomputed.predict(kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5)).matrix(scaled)),
-    )
-    assert machine.score(X, y) > 0.9
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), SVC(kernel=kc.sklearn_kernel(NET, sigma_w=1.0))),
-        {"svc__C": [0.01, 1.0], "svc__kernel__sigma_w": [0.7, 1.5]},
-        cv=3,
-    )
-    search.fit(X, y)
-    assert search.best_score_ > 0.9 and {
-        p["svc__kernel__sigma_w"] for p in search.cv_results_["params"]
-    } == {0.7, 1.5}
-    scores = search.cv_results_["mean_test_score"]
-    assert len(set(np.round(scores, 6))) > 1
-    process = GaussianProcessClassifier(
-        kc.sklearn_kernel(NET, sigma_w=1.0, sigma_w_bounds="fixed")
-    ).fit(scaled[:, :2], y > 0)
-    assert process.score(scaled[:, :2], y > 0) > 0.9
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
-from kcalc.lab.report.local_tables import raw_table, shaped_table
 from kcalc.lab.report.program import compiled
-from kcalc.lab.report.replay import check, run, shortened
+from kcalc.lab.report.replay import check, run
 
 L, A = kc.layers, kc.architectures
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ data }}{% if %}\u2028\x00"
@@ -68,86 +67,7 @@ def vanilla() -> tuple[Any, Reader]:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high"), [("tanh", 0.01, 2.0), ("gelu", 1e-6, 2.0), ("relu", 1.0, 1.0)]
-)
-def test_raw_tables_hold_the_maps(name: str, low: float, high: float) -> None:
-    phi = kc.activation(name)
-    table = raw_table(phi, low, high)
-    theta = np.array([1e-4, 0.02, 0.9, 1.7, 2.9, math.pi])
-    gap = 2 * np.sin(theta / 2) ** 2
-    for q in np.geomspace(low, high, 4):
-        level = math.log(q) if phi.degree is None else 0.0
-        assert np.allclose(
-            table.ratio_at(theta, level) * gap, phi.c_map.gap_at_angle(theta, q), atol=2e-10
-        )
-        assert table.size is not None and table.mean is not None
-        if phi.degree is None:
-            t = (2 * level - table.low - table.high) / (table.high - table.low)
-            size = q * math.exp(np.polynomial.chebyshev.chebval(t, table.size))
-            assert size == pytest.approx(float(phi.q_map(q)), rel=1e-10)
-            assert np.polynomial.chebyshev.chebval(t, table.mean) * math.sqrt(
-                size
-            ) == pytest.approx(float(phi.mean(q)), abs=1e-10)
-
-
-@pytest.mark.parametrize("name", ["tanh", "softplus"])
-def test_shaped_tables_are_what_shaping_gives(name: str) -> None:
-    table, constants = shaped_table(kc.activation(name), 1e-3, 0.1)
-    theta = np.array([0.05, 0.9, 2.0, 3.1])
-    for depth, zeta in ((100, 1.3), (8, 1.9)):
-        shaping = kc.shape(A.vanilla(depth, activation=name), zeta=zeta)
-        psi = zeta ** (1 / depth)
-        level = math.log(psi - 1)
-        gap = 2 * np.sin(theta / 2) ** 2
-        found = gap * (psi + (psi - 1) * table.ratio_at(theta, level))
-        k = shaping.constants[name]
-        assert np.allclose(found, 1 - k.transformed.c_map(np.cos(theta)), atol=1e-10)
-        t = (2 * level - table.low - table.high) / (table.high - table.low)
-        values = [float(np.polynomial.chebyshev.chebval(t, row)) for row in constants]
-        assert [math.exp(values[0]), values[1], math.exp(values[2]), values[3]] == pytest.approx(
-            [k.alpha, k.beta, k.gamma, k.delta], abs=1e-7
-        )
-
-
-def test_tables_refuse_jumps_and_useless_fits() -> None:
-    with pytest.raises(kc.KcalcError, match="jumps"):
-        raw_table(kc.activation("sign"), 1.0, 1.0)
-
-
 # -- programs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        A.vanilla(5, activation="gelu", sigma_w=1.3),
-        A.densenet(4, activation="relu"),
-        A.layernorm_resnet(50),
-        A.rescaled_resnet(3, activation="swish"),
-        kc.chain(
-            L.Input(),
-            L.Affine(sigma_b=0.4),
-            L.Nonlinear(kc.activation("relu")),
-            L.Scale(0.5),
-            L.Affine(standardised=True),
-        ),
-        kc.chain(
-            L.Input(),
-            L.Affine(sigma_b=0.4),
-            L.Nonlinear(kc.activation("gelu")),
-            L.RMSNorm(),
-            L.Affine(sigma_w=1.2),
-        ),
-    ],
-    ids=lambda n: repr(n),
-)
-def test_programs_are_the_kernel_calculus(network: kc.Network) -> None:
-    theta = np.array([0.1, 1.0, 2.5])
-    (state,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
-    q, gap, _ = state.whole()
-    assert np.allclose(gap, kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14)
-    assert q == pytest.approx(np.full(3, kc.q_values(network)[network.outputs[0]]), rel=1e-10)
 
 
 def test_programs_refuse_what_they_do_not_know() -> None:
@@ -171,12 +91,6 @@ def test_programs_refuse_what_they_do_not_know() -> None:
         compiled(A.vanilla(2, sigma_w=sp.Symbol("s", positive=True)))
     found = kc.report(network)
     assert "share weights" in found.html
-
-
-def test_shortened_networks_keep_ends() -> None:
-    short = shortened(A.vanilla(40, activation="relu"))
-    assert short.isomorphic(A.vanilla(2, activation="relu"))
-    assert shortened(short) is short
 
 
 def test_explorer_says_what_does_not_slide() -> None:
@@ -312,15 +226,6 @@ def explored(network: Any, **options: Any) -> dict[str, Any]:
     return json.loads(page_of(network, **options)[1].data)["explorer"]
 
 
-@pytest.mark.parametrize(("phi", "targets"), [("tanh", {}), ("gelu", {"tau": 0.2})])
-def test_smooth_tat_is_shown_as_computed(phi: str, targets: dict[str, float]) -> None:
-    found = explored(A.vanilla(3, phi), method="tat", **targets)
-    assert (
-        found["families"][0]["kind"] == "fixed"
-        and f"{phi} as shaped by TAT" in found["families"][0]["label"]
-    )
-
-
 @pytest.mark.parametrize("phi", ["sign", "heaviside"])
 def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
     found = explored(A.vanilla(3, phi))
@@ -403,20 +308,6 @@ def test_subnetworks_inside_repeated_blocks_light_up_where_they_are_drawn() -> N
     assert {label: len(nodes) for label, nodes in zip(labels, parts, strict=True)}[
         "sum_8 \u2192 affine_31 (6 layers, and 4 like it)"
     ] == 6
-
-
-def test_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanilla: tuple[Any, Reader]
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    target = tmp_path / "r.html"
-    target.write_text("old")
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(kc.KcalcError, match="No space left"):
-        vanilla[0].save(target)
-    assert os.listdir(tmp_path) == ["r.html"] and target.read_text() == "old"
 
 
 def test_models_are_read(tmp_path: Path) -> None:

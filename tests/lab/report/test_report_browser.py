@@ -204,36 +204,6 @@ def test_vanilla_sliders(opened: Callable[..., Page]) -> None:
         agrees(page, "raw", A.vanilla(20, activation=phi), 1.7, (0.3,))
 
 
-def test_vanilla_shaping(opened: Callable[..., Page]) -> None:
-    page = opened("vanilla")
-    agrees(page, "shaped", kc.shape(A.vanilla(12, activation="tanh")).network)
-    for depth, zeta in ((20, 1.2), (9, 2.0)):
-        page.move("depth-0", depth)
-        page.move("zeta", math.log(zeta - 1))
-        agrees(page, "shaped", kc.shape(A.vanilla(depth, activation="tanh"), zeta=zeta).network)
-    page.move("family", "softplus")
-    agrees(
-        page,
-        "shaped",
-        kc.shape(A.vanilla(9, activation="softplus"), zeta=2.0).network,
-        cosines=(0.3,),
-    )
-    page.move("family", "leaky_relu")
-    agrees(
-        page,
-        "shaped",
-        kc.shape(A.vanilla(9, activation="leaky_relu"), zeta=2.0).network,
-        cosines=(0.3,),
-    )
-    page.move("method", "tat")
-    page.move("eta", 0.6)
-    agrees(
-        page,
-        "shaped",
-        kc.shape(A.vanilla(9, activation="leaky_relu"), method="tat", eta=0.6).network,
-    )
-
-
 def test_resnet_sliders(opened: Callable[..., Page]) -> None:
     page = opened("resnet")
     agrees(page, "raw", A.resnet_v2(50), cosines=(0.3,))
@@ -286,29 +256,6 @@ def test_densenet_and_two_inputs(opened: Callable[..., Page]) -> None:
         .count(HOSTILE)
         == 1
     )
-
-
-def test_constants_that_do_not_slide(opened: Callable[..., Page]) -> None:
-    for name in ("tat", "eoc"):
-        page = opened(name)
-        agrees(page, "shaped", kc.shape(SPECIAL[name][0](), method=name).network)
-        assert f"as shaped by {name.upper()}" in page.page.locator("#readout").inner_text()
-        page.move("depth-0", 5)
-        assert "do not follow the sliders" in page.page.locator("#maps-note").inner_text()
-        assert page.page.locator("[data-key='shaped-c']").count() == 0
-    page = opened("tat")
-    page.move("family", "tanh")
-    agrees(page, "shaped", kc.shape(A.vanilla(3, activation="tanh"), zeta=1.5).network)
-
-
-def test_nothing_stands_in(opened: Callable[..., Page]) -> None:
-    page = opened("sign")
-    assert page.page.locator("[data-key='raw-c']").count() == 0
-    assert "sign jumps" in page.page.locator("#maps-note").inner_text()
-    page.move("choice", "relu")
-    agrees(page, "raw", A.vanilla(3, activation="relu"), cosines=(0.3,))
-    for place in ("#readout", "#chart-c figcaption", "#chart-c .legend", "#chart-q figcaption"):
-        assert "relu instead of sign" in page.page.locator(place).inner_text()
 
 
 def test_outputs_and_products(opened: Callable[..., Page]) -> None:

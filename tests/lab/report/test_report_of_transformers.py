@@ -7,19 +7,8 @@ import json
 import pytest
 
 import kcalc as kc
-from kcalc.lab.report.subject import default_method
 
 A = kc.architectures
-
-
-def test_the_method_of_a_page_fits_the_network() -> None:
-    for name in ("bert", "gpt2", "llama", "vit", "t5"):
-        assert default_method(getattr(A, name)(blocks=1)) == "edge"
-    stack = A.transformer_stack(1, 8, 2)
-    assert default_method(stack, ["growth", "token_slope"]) == "edge"
-    assert default_method(stack, ["eta"]) != "edge"
-    assert default_method(A.vanilla(3)) == "tat"
-    assert default_method(A.vanilla(3, "tanh")) == "dks"
 
 
 @pytest.mark.slow

@@ -47,36 +47,6 @@ def test_a_page_over_tokens_has_the_values_of_the_stream(bert: Any) -> None:
     )
 
 
-def test_the_rest_of_the_page_knows_the_tokens(bert: Any) -> None:
-    data = data_of(bert)
-    K = kc.ntk(A.bert(2), tokens=16, token_cosine=0.25)
-    assert (
-        data["kernels"][0]["ntk"][-1] == pytest.approx(float(K(1.0)), rel=1e-12)
-        and not data["kernels"][0]["eigenvalues"]
-    )
-    assert data["drawing"]["nodes"]["embedding"]["tokens"] == 0.25
-    assert "16 tokens" in bert.html and "shaping" not in bert.refused
-    assert ">sampled<" not in bert.html and "kernel before" not in bert.refused
-
-
-def test_a_page_of_sampled_attention_says_so_and_has_errors() -> None:
-    page = kc.report(A.gpt2(1), tokens=6)
-    values: Any = kc.node_values(A.gpt2(1), tokens=6)
-    tokens = data_of(page)["tokens"]
-    assert (
-        tokens["tokens"][-1] == values["norm"].token_cosine
-        and not tokens["maps"]
-        and not page.refused.get("gradients over tokens")
-    )
-    gradients: Any = kc.gradients(A.gpt2(1), tokens=6)
-    assert tokens["modes"][2] == [
-        gradients.mean["block_1.attend.sum"],
-        gradients.difference["block_1.attend.sum"],
-    ]
-    assert page.html.count(">sampled<") == 2 and "\u00b1" in page.html and "seed 0" in page.html
-    assert "causal mask" in page.refused["kernel before"]
-
-
 def test_the_edge_method_is_shown_over_tokens() -> None:
     page = kc.report(A.bert(1), tokens=8, method="edge")
     before, after = data_of(page)["depths"]
@@ -122,15 +92,6 @@ def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -
     )
     page = kc.report(block, tokens=8)
     assert "Fixed points of the token map: 1 (slope 0.5)" in page.html
-
-
-def test_pooled_tokens_have_no_cosine() -> None:
-    tokens = data_of(kc.report(A.vit(1, image_shape=(32, 32))))["tokens"]
-    assert (
-        tokens["tokens"][-2:] == [None, None]
-        and tokens["tokens"][-3] < 1
-        and not any(row[1] for row in tokens["maps"])
-    )
 
 
 def test_tokens_stay_the_target_of_networks_that_mix_them() -> None:
@@ -183,25 +144,6 @@ def test_a_report_over_tokens_is_written(
     assert "kcalc report bert-1 --tokens 8 --token-cosine 0.5 -o page.html" in path.read_text(
         encoding="utf-8"
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["maps", "bert-1"], "pass --tokens T, as in --tokens 128, and --token-cosine R"),
-        (["ntk", "gpt2-1", "--tokens", "4"], "use kcalc maps --tokens T"),
-        (
-            ["shape", "bert-1"],
-            "--method edge shapes networks with attention, other shaping methods those without; "
-            "kcalc maps --tokens T and kcalc ntk --tokens T",
-        ),
-    ],
-)
-def test_refusals_name_options(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_every_other_shaping_method_refuses_attention() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from sklearn.datasets import load_digits
 
 from kcalc import training
 
@@ -38,42 +37,3 @@ def test_bad_splits_are_refused_where_they_are_made(name: str) -> None:
     changes, match = SPLITS[name]
     with refused(match):
         replace(SPLIT, **changes)
-
-
-def test_folds_are_stratified_disjoint_and_together_everything() -> None:
-    folds = [training.digits(fold, 4, seed=1) for fold in range(4)]
-    assert sorted(np.concatenate([fold.test for fold in folds])) == list(range(1797))
-    for fold in folds:
-        assert not set(fold.train) & set(fold.test) and len(fold.train) + len(fold.test) == 1797
-        counts = np.bincount(fold.y[fold.test])
-        assert np.abs(counts - np.bincount(fold.y) / 4).max() <= 1
-    assert not np.array_equal(folds[0].test, training.digits(0, 4).test)
-
-
-def test_preparation_is_the_formula_and_learns_from_training_examples_alone() -> None:
-    found: Any = load_digits()
-    z = found.images.reshape(1797, 64) / 16
-    z = z - z[SPLIT.train].mean(axis=0)
-    squares = (z**2).sum(axis=1, keepdims=True)
-    s = np.sqrt(squares / 64)
-    assert np.array_equal(SPLIT.y, found.target)
-    expected = np.sqrt(65) * np.hstack([z, s]) / np.sqrt(squares + s**2)
-    assert np.allclose(SPLIT.x, expected, atol=2e-6)
-    images = training.digits(images=True)
-    assert images.image_shape == (8, 8) and images.x.shape == (1797, 8, 8, 2)
-    assert np.allclose((images.x**2).mean(axis=-1), 1, atol=1e-5) and SPLIT.image_shape is None
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"fold": 5}, "fold"),
-        ({"folds": 1}, "folds"),
-        ({"folds": 175}, "folds"),
-        ({"seed": -1}, "seed"),
-        ({"images": "yes"}, "images"),
-    ],
-)
-def test_folds_that_cannot_be(options: dict[str, Any], match: str) -> None:
-    with refused(match):
-        training.digits(**options)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,19 +74,6 @@ def test_cross_entropy_is_the_formula(smoothing: float) -> None:
     target = (1 - smoothing) * np.eye(10)[y] + smoothing / 10
     wanted = -(target * np.log(p)).sum(axis=1).mean()
     assert run.history[-1].train_loss == pytest.approx(wanted, rel=1e-5)
-
-
-def test_schedules_by_hand() -> None:
-    rates = Settings(learning_rate=2.0, steps=6, warmup=2, schedule="linear").rates
-    assert np.allclose(rates, [2 / 3, 4 / 3, 2, 1.5, 1, 0.5])
-    cosine = Settings(learning_rate=1.0, steps=4).rates
-    assert np.allclose(cosine, [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
-    assert np.allclose(Settings(learning_rate=0.5, steps=3, schedule="constant").rates, 0.5)
-
-
-def test_a_batch_of_more_examples_than_there_are_is_refused() -> None:
-    with refused("batch_size 5000"):
-        training.fit(linear(), SPLIT, Settings(steps=1, batch_size=5000))
 
 
 @pytest.mark.parametrize(("name", "first"), [("sgd", 1.0), ("nesterov", 1.9)])
@@ -274,11 +260,6 @@ def test_every_precision_trains_like_single_precision(dtype: str) -> None:
     assert kept == {dtype}
 
 
-def test_networks_without_weights_are_trained_like_others() -> None:
-    run = training.fit(kc.to_jax(kc.chain(L.Input(), L.Nonlinear("relu"))), SPLIT, QUICK)
-    assert run.params == {} and 0 <= run.accuracy <= 1
-
-
 def test_parameters_and_statistics_of_an_evaluation() -> None:
     model = kc.to_jax(kc.chain(L.Input(), L.Affine(10), L.BatchNorm()))
     run = training.fit(model, SPLIT, QUICK)
@@ -294,35 +275,7 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
         training.evaluate(model, spoilt, SPLIT, run.state)
 
 
-def test_test_examples_without_a_finite_loss_are_reported_as_such() -> None:
-    x = SPLIT.x.copy()
-    x[SPLIT.test] = 3e38
-    run = training.fit(linear(), replace(SPLIT, x=x), QUICK)
-    assert all(r.train_loss > 0 and not np.isfinite(r.test_loss) for r in run.history)
-    assert run.to_dict()["history"][0]["test_loss"] is None
-
-
 # -- what does not fit -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"optimizer": "adamm"}, "adam"),
-        ({"schedule": "cos"}, "cosine"),
-        ({"steps": 0}, "steps"),
-        ({"batch_size": 2.5}, "batch_size"),
-        ({"warmup": 501}, "warmup"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"learning_rate": -1}, "learning_rate"),
-        ({"label_smoothing": 1}, "label_smoothing"),
-        ({"seed": True}, "seed"),
-        ({"batch_size": 1438}, "batch_size 1438"),
-    ],
-)
-def test_settings_that_cannot_be(change: dict, match: str) -> None:
-    with refused(match):
-        training.fit(linear(), SPLIT, Settings(**change))
 
 
 def test_models_that_cannot_be_trained() -> None:
@@ -350,22 +303,6 @@ def test_models_that_cannot_be_trained() -> None:
         training.fit(linear(), SPLIT, QUICK, params=spoilt)
 
 
-def test_what_is_no_split_or_settings() -> None:
-    with refused("expected a split"):
-        training.fit(linear(), SPLIT.x, QUICK)  # pyright: ignore[reportArgumentType]
-    with refused("got dict"):
-        training.fit(linear(), SPLIT, {})  # pyright: ignore[reportArgumentType]
-    numbers = Settings(steps=np.int64(10), learning_rate=np.float32(0.1))  # pyright: ignore[reportArgumentType]
-    assert type(numbers.steps) is int and type(numbers.learning_rate) is float
-
-
-def test_numbers_that_compiled_loops_do_not_hold() -> None:
-    for name in ("seed", "steps", "warmup"):
-        with refused(f"{name} must be a whole number .*2147483647, got 2147483648"):
-            Settings(**{name: 2**31})  # pyright: ignore[reportArgumentType]
-    assert training.fit(linear(), SPLIT, replace(QUICK, seed=2**31 - 1)).history
-
-
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("optax", "sklearn.datasets"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -373,16 +310,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         training.fit(classifier(), SPLIT)
     with refused("scikit-learn"):
         training.digits()
-
-
-def test_a_library_that_lacks_another_is_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "optax.py").write_text("import no_such_library")
-    monkeypatch.delitem(sys.modules, "optax")
-    monkeypatch.syspath_prepend(tmp_path)
-    with refused("optax.*no_such_library"):
-        training.fit(linear(), SPLIT, QUICK)
 
 
 def test_importing_does_not_load_what_training_needs() -> None:

@@ -22,12 +22,6 @@ QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
 # -- networks made to fit --------------------------------------------------------------------------
 
 
-def test_the_last_affine_gets_a_channel_per_class() -> None:
-    net = classifier(kc.architectures.vanilla(3, "tanh", features=7), 10)
-    assert net.layer(net.outputs[0]).features == 10 and net.features[net.inputs[0]] is None
-    assert [net.layer(node).features for node in net.nodes_of(L.Affine)][:-1] == [7, 7, 7]
-
-
 def test_networks_without_a_readout_get_a_head_that_the_kernel_calculus_accepts() -> None:
     net = classifier(kc.architectures.rescaled_resnet(2, 2, 0.8, "tanh"), 10)
     assert isinstance(net.layer(net.outputs[0]), L.Affine) and len(net.nodes_of(L.Nonlinear)) == 5
@@ -126,14 +120,6 @@ def test_a_comparison_trains_every_network_at_every_rate_and_seed() -> None:
     assert found.of("model", 0.1)[0].accuracy == direct.accuracy
 
 
-def test_all_networks_are_built_before_the_first_is_trained() -> None:
-    lines: list[str] = []
-    networks = {"a": LINEAR, "b": kc.chain(L.Input(), L.Affine(3), L.Nonlinear("relu"))}
-    with refused("^b: .*3 channels.*10"):
-        compare(networks, SPLIT, QUICK, 1, (0.1,), lines.append)
-    assert not lines
-
-
 def test_runs_that_diverge_count_as_failures() -> None:
     found = compare({"linear": LINEAR}, SPLIT, Settings("sgd", steps=10), seeds=1, rates=(1e38,))
     assert found.rows[0].diverged == 1 and found.rows[0].accuracy == 0
@@ -145,14 +131,6 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
     assert line.get_marker() == "o" and len(line.get_xdata()) == 1
     with refused(r"\.csv"):
         found.save_table("a.txt")
-
-
-def test_the_plot_has_a_line_per_configuration(untouched_pyplot) -> None:
-    found = Comparison("t", (result("a", 0.1, 0, 0.9), result("b", 0.1, 0, 0.8)))
-    axes = found.plot()
-    assert [line.get_label() for line in axes.lines] == ["a (0.1)", "b (0.1)"] and axes.lines[
-        0
-    ].get_ydata()[-1] == pytest.approx(90)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
 GAUGES = ("none", "mup", "abc", "unit")
 ROLES = {"affine_1": "input", "affine_2": "hidden", "affine_3": "readout"}
 SETTINGS = ("learning_rate", "epsilon", "weight_decay")
-ORACLE = Path(__file__).parents[2] / "oracles" / "transfer_mup.json"
 
 
 def perceptron() -> kc.Network:

@@ -25,18 +25,6 @@ def check(by: Any, plain: Any, seeds: int = 6) -> kc.TransferCheck:
 BASE = [1.0, 0.5, 0.4, 0.6]
 
 
-def test_gains_are_paired_over_seeds() -> None:
-    found = check([BASE, [0.9, 0.4, 0.3, 0.5]], [BASE, [0.8, 0.6, 1.0, 2.0]])
-    gain = found.gain()
-    assert gain.mean == pytest.approx(math.log(0.6 / 0.3)) and not gain.tie
-    assert gain.low == pytest.approx(gain.high)  # noise of a seed is that of both
-    at = found.gain("transferred")  # the best rate of the first size, .4, at the second
-    assert at.mean == pytest.approx(math.log(1.0 / 0.3))
-    assert found.best_plain[1] < found.best[1]
-    assert "rules win" in repr(found) and "without rules" in repr(found)
-    assert [row[1] for row in found._rows()[1:]] == ["with", "with", "without", "without"]
-
-
 def test_an_interval_around_0_is_a_tie() -> None:
     draws = np.random.default_rng(1)
     losses = [0.3 * np.exp(0.1 * draws.standard_normal((2, 4, 8))) for _ in range(2)]

@@ -98,19 +98,6 @@ def test_the_same_numbers_at_every_width_have_rules() -> None:
         assert found["o.weight"].role == "readout"
 
 
-@pytest.mark.parametrize(("count", "factor"), [(4, None), (2, 0.5**0.5), (8, 2**0.5), (16, 2)])
-def test_heads_of_other_sizes(count: int, factor: float | None) -> None:
-    """More heads of one size need no edit; others scale scores; roles are those of the width."""
-    found = kc.transfer(lambda w: heads(w, 2 if w == 32 else count), TOKENS, base=32, to=64)
-    assert [found[f"{name}.weight"].role for name in ("i", "qkv", "o")] == [
-        "input",
-        "hidden",
-        "readout",
-    ]
-    assert found["qkv.weight"].init_std == pytest.approx(0.5**0.5)
-    assert [*found.multipliers.values()] == ([] if factor is None else [pytest.approx(factor)])
-
-
 def test_codes_that_are_normalised_are_noted() -> None:
     def build(width: int) -> Any:
         return Called(

@@ -148,27 +148,6 @@ def test_the_parametrisation_of_the_tangent_kernel(optimizer: str) -> None:
             assert mine == power(plain[name], quantity), (name, quantity)
 
 
-def test_stacked_experts_tables_and_temperatures() -> None:
-    def build(width: int) -> Any:
-        def forward(m: Any, x: Any) -> Any:
-            h = m.i(x)
-            gates = (m.r(h) * m.tau).softmax(-1)[..., None]
-            u = torch.einsum("bd,edf->bef", h, m.up).relu()
-            return m.o((torch.einsum("bef,efd->bed", u, m.down) * gates).sum(1))
-
-        experts = {k: nn.Parameter(torch.randn(4, width, width)) for k in ("up", "down")}
-        return Called(
-            forward, i=nn.Linear(16, width), r=nn.Linear(width, 4), o=nn.Linear(width, 5),
-            tau=nn.Parameter(torch.ones(4)), **experts,
-        )  # fmt: skip
-
-    found = rules(build)
-    for name in ("up", "down"):
-        assert found[name].role == "hidden"
-        assert [power(found[name], q) for q in ("init_std", "epsilon")] == [-sp.Rational(1, 2), -1]
-    assert (found["r.weight"].role, found["tau"].role) == ("readout", "shared")
-
-
 def test_scores_are_divided_before_biases_are_added() -> None:
     def build(width: int) -> Any:
         def forward(m: Any, x: Any) -> Any:
@@ -230,34 +209,6 @@ def test_a_first_matrix_may_be_the_last() -> None:
 
 
 # -- both ways agree -------------------------------------------------------------------------------
-
-BOTH = {
-    "mlp": (M.Perceptron, (FLAT,)),
-    "vit": (M.ViT, (IMAGE,)),
-    "llama": (M.Llama, (IDS,)),
-    "convolutions": (lambda w: M.Gated(w, True), (IMAGE,)),
-    "temperatures": (M.Temperatures, (TOKENS,)),
-}
-
-
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize(
-    ("optimizer", "alignment"),
-    [("sgd", "full"), ("adamw", "none"), ("adafactor", "full"), ("muon", "full")],
-)
-def test_programs_and_networks_agree(name: str, optimizer: str, alignment: str) -> None:
-    """Behind a stack, which networks do not have, a model is read as a program."""
-    build, inputs = BOTH[name]
-    settings = {"optimizer": optimizer, "alignment": alignment}
-    network = rules(build, *inputs, **settings)
-    program = rules(
-        lambda w: Called(lambda m, x: torch.stack([m.own(x)]).sum(0), own=build(w)),
-        *inputs,
-        **settings,
-    )
-    assert {f"own.{key}" for key in network.parameters} == set(program.parameters)
-    for key, rule in network.parameters.items():
-        assert dict(rule.exponents) == dict(program[f"own.{key}"].exponents), key
 
 
 # -- what has no rule ------------------------------------------------------------------------------

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 
 import kcalc as kc
 from kcalc.lab.transfer import OPTIMIZERS
 
 L = kc.layers
-HALF = sp.Rational(1, 2)
 WIDTHS = (64, 128, 256)
 
 
@@ -31,81 +29,6 @@ def slope(values: Any) -> float:
 
 
 # -- steps by definition ---------------------------------------------------------------------------
-
-
-def orthogonal(g: np.ndarray) -> np.ndarray:
-    """U V^T over the singular values that are not rounding."""
-    u, s, v = np.linalg.svd(g, full_matrices=False)
-    kept = s > 1e-9 * s[0]
-    return u[:, kept] @ v[kept]
-
-
-def rotated(gradients: list[np.ndarray]) -> np.ndarray:
-    """SOAP's update without momentum: the last gradient by root mean squares in eigenbases."""
-    bases = []
-    for products in (sum(g @ g.T for g in gradients), sum(g.T @ g for g in gradients)):
-        values, vectors = np.linalg.eigh(products)
-        bases.append(vectors[:, values > 1e-9 * values[-1]])
-    turned = np.array([bases[0].T @ g @ bases[1] for g in gradients])
-    return bases[0] @ (turned[-1] / np.sqrt((turned**2).mean(0))) @ bases[1].T
-
-
-def on_sphere(update: np.ndarray) -> np.ndarray:
-    """A step of the norm of weights that start with standard deviation n^-1/2."""
-    return update / np.linalg.norm(update) * len(update) ** 0.5
-
-
-STEPS = {
-    "adamw": np.sign,
-    "lion": np.sign,
-    "muon": orthogonal,
-    "adamh": lambda g: on_sphere(np.sign(g)),
-    "muonh": lambda g: on_sphere(orthogonal(g)),
-    "shampoo": orthogonal,
-    "shampoo-adamw": lambda g: orthogonal(g) * len(g) / np.linalg.norm(orthogonal(g)),
-    "shampoo-sgd": lambda g: orthogonal(g) * np.linalg.norm(g) / np.linalg.norm(orthogonal(g)),
-    "soap": lambda g: rotated([g[::-1], g[:, ::-1], g]),
-}
-
-
-def changes(step: Any, full: bool) -> list[float]:
-    """By how much a step at rate 1 changes what the matrix makes of an example of its batch."""
-    found = []
-    for width in WIDTHS:
-        draws, examples, squares = np.random.default_rng(width), 2 * width if full else 4, []
-        for _ in range(1 if full else 4):
-            x, g = (draws.standard_normal((examples, width)) for _ in range(2))
-            moved = x @ step(g.T @ x / width / examples).T
-            squares.append((moved**2).mean())
-        found.append(float(np.sqrt(np.mean(squares))))
-    return found
-
-
-@pytest.mark.parametrize("optimizer", STEPS)
-def test_steps_with_few_examples(optimizer: str) -> None:
-    """Gradients of 4 examples at every width: a rate n^e needs a change of power -e."""
-    rank = {"rank": "fixed"} if OPTIMIZERS[optimizer].rank is not None else {}
-    wanted = -float(hidden(optimizer, **rank).exponent("learning_rate"))
-    assert slope(changes(STEPS[optimizer], False)) == pytest.approx(wanted, abs=0.06)
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "muonh", "shampoo", "shampoo-adamw"])
-def test_orthogonal_steps_of_full_rank(optimizer: str) -> None:
-    rank = {"rank": "full"} if OPTIMIZERS[optimizer].rank is not None else {}
-    wanted = -float(hidden(optimizer, **rank).exponent("learning_rate"))
-    assert slope(changes(STEPS[optimizer], True)) == pytest.approx(wanted, abs=0.06)
-
-
-def test_the_norm_of_soap_saturates() -> None:
-    """10 gradients of rank 16 span 160 directions: 128, 157, 160 at widths 128, 256, 512."""
-    norms = []
-    for width in (128, 256, 512):
-        draws = np.random.default_rng(0)
-        pairs = [(draws.standard_normal((width, 16)), draws.standard_normal((16, width))) for _ in range(10)]  # fmt: skip  # noqa: E501
-        norms.append(float(np.linalg.norm(rotated([a @ b for a, b in pairs]))))
-    assert norms == pytest.approx([128, 157, 160], rel=0.03)
-    assert hidden("soap", rank="full").exponent("learning_rate") == -1
-    assert hidden("soap", rank="fixed").exponent("learning_rate") == 0
 
 
 # -- MuonH in training -----------------------------------------------------------------------------
@@ -153,16 +76,6 @@ def test_muonh_follows_the_rank_of_its_steps(examples: int) -> None:
 
 
 # -- what is said and refused ----------------------------------------------------------------------
-
-
-def test_only_hidden_weights_are_on_spheres() -> None:
-    for name in ("adamh", "muonh", "shampoo", "soap"):
-        rank = {"rank": "full"} if name == "soap" else {}
-        found = kc.transfer(perceptron(), optimizer=name, **rank)
-        takers = {rule.name for rule in found.parameters.values() if rule.optimizer == name}
-        assert takers == {"affine_2.weight"}
-    rule = hidden("adamh")
-    assert (rule.exponent("learning_rate"), rule.exponent("weight_decay")) == (-HALF, 0)
 
 
 def test_the_rank_is_noted_and_asked_for() -> None:
