@@ -27,6 +27,9 @@ FEW = 64  # channels per group below which a grouped convolution is far from Gau
 SMALL = 1e-3  # a variance below this fraction of q is not computed as the difference q - mean^2
 
 
+CENTRED = "the network input has channel mean 0"
+
+
 @dataclass
 class AssumptionLog:
     """The assumptions recorded during a pass over a network, and the bits of the atoms' supports.
@@ -82,7 +85,7 @@ class Statistics:
     def means(self, state: Channels, node: Node) -> tuple[Number, Number]:
         """The means over all channels, for both inputs."""
         if any(pair.raw for pair in state.pairs):
-            self.note(node, "the network input has channel mean 0", "convention")
+            self.note(node, CENTRED, "convention")
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
@@ -374,7 +377,7 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
 def note_raw_means(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
     """Record that a sum treats network inputs among its addends as having channel mean 0."""
     if any(p.raw for p in pairs) and not all(is_zero(p.moments.mean1) for p in pairs):
-        ledger.note(node, "the network input has channel mean 0", "convention")
+        ledger.note(node, CENTRED, "convention")
 
 
 def note_raw_pairs(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:

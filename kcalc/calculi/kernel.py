@@ -24,6 +24,7 @@ from ..network.compose import interpret, no_rule, rule_of_guest
 from ..network.network import Network
 from .atoms import Atom, Pair, disjoint
 from .channel_statistics import (
+    CENTRED,
     AssumptionLog,
     Statistics,
     check_groups,
@@ -214,7 +215,7 @@ class Kernel:
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
         if any(pair.raw for state in inputs for pair in state.pairs):
-            self.note(node, "the network input has channel mean 0", "convention")
+            self.note(node, CENTRED, "convention")
         return combine_channel_groups(
             inputs, lambda pairs: self.activations.product(pairs, node), node
         )

@@ -25,6 +25,7 @@ from ..matrices.gram.tables import AngleTable, tabulate
 from ..matrices.gram.zeros import planned
 from ..matrices.spectrum import condition_number
 from ..network.primitives import Fresh, Mask, owner
+from .channel_statistics import CENTRED
 from .homogeneity import degrees, is_odd
 from .local_tables import LocalTable, RecordedMaps, TabledMaps
 from .powers import DeepKernel, rows_of
@@ -40,7 +41,6 @@ Array = np.ndarray
 
 METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
-CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
 """Up to this many different norms, there is one table per pair of norms."""
 MANY_PAIRS = 2000

@@ -25,6 +25,7 @@ from ..foundation.errors import KcalcError
 from ..network.compose import no_rule, rule_of_guest, unknown_gradient
 from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
+from ..network.notes import TIED
 from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, Stop, Surrogate, owner
 from .atoms import Atom, Pair, Term, with_all_below
 from .channels import Channels
@@ -36,7 +37,6 @@ WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
-TIED = "(tied)"  # marks tied readouts in the notes of readers
 ACROSS = (
     "the outputs of other examples of the batch, which BatchNorm also reads, are treated as "
     "fixed; kc.gradients includes them"

@@ -16,7 +16,7 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.masks import as_fields
 from ..network.network import Network
-from ..network.notes import DISTANCES, masked_at
+from ..network.notes import DISTANCES, TIED, masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .axis_conflicts import channel_position_mixups, mixed_orders, moved_windows
@@ -148,7 +148,6 @@ BIASES = (
 )
 
 
-TIED = "its weights are tied to the embedding {!r}; they are read as separate weights"
 BAG = (
     "it adds the vectors of {} ids, which are assumed to be distinct; the cosine of two inputs is "
     "the fraction of ids that they have in common"
@@ -246,7 +245,9 @@ class Recogniser(ElementwiseRules):
             and self._ends(op.name)
             and isinstance(self.by_name.get(first), Lookup)
         ):
-            self.note(op.name, "approximate", TIED.format(first))
+            self.note(
+                op.name, "approximate", f"{TIED} {first!r}; they are read as separate weights"
+            )
         elif first is not None or twin is not None:
             reason = (
                 f"it shares its weights with {first or twin!r}, but kcalc needs independent "

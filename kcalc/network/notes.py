@@ -22,6 +22,7 @@ LEVELS = {
     "approximate": "differs from the model as noted",
     "not read": "not understood; every calculus raises an error for it",
 }
+TIED = "its weights are tied to the embedding"  # in the note on a readout
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
 """The levels of notes on a network, and the kind of assumption for each.
 

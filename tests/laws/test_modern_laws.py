@@ -51,6 +51,12 @@ class Draw:
         return h.astype(np.float32) @ matrix * (w / np.sqrt(h.shape[-1]))
 
 
+def group_norm(h: Array, groups: int) -> Array:
+    split = h.reshape(*h.shape[:2], groups, -1)
+    split = split - split.mean(axis=(1, 3), keepdims=True)
+    return (split / np.sqrt(np.mean(split**2, axis=(1, 3), keepdims=True))).reshape(h.shape)
+
+
 Setting = tuple[kc.Network, Callable[[Draw, Array], Array]]
 RULES: dict[str, Callable[[np.random.Generator, int], Setting]] = {}
 
@@ -72,6 +78,102 @@ def numbers(rng: np.random.Generator, count: int) -> list[float]:
 
 def network(*steps: tuple[Any, ...]) -> kc.Network:
     return kc.Network.from_steps(steps, [steps[-1][0]])
+
+
+@rule
+def product(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
+    net = network(
+        ("x", L.Input(), ()),
+        ("u", L.Affine(sigma_w=w, sigma_b=b), ("x",)),
+        ("v", L.Affine(sigma_w=v), ("x",)),
+        ("f", L.Nonlinear(f), ("u",)),
+        ("g", L.Nonlinear(g), ("v",)),
+        ("out", L.Product(), ("f", "g")),
+    )
+    return net, lambda d, x: FUNCTIONS[f](d.affine(x, w, b)) * FUNCTIONS[g](d.affine(x, v))
+
+
+@rule
+def group_norms(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
+    groups = int(rng.choice([1, 2, 8]))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.GroupNorm(groups),
+        L.Affine(),
+        L.Nonlinear(g),
+    )
+    return net, lambda d, x: FUNCTIONS[g](
+        d.affine(group_norm(FUNCTIONS[f](d.affine(x, w, b)), groups))
+    )
+
+
+@rule
+def token_mixing(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
+    matrix = rng.normal(size=(places + 1, places))
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.Affine(),
+        L.TokenMix(matrix),
+        L.Nonlinear(g),
+    )
+    return net, lambda d, x: FUNCTIONS[g](
+        np.einsum("ts,nsc->ntc", matrix, d.affine(FUNCTIONS[f](d.affine(x, w, b))))
+    )
+
+
+@rule
+def squeeze_excite(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
+    net = network(
+        ("x", L.Input(), ()),
+        ("a", L.Affine(sigma_b=b), ("x",)),
+        ("f", L.Nonlinear(f), ("a",)),
+        ("m", L.Pool("mean"), ("f",)),
+        ("u", L.Affine(sigma_w=w), ("m",)),
+        ("g", L.Nonlinear(g), ("u",)),
+        ("v", L.Affine(sigma_w=v, sigma_b=0.3), ("g",)),
+        ("s", L.Nonlinear("sigmoid"), ("v",)),
+        ("out", L.Product(), ("f", "s")),
+    )
+
+    def run(d: Draw, x: Array) -> Array:
+        h = FUNCTIONS[f](d.affine(x, 1, b))
+        return h * special.expit(
+            d.affine(FUNCTIONS[g](d.affine(h.mean(axis=1, keepdims=True), w)), v, 0.3)
+        )
+
+    return net, run
+
+
+@rule
+def rms_norm(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.RMSNorm(), L.Affine(), L.Nonlinear(g)
+    )
+
+    def run(d: Draw, x: Array) -> Array:
+        h = FUNCTIONS[f](d.affine(x, w, b))
+        return FUNCTIONS[g](d.affine(h / np.sqrt(np.mean(h**2, axis=-1, keepdims=True))))
+
+    return net, run
+
+
+@rule
+def weight_standardisation(rng: np.random.Generator, places: int) -> Setting:
+    (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
+    net = kc.chain(
+        L.Affine(sigma_w=w, sigma_b=b),
+        L.Nonlinear(f),
+        L.Affine(sigma_w=v, standardised=True),
+        L.Nonlinear(g),
+    )
+    return net, lambda d, x: FUNCTIONS[g](d.standardised(FUNCTIONS[f](d.affine(x, w, b, 2048)), v))
 
 
 @rule
@@ -193,3 +295,17 @@ def test_equal_locations_and_delta_weights_are_the_map_of_one_dimension(seed: in
 
 
 # -- symbolic forms --------------------------------------------------------------------------------
+
+
+def test_a_gated_block_in_symbols():
+    block = kc.residual(kc.chain(gate("erf"), L.Affine()), shortcut_weight=0.8)
+    net = kc.chain(L.Input(), L.Affine(), block, L.Affine())
+    C = kc.c_map(net)
+    text = C.expr._repr_latex_()
+    assert text.startswith("$") and len(text) < 1500 and r"\arcsin" in text
+    assert float(C.expr.evaluate({"c": 0.3})) == pytest.approx(float(C(0.3)), rel=1e-13)
+    K = kc.ntk(net)
+    assert len(K.expr._repr_latex_()) < 4000
+    assert float(K.expr.evaluate({"c": 0.3})) == pytest.approx(float(K(0.3)), rel=1e-12)
+    psi = kc.symbols.psi
+    assert kc.slope_polynomial(net).subs(psi, 2.0) == pytest.approx(0.64 + 0.36 * 3)

@@ -14,14 +14,17 @@ from kcalc.network.layers import (
     Affine,
     Concat,
     Embedding,
+    Flatten,
     Input,
     Nonlinear,
     Opaque,
+    Pool,
     Product,
+    Resize,
     Sum,
 )
 
-from .twin import RELU, Twin, entry
+from .twin import RELU, Twin, conv, entry
 
 
 class Highway(nn.Module):
@@ -64,6 +67,57 @@ def shared_weights() -> Any:
     return Shared(), ((2, 8),), kc.chain(Input(8), Affine(8), *cell, Affine(2))
 
 
+def double(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.ReLU(),
+    )
+
+
+class TransposedUNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.bottom, self.pool = (
+            double(3, 8),
+            double(8, 16),
+            double(16, 32),
+            nn.MaxPool2d(2),
+        )
+        self.up2, self.up1 = nn.ConvTranspose2d(32, 12, 2, 2), nn.ConvTranspose2d(16, 10, 2, 2)
+        self.join2, self.join1, self.out = double(28, 16), double(18, 8), nn.Conv2d(8, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.down1(x)
+        b = self.down2(self.pool(a))
+        z = self.bottom(self.pool(b))
+        z = self.join2(torch.cat([self.up2(z), b], 1))
+        return self.out(self.join1(torch.cat([self.up1(z), a], 1)))
+
+
+@entry
+def transposed_unet() -> Any:
+    t = Twin()
+
+    def twice(start: str, width: int) -> str:
+        return t.line(start, conv(width, bias=True), RELU, conv(width, bias=True), RELU)
+
+    def up(start: str, width: int, skip: str) -> str:
+        made = t.line(start, Resize(2, "zeros", 1), conv(width, 2, bias=True))
+        return t(Concat(), made, skip)
+
+    a = twice(t(Input(3, (16, 16))), 8)
+    b = twice(t(Pool("max", 2), a), 16)
+    z = twice(t(Pool("max", 2), b), 32)
+    z = twice(up(z, 12, b), 16)
+    return (
+        TransposedUNet(),
+        ((2, 3, 16, 16),),
+        t.network(t(conv(1, 1, bias=True), twice(up(z, 10, a), 8))),
+    )
+
+
 class Recommender(nn.Module):
     """Tables of several widths beside numbers, joined by concatenation (DLRM)."""
 
@@ -96,3 +150,28 @@ def recommender() -> Any:
         example,
         t.network(t.line(t(Concat(), x, *looked_up), Affine(32), RELU, Affine(1))),
     )
+
+
+class Views(nn.Module):
+    """An image beside numbers: locations become channels before the concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.numbers, self.out = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Linear(5, 64),
+            nn.Linear(4 * 64 + 64, 2),
+        )
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.out(
+            torch.cat([torch.tanh(self.image(x)).flatten(1), torch.relu(self.numbers(y))], 1)
+        )
+
+
+@entry
+def views() -> Any:
+    t = Twin()
+    x = t.line(t(Input(3, (8, 8))), conv(4, bias=True), Nonlinear("tanh"), Flatten())
+    y = t.line(t(Input(5)), Affine(64), RELU)
+    return Views(), ((2, 3, 8, 8), (2, 5)), t.network(t(Affine(2), t(Concat((256, 64)), x, y)))

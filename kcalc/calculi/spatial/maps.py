@@ -34,6 +34,7 @@ from ...maps.maps import Assumption, sole
 from ...network.compose import interpret, require_network
 from ...network.layers import Affine, Nonlinear
 from ...network.network import Network, require_numbers
+from ..channel_statistics import CENTRED
 from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..location_maps import refuse_many
@@ -226,7 +227,7 @@ class LocationReading:
         images = Images.of(arrays)
         kernel, _ = self.run(images, images, self.trial)
         width = Assumption("network", "infinite width; independent Gaussian weights of mean 0")
-        own = (a for a in kernel.notes.values() if "input has channel mean" not in a.text)
+        own = (a for a in kernel.notes.values() if a.text != CENTRED)
         return (width, *self.network.assumptions, *own)
 
 
