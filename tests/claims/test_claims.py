@@ -346,7 +346,7 @@ def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
     )
     report = Report((undecided, allowed), "quick", 0, 1.0)
     assert report.contradictions == (undecided,)
-    assert "2 claims are undecided that were decided before" in report.summary
+    assert "2 claims are undecided but were decided before" in report.summary
     assert "CONTRADICTION X-1: expected holds, found undecided (blurred)" in report.summary
 
 

@@ -343,7 +343,7 @@ def test_objects_of_python_that_cannot_be_had(
             "importing kcalc_needs_more needs the module 'kcalc_not_there', which is not installed",
         ),
         ("kcalc_asks_wrongly:make", "AttributeError: 'int' object has no attribute 'shape'"),
-        ("kcalc_asks_wrongly:other", "the module 'kcalc_asks_wrongly' has no 'other'"),
+        ("kcalc_asks_wrongly:other", "the module 'kcalc_asks_wrongly' has no attribute 'other'"),
         (
             "kcalc_nowhere:make",
             "there is no Python module 'kcalc_nowhere'; it is neither installed nor in",

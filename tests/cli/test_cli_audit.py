@@ -75,7 +75,7 @@ def test_recipes_and_optimizers_by_name(folder: Path, capsys: pytest.CaptureFixt
     [
         (["nowhere:build"], "no Python module"),
         (["build"], "module:attribute"),
-        (["{}:missing"], "no 'missing'"),
+        (["{}:missing"], "no attribute 'missing'"),
         (words("{}:mended --input 4,16 --ignore INIT-NEVVER"), "INIT-NEVER"),
         (words("{}:mended --input 4,16 --recipe gpt5"), "unknown recipe"),
         (words("{}:mended --input 4,16 --json a.txt"), "needs a file name that ends in .json"),

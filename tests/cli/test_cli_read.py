@@ -130,7 +130,7 @@ def test_python_objects_are_named_by_module_and_attribute(
             "read own_models_of_a_test:broken",
             "broken: RuntimeError",
         ),
-        ("read own_models_of_a_test:absent", "has no 'absent'"),
+        ("read own_models_of_a_test:absent", "has no attribute 'absent'"),
         ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
         ("read own_models_of_a_test:number", "no reader for a int"),
         ("read missing.onnx", "cannot read missing.onnx"),
