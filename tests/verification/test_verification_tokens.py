@@ -221,7 +221,7 @@ def test_bad_input(options: dict[str, Any], message: str):
 
 def test_inputs_that_cannot_hold_the_tokens_are_refused():
     network = wired(("x", L.Input(6)), ("a", L.Affine(8), "x"))
-    with refused(r"6 channels.*8 directions"):
+    with refused(r"6 channels.*8 dimensions"):
         kc.verify_kernels(kc.to_jax(network), tokens=4, draws=2)
     with refused("5.*tokens=.*4"):
         kc.verify_kernels(kc.to_jax(network, image_shape=(5, 1)), tokens=4, draws=2)
