@@ -180,7 +180,7 @@ def test_plots_that_have_nothing_to_draw() -> None:
     for call, says in (
         (lambda: moment_trace({"": kc.moments(vanilla(2, n))}), "symbols"),
         (lambda: fluctuation_trace({"": found}, value="q"), "value must be one of .*'q'"),
-        (lambda: fluctuation_trace({"": found}, value="c_variance"), "give c="),
+        (lambda: fluctuation_trace({"": found}, value="c_variance"), "pass c="),
         (lambda: weight_scalings({}), "no weights"),
         (lambda: weight_scalings({"": one}), "no weights"),
         (lambda: ratio_histogram({}), "positive finite"),
