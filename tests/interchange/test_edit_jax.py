@@ -230,7 +230,7 @@ def test_code_may_move_but_not_change(tmp_path: Any) -> None:
 def test_turns_of_a_loop_are_edited_together() -> None:
     s, _, _ = shaped(scanned)
     first = kc.Edits("jax", "", s.edits.only("activation").items[:1])
-    with refused("runs 3 times.*edited 1 times"):
+    with refused("runs 3 times.*has 1 edits"):
         kc.apply_edits((scanned, P), first)
 
     def network(reading: Any) -> Any:

@@ -59,7 +59,7 @@ def test_tensors_of_numbers_instead_of_bytes_hold_what_onnxruntime_reads(name: s
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers and contains 1"),
+        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers but contains 1"),
         (tensor(3, [1], int32_data=[300]), "its element type cannot"),
         (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),

@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "doubled": (
         lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
-        "'y' is given to two",
+        "two arrays have the name 'y'",
     ),
     "two initializers": (
         lambda: changed(
@@ -115,7 +115,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "short tensor": (
         lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"),
-        "declares 4000000 bytes and contains 4",
+        "declares 4000000 bytes but contains 4",
     ),
     "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "no tensor can have"),
     "type": (lambda: with_tensor(dims=[2], data_type=22), "4 bits"),

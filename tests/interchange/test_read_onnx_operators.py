@@ -319,9 +319,9 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "squeezed too much": (case("Squeeze", "x a", FLAT, a=A([1])), "drops the axes"),
     "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
     "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "is not a permutation of 2 axes"),
-    "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate is 1.5"),
+    "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate must be in \\[0, 1\\), got 1.5"),
     "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be concatenated"),
-    "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 numbers of padding for 2 axes"),
+    "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 pads for 2 axes"),
     "expanded": (case("Expand", "x s", FLAT, s=A([0, 6])), "asks for the shape"),
     "axes of floats": (
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "do not fit an array of 4 axes"),
     "bias": (
         case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
-        r"a bias of shape \(2,\) for 3 channels",
+        r"a bias of shape \(2,\) does not fit 3 channels",
     ),
     "negative padding": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), pads=[-1, 0, 0, 0]),
@@ -338,7 +338,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "automatic padding": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), auto_pad="ODD"),
-        "auto_pad is 'ODD'",
+        "auto_pad must be .*, got 'ODD'",
     ),
     "strides": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[1]),
@@ -372,10 +372,10 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "place": (case("Gather", "x i", FLAT, axis=1, i=A(6)), "index 6 from an axis of length 6"),
     "pooled vector": (case("MaxPool", "x", FLAT, kernel_shape=[2]), "of an array of shape"),
     "no locations": (case("GlobalMaxPool", "x", FLAT), "has none"),
-    "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "of 3 channels"),
+    "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "for 3 channels"),
     "instance norm": (
         case("InstanceNormalization", "x g g", SQUARE, g=weights(4)),
-        "of 3 channels",
+        "for 3 channels",
     ),
     "group norm": (
         case("GroupNormalization", "x g g", SQUARE, 21, g=weights(3), num_groups=2),

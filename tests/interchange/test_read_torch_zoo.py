@@ -33,7 +33,7 @@ def test_what_is_not_understood_is_named() -> None:
     model, example, _ = ZOO["shared_weights"]()
     found = read(model, *example)
     assert found.fidelity.nodes["cell_2"] == "not read"
-    word = "weights are those of 'cell'"
+    word = "shares its weights with 'cell'"
     assert any(note.node == "cell_2" and word in note.text for note in found.notes)
     assert list(found.fidelity.nodes.values()).count("not read") == 1
 
