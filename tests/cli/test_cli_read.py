@@ -132,7 +132,7 @@ def test_python_objects_are_named_by_module_and_attribute(
         ),
         ("read own_models_of_a_test:absent", "has no 'absent'"),
         ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
-        ("read own_models_of_a_test:number", "no reader for a int"),
+        ("read own_models_of_a_test:number", "cannot read a int"),
         ("read missing.onnx", "cannot read missing.onnx"),
         ("read missing.json", "cannot read 'missing.json'"),
         ("read own_models_of_a_test.py", "end in .onnx or .json"),

@@ -43,7 +43,7 @@ def test_initial_weights() -> None:
     )
     with pytest.raises(ValueError, match="no centre tap"):
         NAMES["delta_orthogonal"](rng, (2, 2, 8, 8))
-    with pytest.raises(ValueError, match="do not split into 3 groups"):
+    with pytest.raises(ValueError, match="cannot be divided into 3 groups"):
         NAMES["delta_orthogonal"](rng, (3, 8, 8), 3)
 
 

@@ -68,7 +68,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "missing": (
         lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]),
-        "'q', which nothing",
+        "'q', which no node",
     ),
     "doubled": (
         lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),

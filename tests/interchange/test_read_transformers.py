@@ -118,7 +118,7 @@ def weight_of(model: nn.Module, node: str) -> str:
 def test_a_tied_readout_is_noted_and_a_class_token_is_a_node() -> None:
     gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
     assert any(
-        "those of the embedding 'wte' (tied)" in note.text for note in gpt.notes
+        "tied to the embedding 'wte'" in note.text for note in gpt.notes
     ) and not gpt.network.nodes_of(L.Opaque)
     vit = kc.read(drawn(ViT(1, 48, 4, 32, 8)), (2, 3, 32, 32))
     (front,) = vit.network.nodes_of(L.ClassToken)
