@@ -211,7 +211,7 @@ def test_a_registered_name_belongs_to_its_function() -> None:
         }
 
     for name in ("tanh", "Tanh", "silu"):
-        with refused(rf"node 'act', activation: '{name}' is the name of .*rename it"):
+        with refused(rf"node 'act', activation: '{name}' is the name of .*rename the activation"):
             network_from_dict(document(sp.sin(x), name))
     again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
     assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
