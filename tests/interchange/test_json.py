@@ -217,7 +217,7 @@ def test_a_registered_name_belongs_to_its_function() -> None:
     assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
     assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
     wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
-    with refused("rename it"):
+    with refused("rename the activation"):
         network_to_dict(wrong)
 
 
