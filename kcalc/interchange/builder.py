@@ -46,7 +46,7 @@ from .reading_notes import biased
 from .trace import Attention, Entry, Lookup, Op, Trace
 
 Form = Unary | Constant | Unusable
-CORRELATED = "its {} are correlated with those of {!r}; read as independent"
+CORRELATED = "its {0} are correlated with the {0} of {1!r}; they are read as independent"
 
 
 class Builder:

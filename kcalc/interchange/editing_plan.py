@@ -35,7 +35,7 @@ class Unplaced(Exception):
 
 @dataclass(frozen=True)
 class WholeModule:
-    """A module whose input and output are those of a group of calls, so it can be edited instead.
+    """A module with the same input and output as a group of calls, so it can be edited instead.
 
     ``key``: the framework's name for the module; ``slot``: the argument that is the input.
     """

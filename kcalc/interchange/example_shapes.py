@@ -16,7 +16,7 @@ MOST = 2**31 - 1  # entries of one example input, 8 GiB in single precision
 
 
 def is_shape(value: Any) -> bool:
-    """Whether an example input is a shape: a nonempty tuple or list of whole numbers."""
+    """Whether an example input is a shape: a nonempty tuple or list of integers."""
     listed = isinstance(value, tuple | list) and len(value) > 0
     return listed and all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) for n in value

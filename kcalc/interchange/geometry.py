@@ -108,9 +108,10 @@ def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
 
 
 def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...]:
-    """Return the taps of Delta-initialised weights, one per output location: the centre.
+    """Return the nonzero taps of Delta-initialised weights.
 
-    A transposed convolution has as many as its stride ``spread``.
+    A convolution has one, at the centre. A transposed convolution has ``spread`` of them, its
+    stride.
     """
     steps = spread or (1,) * len(kernel)
     starts = [

@@ -163,7 +163,7 @@ class WeightSample:
 
 
 def _structure(op: Linear, of_input: bool) -> str:
-    """Describe how the weights differ from independent ones."""
+    """Describe how the weights differ from independent weights."""
     sample = _sampled(op)
     if sample is None:
         return ""

@@ -256,7 +256,7 @@ def _own_name(phi: Activation, where: str) -> Activation:
         if not same:
             raise KcalcError(
                 f"{where}: {phi.name!r} is the name of {known.expr}, a different function; rename "
-                "yours"
+                "the activation"
             )
     return phi
 

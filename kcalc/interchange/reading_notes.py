@@ -89,7 +89,7 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
             )
             text = (
                 f"its epsilon is {epsilon:g}, added to a "
-                f"{'mean square' if rms else 'variance'}{beside}; read as 0"
+                f"{'mean square' if rms else 'variance'}{beside}; it is read as 0"
             )
             notes.append(Note(node, "approximate", text))
     return notes

@@ -121,7 +121,7 @@ POOLED = {
         "kernel maps treat mean pooling as the identity, a heuristic; spatial='exact' computes it"
     ),
     "max": (
-        "kernel maps treat max pooling as the identity, a heuristic; spatial='exact' has no rule"
+        "kernel maps treat max pooling as the identity, a heuristic; spatial='exact' rejects it"
     ),
 }
 ADAPTED = (

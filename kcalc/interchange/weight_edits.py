@@ -1,4 +1,4 @@
-"""Plan the edits of weights with which the parameters of a model get those of a shaped network."""
+"""Plan the edits that give a model the initial weights of a shaped network."""
 
 from __future__ import annotations
 

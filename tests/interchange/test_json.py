@@ -211,13 +211,13 @@ def test_a_registered_name_belongs_to_its_function() -> None:
         }
 
     for name in ("tanh", "Tanh", "silu"):
-        with refused(rf"node 'act', activation: '{name}' is the name of .*rename yours"):
+        with refused(rf"node 'act', activation: '{name}' is the name of .*rename the activation"):
             network_from_dict(document(sp.sin(x), name))
     again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
     assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
     assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
     wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
-    with refused("rename yours"):
+    with refused("rename the activation"):
         network_to_dict(wrong)
 
 

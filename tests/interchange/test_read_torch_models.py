@@ -100,7 +100,7 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "softmax": (lambda x: F.softmax(x, -1) * 2, "softmax"),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), "attention"),
     "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
-    "flip": (lambda x: x.flip(-1), "moves channels"),
+    "flip": (lambda x: x.flip(-1), "moves channels,"),
     "all": (lambda x: x.roll(1), "moves entries"),
     "batch": (lambda x: x - x.mean(0), "over the examples"),
     "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),

@@ -138,6 +138,6 @@ def test_copies_of_weights_with_noise_are_noted(sign: int, noise: float) -> None
     torch.manual_seed(0)
     first = wide()
     model = Two(holding(first), holding(first + noise * wide()), lambda a, b: a + sign * b)
-    assert any("weights are correlated with those of 'a'" in text for text in texts(model))
+    assert any("weights are correlated with the weights of 'a'" in text for text in texts(model))
     q, _ = measured(model)
     assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05

@@ -74,7 +74,7 @@ def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
 
 
 def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
-    """Return the view of one parameter that an output is, or None if there is none."""
+    """Return an output as a view of a parameter, or None if it is not one."""
     name = eqn.primitive.name
     if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
         return values[0].view

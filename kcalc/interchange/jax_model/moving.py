@@ -348,7 +348,7 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
     """Return the axes of locations, given the axes along which an operation acts.
 
-    They are all axes except that of the examples and that of the channels.
+    They are all axes except the axis of examples and the channel axis.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank

@@ -1,4 +1,4 @@
-"""Find the weights of edited JAX models in the parameters, and draw new ones."""
+"""Find the weights of edited JAX models in the parameters, and draw new weights."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def _content(path: Path, limits: Limits) -> bytes:
                 raise KcalcError(f"{path} is not an ordinary file")
             if state.st_size > limits.file_bytes:
                 raise KcalcError(
-                    f"{path} has {state.st_size} bytes, more than the limit of {limits.file_bytes}"
+                    f"{path} has {state.st_size} bytes, which exceeds the limit of "
+                    f"{limits.file_bytes}"
                 )
             return stream.read(limits.file_bytes + 1)
     except (OSError, ValueError) as error:

@@ -171,7 +171,7 @@ class Walker:
         return self._resolved(output.args[0])
 
     def _stop(self, nodes: Collection[Any]) -> None:
-        """Stop gradients at those of the nodes that other nodes read."""
+        """Stop gradients at nodes whose values are read outside ``nodes``."""
         for node in nodes:
             if node.op == "call_function" and any(user not in nodes for user in node.users):
                 self.values[node] = stopped(self, self.values[node], NO_GRAD)
