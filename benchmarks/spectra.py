@@ -21,7 +21,7 @@ from kcalc.spectra.chain import atoms, chain_of
 
 L = kc.layers
 RESOLVED = 1e-11  # s over the largest s, below which a decomposition is noise
-STEP, NEAR = 0.3, 0.01  # of v; distance in shares from an atom within which levels are left out
+STEP, NEAR = 0.1, 0.01  # of v; distance in shares from an atom within which levels are left out
 LEVELS = np.array([0.1, 0.25, 0.5, 0.75, 0.9, 0.99])
 
 
@@ -51,13 +51,14 @@ def quantiles(law: Any, levels: np.ndarray) -> np.ndarray:
     """
     atoms = [(x, mass) for x, mass in positive_atoms(law) if mass > 1e-6]
     end, shares, below = [0.0], [0.0], 1 - law.zero_mass - sum(mass for _, mass in atoms)
-    top, (x, w) = math.sqrt(law.top.z), np.polynomial.legendre.leggauss(8)
+    top, (x, w) = math.sqrt(law.top.z), np.polynomial.legendre.leggauss(4)
     while shares[-1] < below - levels.min() + 0.02 and end[-1] < math.sqrt(-math.log(RESOLVED)):
         v = end[-1] + STEP / 2 * (x + 1)
         s = top * np.exp(-(v**2))
         shares.append(shares[-1] + STEP / 2 * float(w @ (4 * v * s**2 * law.density(s**2))))
         end.append(end[-1] + STEP)
-    place = PchipInterpolator(shares, end)
+    some = np.append(True, np.diff(shares) > 0)  # none next to an atom at the edge
+    place = PchipInterpolator(np.array(shares)[some], np.array(end)[some])
     found = []
     for level in levels:
         above, inside = 1 - level, False

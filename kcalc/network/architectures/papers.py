@@ -552,14 +552,11 @@ def preconditioned_block(
     one.
 
     - S is the identity if n = m and there is no downsampling. Otherwise it is [2 x 2 mean pooling
-    and]
-      a 1 x 1 convolution with c = alpha, followed by the multiplier 1/sqrt(alpha) [and, for the
-      pooling, 2/sqrt(1 + 3 r) with r = ``pool_correlation`` within its windows].
-    - F multiplies by sqrt(beta), then repeats three times: relu, multiply by sqrt(2/(k beta)), k x
-    k
-      convolution with c = beta (k = 1, 3, 1, with the stride at the 3 x 3). It ends with a
-      learnable
-      factor v = sqrt(beta) and the multiplier 1/beta.
+      and] a 1 x 1 convolution with c = alpha, followed by the multiplier 1/sqrt(alpha) [and, for
+      the pooling, 2/sqrt(1 + 3 r) with r = ``pool_correlation`` within its windows].
+    - F multiplies by sqrt(beta), then repeats three times: relu, multiply by sqrt(2/(k beta)),
+      k x k convolution with c = beta (k = 1, 3, 1, with the stride at the 3 x 3). It ends with a
+      learnable factor v = sqrt(beta) and the multiplier 1/beta.
 
     Both multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for the
     pooled shortcut and sqrt(m/(beta n)) for the last multiplier; both are wrong for gamma and for
