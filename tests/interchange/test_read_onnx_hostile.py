@@ -203,7 +203,7 @@ def test_external_data_outside_of_the_folder_is_never_opened(
 def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(relu().SerializeToString())
-    with refused("more than the limit"):
+    with refused("exceeds the limit"):
         trace_onnx(file, limits=Limits(file_bytes=10))
     with refused("more than 1 nodes"):
         trace_onnx(
