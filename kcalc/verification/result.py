@@ -219,7 +219,7 @@ class KernelCheck(Tabled):
     def worst(self) -> Deviation:
         """The deviation with the largest |z|.
 
-        Raises: KcalcError if no node has 16 channels.
+        Raises: KcalcError if no node has 16 channels or more.
         """
         if not self.deviations:
             raise KcalcError(UNJUDGED)
