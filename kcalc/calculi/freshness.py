@@ -24,7 +24,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
 from .checks import CANCELLED, is_one
-from .products import Products, check_raw
+from .products import NOTHING, Products, check_raw
 from .second_moments import Moments, Part, SecondMoments, is_zero
 from .tape import recordable
 
@@ -134,19 +134,19 @@ class Algebra:
     def _overlapping(
         self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node
     ) -> list[Part]:
-        parts = [Part.of_means(shift1, shift2)]
+        parts = []
         for t in terms:
-            m = t.atom.moments
-            parts.append(self.moments.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
-            parts.append(
-                Part(
-                    2 * shift1 * t.a1 * m.mean1,
-                    2 * shift2 * t.a2 * m.mean2,
-                    shift1 * t.a2 * m.mean2 + shift2 * t.a1 * m.mean1,
-                )
-            )
+            own = self.moments.own(t.atom.moments)
+            parts.append(own.scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
+        if not (is_zero(shift1) and is_zero(shift2)):
+            parts.extend(_with_shift(terms, shift1, shift2))
         for s, t in combinations(terms, 2):
             ahead, back = self.products.product(s.atom, t.atom, node)
+            if ahead is NOTHING:
+                continue
+            if self.uniform:
+                parts.append(ahead.times(2 * s.a1 * t.a1))
+                continue
             parts.append(
                 Part(
                     2 * s.a1 * t.a1 * ahead.first,
@@ -186,6 +186,16 @@ class Algebra:
         return Pair(
             moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1)
         )
+
+
+def _with_shift(terms: Sequence[Term], shift1: Number, shift2: Number) -> list[Part]:
+    """The second moments of a shift, and its cross moments with the terms."""
+    parts = [Part.of_means(shift1, shift2)]
+    for t in terms:
+        mean1, mean2 = t.a1 * t.atom.moments.mean1, t.a2 * t.atom.moments.mean2
+        crossed = shift1 * mean2 + shift2 * mean1
+        parts.append(Part(2 * shift1 * mean1, 2 * shift2 * mean2, crossed))
+    return parts
 
 
 @recordable
