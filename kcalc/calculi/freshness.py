@@ -134,12 +134,19 @@ class Algebra:
     def _overlapping(
         self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node
     ) -> list[Part]:
-        parts = []
+        shifted = not (is_zero(shift1) and is_zero(shift2))
+        parts = [Part.of_means(shift1, shift2)] if shifted else []
         for t in terms:
-            own = self.moments.own(t.atom.moments)
-            parts.append(own.scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
-        if not (is_zero(shift1) and is_zero(shift2)):
-            parts.extend(_with_shift(terms, shift1, shift2))
+            m = t.atom.moments
+            parts.append(self.moments.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
+            if shifted:
+                parts.append(
+                    Part(
+                        2 * shift1 * t.a1 * m.mean1,
+                        2 * shift2 * t.a2 * m.mean2,
+                        shift1 * t.a2 * m.mean2 + shift2 * t.a1 * m.mean1,
+                    )
+                )
         for s, t in combinations(terms, 2):
             ahead, back = self.products.product(s.atom, t.atom, node)
             if ahead is NOTHING:
@@ -186,16 +193,6 @@ class Algebra:
         return Pair(
             moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1)
         )
-
-
-def _with_shift(terms: Sequence[Term], shift1: Number, shift2: Number) -> list[Part]:
-    """The second moments of a shift, and its cross moments with the terms."""
-    parts = [Part.of_means(shift1, shift2)]
-    for t in terms:
-        mean1, mean2 = t.a1 * t.atom.moments.mean1, t.a2 * t.atom.moments.mean2
-        crossed = shift1 * mean2 + shift2 * mean1
-        parts.append(Part(2 * shift1 * mean1, 2 * shift2 * mean2, crossed))
-    return parts
 
 
 @recordable

@@ -71,8 +71,10 @@ class Lists(nn.Module):
     def __init__(self, home: float = 0.0, *, start: Any = (1, 1, 1), depth: int = 2) -> None:
         super().__init__()
         self.start = start
-        parts = (nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
-        self.branches = nn.ModuleList(nn.Sequential(*parts) for _ in range(depth))
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+            for _ in range(depth)
+        )
         self.read = nn.ParameterList(1 + home * torch.eye(3)[i % 3] for i in range(depth))
         self.mix = nn.ParameterList(0.1 + 0.7 * torch.eye(3) for _ in range(depth))
         self.write = nn.ParameterList(torch.ones(3) for _ in range(depth))
