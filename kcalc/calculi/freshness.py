@@ -24,7 +24,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
 from .checks import CANCELLED, is_one
-from .products import Products, check_raw
+from .products import NOTHING, Products, check_raw
 from .second_moments import Moments, Part, SecondMoments, is_zero
 from .tape import recordable
 
@@ -134,19 +134,26 @@ class Algebra:
     def _overlapping(
         self, terms: Sequence[Term], shift1: Number, shift2: Number, node: Node
     ) -> list[Part]:
-        parts = [Part.of_means(shift1, shift2)]
+        shifted = not (is_zero(shift1) and is_zero(shift2))
+        parts = [Part.of_means(shift1, shift2)] if shifted else []
         for t in terms:
             m = t.atom.moments
             parts.append(self.moments.own(m).scaled(t.a1 * t.a1, t.a2 * t.a2, t.a1 * t.a2))
-            parts.append(
-                Part(
-                    2 * shift1 * t.a1 * m.mean1,
-                    2 * shift2 * t.a2 * m.mean2,
-                    shift1 * t.a2 * m.mean2 + shift2 * t.a1 * m.mean1,
+            if shifted:
+                parts.append(
+                    Part(
+                        2 * shift1 * t.a1 * m.mean1,
+                        2 * shift2 * t.a2 * m.mean2,
+                        shift1 * t.a2 * m.mean2 + shift2 * t.a1 * m.mean1,
+                    )
                 )
-            )
         for s, t in combinations(terms, 2):
             ahead, back = self.products.product(s.atom, t.atom, node)
+            if ahead is NOTHING:
+                continue
+            if self.uniform:
+                parts.append(ahead.times(2 * s.a1 * t.a1))
+                continue
             parts.append(
                 Part(
                     2 * s.a1 * t.a1 * ahead.first,

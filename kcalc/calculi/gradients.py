@@ -33,7 +33,7 @@ from .backward import (
     refuse_shared_in_batches,
 )
 from .batch_gradients import normalised_batches, weight_gradients
-from .ntk import TangentReading
+from .ntk import WIDTH, TangentReading
 from .probes import probed_gradients
 from .tangent import ACROSS, Tangent, trained_part, with_separate_parameters
 
@@ -250,6 +250,8 @@ def gradients(
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, given, None, {})
     assert isinstance(kernel, Tangent)
+    # weights include the gradients of ACROSS
+    known = [n for n in reading.noting(WIDTH, kernel.notes.values()) if n.text != ACROSS]
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel.kernel, states)
     batches = bool(normalised_batches(network))
@@ -270,8 +272,6 @@ def gradients(
         }
     _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
-    # weights include these gradients
-    known = (note for note in reading.assumed({}) if note.text != ACROSS)
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
     common = (Assumption("network", BATCHES, "convention"),) if batches else ()
     hidden = (Assumption(n, NO_RULE, "convention") for n in network if n not in totals)

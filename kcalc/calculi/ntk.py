@@ -333,11 +333,7 @@ class TangentReading(KernelReading):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the kernels, in the order of nodes."""
-        return self.assumed(None)
-
-    def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
-        """The assumptions of the kernels of some parameters.
+        """The assumptions of the kernels, in the order of nodes.
 
         Raises: the errors of the kernels.
         """
@@ -349,7 +345,6 @@ class TangentReading(KernelReading):
             dict.fromkeys(self.network.inputs, half),
             dict.fromkeys(self.network.inputs, one),
             None,
-            seeds,
         )
         return self.noting(WIDTH, kernel.notes.values())
 

@@ -22,6 +22,7 @@ from .second_moments import Part, SecondMoments, is_zero
 Number = Any
 Node = Hashable
 Both = tuple[Part, Part]  # parts with E a_i b_j for (i, j) in (11, 22, 12) and in (11, 22, 21)
+NOTHING = Part(0, 0, 0)  # the cross moments of independent centred atoms
 
 
 class Products:
@@ -47,9 +48,12 @@ class Products:
             own = self.moments.own(a.moments)
             return own, own
         older, newer = by_age(a, b)
-        for one, two in self._missing(older, newer):
-            self._known.setdefault(two, {})[one] = self._made(one, two, node)
-        ahead, back = self._known[newer][older]
+        known = self._known.get(newer)
+        if known is None or older not in known:
+            for one, two in self._missing(older, newer):
+                self._known.setdefault(two, {})[one] = self._made(one, two, node)
+            known = self._known[newer]
+        ahead, back = known[older]
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
@@ -97,7 +101,10 @@ class Products:
         if not a.support & b.support:
             check_raw([a, b], node)
             first, second = m.mean1 * n.mean1, m.mean2 * n.mean2
-            return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
+            ahead, back = m.mean1 * n.mean2, m.mean2 * n.mean1
+            if all(map(_is_nothing, (first, second, ahead, back))):
+                return NOTHING, NOTHING
+            return Part(first, second, ahead), Part(first, second, back)
         if a.patched or b.patched:
             raise FreshnessError(
                 f"node {node!r} adds {a.node!r} and {b.node!r}, which contain different channels "
@@ -116,14 +123,14 @@ class Products:
         if a.terms:
             return self._opened(a, b, node)
         if a.noise or b.noise:
-            return Part(0, 0, 0), Part(0, 0, 0)
+            return NOTHING, NOTHING
         return self._crossed(a, b, node)
 
     def _opened(self, a: Atom, b: Atom, node: Node) -> Both:
-        ahead = back = Part(0, 0, 0)
+        ahead = back = NOTHING
         for t in a.terms:
             forth, reverse = self.product(t.atom, b, node)
-            if _vanishes(forth) and _vanishes(reverse):  # independent centred atoms
+            if forth is NOTHING:
                 continue
             if self.uniform:
                 ahead = back = plus(ahead, forth.times(t.a1))
@@ -252,10 +259,9 @@ def by_age(a: Atom, b: Atom) -> tuple[Atom, Atom]:
     return (a, b) if a.age < b.age else (b, a)
 
 
-def _vanishes(part: Part) -> bool:
-    """Whether a contribution is exactly the Python number 0, not an array."""
-    numbers = (part.first, part.second, part.joint, part.deficit)
-    return all(isinstance(number, int | float) and number == 0 for number in numbers)
+def _is_nothing(number: Number) -> bool:
+    """Whether a number is exactly the Python number 0, not an array."""
+    return isinstance(number, int | float) and number == 0
 
 
 def _steins(a: Atom, b: Atom) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,14 @@ from .contractions import contractions
 from .measuring import evaluating
 from .operations import CONTRACTIONS
 from .program import Program, Value, run_recorded
+from .separate_streams import Level, levels_of, passages, sources
 from .stream_states import bits, splits, start_of, states, taken
 
 if TYPE_CHECKING:
     from .subject import Subject
 
 Array = np.ndarray
+Kept = dict[int, tuple[Any, Any]]  # {call: (streams before the noise, streams with it)}
 TRIED = 40  # candidates tried for the value that a branch or the readout reads
 LOCATIONS = 4  # locations at which gates are compared
 CLOSE = 1e-4  # relative error of a fit
@@ -119,53 +121,122 @@ def gates_of(subject: Subject) -> Gates | None:
     Another run adds noise to the streams after every sub-layer. This tells the weights of equal
     streams apart.
     """
+    if subject.levels:
+        return _of_levels(subject)
     if not subject.measured.structure.several:
         return None
     program, kept = _perturbed(subject)
     return None if program is None else _measured(program, kept)
 
 
-def _perturbed(subject: Subject) -> tuple[Program | None, dict[int, tuple[Any, Any]]]:
-    """Run with noise in the streams; return it and {call: (streams before, streams after)}."""
+def _run(subject: Subject, changed: Callable[[int, str, Any], Any] | None = None) -> Program:
+    """Run the model again. ``changed`` is an argument of :func:`run_recorded`."""
+    model, (args, kwargs) = subject.model, subject.measured.call
+    return run_recorded(model, lambda: model(*args, **kwargs), (args, kwargs), changed)
+
+
+def _with_noise(subject: Subject, places: set[int]) -> tuple[Program, Kept]:
+    """Run the model with noise in the results of the given calls."""
     import torch
 
-    model, (args, kwargs) = subject.model, subject.measured.call
-    kept: dict[int, tuple[Any, Any]] = {}
-    parameters = dict(model.named_parameters())
+    kept: Kept = {}
+    generator = torch.Generator().manual_seed(0)
 
-    def run(changed: Callable[[int, str, Any], Any] | None) -> Program:
-        call = (args, kwargs)
-        return run_recorded(model, lambda: model(*args, **kwargs), call, changed)
+    def changed(call: int, name: str, out: Any) -> Any:
+        if call not in places:
+            return out
+        noise = torch.randn(out.shape, generator=generator).to(out)
+        noise = noise * out.square().mean().sqrt()
+        before = out.detach().clone()
+        made = out.add_(noise) if name.endswith("_") else out + noise
+        kept[call] = (before, made.detach().clone())
+        return made
+
+    return _run(subject, changed), kept
+
+
+def _perturbed(subject: Subject) -> tuple[Program | None, Kept]:
+    """Run with noise in the streams of one tensor."""
+    import torch
+
+    parameters = dict(subject.model.named_parameters())
 
     def started(program: Program) -> Value | None:
         found = states(program, contractions(program, parameters))
         return start_of(program, found[0]) if found else None
 
-    with evaluating(model), torch.no_grad():
-        origin = started(run(None))
+    with evaluating(subject.model), torch.no_grad():
+        origin = started(_run(subject))
         if origin is None:
             return None, {}
         start = origin.call
         # noise needs its own memory, which may change the operations after an expansion
-        plain = run(lambda call, _, out: out + 0 if call == start else out)
+        plain = _run(subject, lambda call, _, out: out + 0 if call == start else out)
         found = states(plain, contractions(plain, parameters))
-        places = {start, *(state.value.call for state in found)}
-        generator = torch.Generator().manual_seed(0)
-
-        def changed(call: int, name: str, out: Any) -> Any:
-            if call not in places:
-                return out
-            noise = torch.randn(out.shape, generator=generator).to(out)
-            noise = noise * out.square().mean().sqrt()
-            before = out.detach().clone()
-            made = out.add_(noise) if name.endswith("_") else out + noise
-            kept[call] = (before, made.detach().clone())
-            return made
-
-        return run(changed), kept
+        return _with_noise(subject, {start, *(state.value.call for state in found)})
 
 
-def _measured(program: Program, kept: dict[int, tuple[Any, Any]]) -> Gates | None:
+def _of_levels(subject: Subject) -> Gates | None:
+    """Return the gates of streams in separate tensors, or None if the sums have another form.
+
+    The first sub-layer mixes copies of one value, so only its sums of weights have an effect. They
+    are added to ``write``.
+    """
+    import torch
+
+    parameters = dict(subject.model.named_parameters())
+    with evaluating(subject.model), torch.no_grad():
+        plain = _run(subject)
+        found = levels_of(plain, contractions(plain, parameters))
+        program, kept = _with_noise(subject, {v.call for level in found for v in level.sums})
+    levels = levels_of(program, contractions(program, parameters))
+    if not levels or {v.call for level in levels for v in level.sums} != kept.keys():
+        return None
+    first, gates = levels[0], Gates(len(levels[0].sums))
+    for source in islice(sources(program, first), TRIED):
+        start = _rows(first, kept, [_array(source.tensor)])
+        if start is not None:
+            break
+    else:
+        return None
+    gates.write += [start[:, :, 0], start[:, :, 1]]
+    for before, level in pairwise(levels):
+        streams = [_array(kept[v.call][1]) for v in before.sums]
+        read, rows = _passed(program, before, [level.end], streams), _rows(level, kept, streams)
+        if read is None or rows is None:
+            return None
+        gates.read.append(read)
+        gates.mixing.append(rows[:, :, :-1])
+        gates.write.append(rows[:, :, -1])
+    streams = [_array(kept[v.call][1]) for v in levels[-1].sums]
+    gates.readout = _passed(program, levels[-1], program.outputs, streams)
+    return None if gates.readout is None else gates
+
+
+def _rows(level: Level, kept: Kept, streams: Sequence[Array]) -> Array | None:
+    """Return the weights (locations, sums, streams and branch) of the sums of a level, or None."""
+    basis = [*streams, _array(level.end.tensor)]
+    rows = [_fitted(_array(kept[value.call][0]), basis) for value in level.sums]
+    if any(row is None or len(row) != len(rows[0]) for row in rows):  # type: ignore[arg-type]
+        return None
+    return np.array(rows).transpose(1, 0, 2)
+
+
+def _passed(
+    program: Program, level: Level, ends: Sequence[Value], streams: Sequence[Array]
+) -> Array | None:
+    """Return the weights in the last sum of streams through which ``ends`` read them, or None."""
+    shape = level.sums[0].tensor.shape
+    through = [v for v in passages(program, level, ends) if v.tensor.shape == shape]
+    fits = (_fitted(_array(value.tensor), streams) for value in reversed(through[:TRIED]))
+    return next((weights for weights in fits if weights is not None), None)
+
+
+def _array(tensor: Any) -> Array:
+    return tensor.detach().double().cpu().numpy()
+
+
+def _measured(program: Program, kept: Kept) -> Gates | None:
     """Compute the gates from a run with noise. Return None if the sums have another form."""
     by_call = {value.call: value for value in program.values if value.call in kept}
     calls = sorted(kept)
@@ -206,7 +277,7 @@ def _step(
         if not outs or not any(v.op in CONTRACTIONS for v in outs):
             continue
         end = outs[-1]
-        made = end.tensor.detach().double().cpu().numpy().reshape(streams[0].shape)
+        made = _array(end.tensor).reshape(streams[0].shape)
         read = _read(program, before, end, streams)
         if read is None:
             continue
@@ -233,7 +304,7 @@ def _read(program: Program, before: Value, end: Value | None, streams: Array) ->
         tried += 1
         if tried > TRIED:
             return None
-        goal = value.tensor.detach().double().cpu().numpy()
+        goal = _array(value.tensor)
         if goal.shape[-1] != streams.shape[-1]:
             continue
         found = _fitted(goal.reshape(streams[0].shape), list(streams))

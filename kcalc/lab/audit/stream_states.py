@@ -71,46 +71,6 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
     return [s for s in found if s.count == first.count and s.skip.depends_on(origin)]
 
 
-def separate(program: Program, contractions: Sequence[Contraction]) -> list[list[Value]]:
-    """Streams in separate tensors: the sums that add the output of one branch to each of them.
-
-    Returns: one list per sub-layer, of equally many sums, each made from several of the list
-    before; empty without two such sub-layers.
-    """
-    by_value = {c.value.index: c for c in contractions if c.fan_in > 1}
-    found: dict[int, list[Value]] = {}
-    for value in program.values:
-        if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
-            continue
-        for skip, branch in (value.data, value.data[::-1]):
-            end = _scaled_from(branch, by_value)
-            if end is not None and not skip.depends_on(end.value):
-                found.setdefault(end.value.index, []).append(value)
-                break
-    levels: list[list[Value]] = []
-    for sums in found.values():
-        parallel = [v for v in sums if not any(v.depends_on(o) for o in sums if o is not v)]
-        if not 2 <= len(parallel) <= MOST:
-            continue
-        before = levels[-1] if levels else ()
-        mixed = all(sum(v.depends_on(old) for old in before) > 1 for v in parallel)
-        follows = len(parallel) == len(before) and mixed
-        if len(levels) > 1 and not follows:
-            continue
-        levels = [*levels, parallel] if follows else [parallel]
-    return levels if len(levels) > 1 else []
-
-
-def _scaled_from(value: Value, by_value: dict[int, Contraction]) -> Contraction | None:
-    """The contraction whose output a value is, perhaps times a weight; None for others."""
-    while value.index not in by_value:
-        same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
-        if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:
-            return None
-        (value,) = same
-    return by_value[value.index]
-
-
 def start_of(program: Program, first: State) -> Value | None:
     """Return the value in which the streams begin, an expansion of a smaller one, or None."""
     size = first.value.tensor.numel()

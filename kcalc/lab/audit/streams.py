@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .findings import Finding, criterion, named
 from .gates import SUMS_OFF
 from .operations import SOFTMAX
-from .stream_states import bits, copies, separate
+from .stream_states import bits, copies
 from .subject import Subject
 
 DIVISIONS = ("div", "true_divide", "logsumexp", "_log_softmax")
@@ -44,7 +44,6 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
 def stream_remarks(subject: Subject) -> list[str]:
     """Return remarks on the gates of several streams. They are not faults."""
     gates, texts = subject.stream_weights, list[str]()
-    structure = subject.measured.structure
     still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
     if still:
         texts.append(
@@ -61,10 +60,11 @@ def stream_remarks(subject: Subject) -> list[str]:
             f"sums of the weights that mix streams differ from 1 by up to {gates.sums_off:.2g}; "
             "use more Sinkhorn iterations to make the matrices doubly stochastic"
         )
-    if levels := separate(structure.program, structure.contractions):
+    if subject.levels and gates is None:
         texts.append(
-            f"{len(levels[0])} residual streams are in separate tensors, and STREAM-ALIKE examines "
-            f"only streams in one tensor: stack them with torch.stack to have them examined"
+            f"{len(subject.levels[0].sums)} residual streams are in separate tensors, and their "
+            "weights could not be measured, so STREAM-ALIKE does not examine them: stack the "
+            "streams with torch.stack to have them examined"
         )
     variance = _logits(subject)
     if variance > 1:

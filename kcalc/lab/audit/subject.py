@@ -14,6 +14,7 @@ from .gates import Gates, gates_of
 from .laws import Law, alike
 from .measuring import Measured
 from .routers import Router, routers_of
+from .separate_streams import Level, levels_of
 from .stream_states import bits, start_of
 from .structure import Merge
 
@@ -78,6 +79,12 @@ class Subject:
         return [Stack(self, merges) for merges in streams if len(merges) > 1]
 
     @cached_property
+    def levels(self) -> list[Level]:
+        """Return the levels of streams in separate tensors, if no tensor has several streams."""
+        structure = self.measured.structure
+        return [] if structure.several else levels_of(structure.program, structure.contractions)
+
+    @cached_property
     def stream_weights(self) -> Gates | None:
         """Return the weights of several streams, or None if the model has a single stream."""
         return gates_of(self)
@@ -86,18 +93,19 @@ class Subject:
     def gates(self) -> tuple[str, ...]:
         """Return the small parameters in sub-layers that weight several streams."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
-        for state in structure.several:
-            if not seen:
-                origin = start_of(structure.program, state)
-                seen = 0 if origin is None else origin.ancestors
-            for value in (structure.program.values[i] for i in bits(state.value.ancestors & ~seen)):
-                size, count = value.tensor.numel(), state.count
+        steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in self.levels]
+        if structure.several:
+            origin = start_of(structure.program, structure.several[0])
+            seen = 0 if origin is None else origin.ancestors
+            steps = [(s.value.ancestors, s.skip.ancestors, s.count) for s in structure.several]
+        for made_from, mixed_from, count in steps:
+            for value in (structure.program.values[i] for i in bits(made_from & ~seen)):
+                size = value.tensor.numel()
                 small = size % count == 0 and size <= count * (count + 2)
-                if value.op == "parameter" and (
-                    small or (size == 1 and state.skip.depends_on(value))
-                ):
+                single = size == 1 and mixed_from >> value.index & 1
+                if value.op == "parameter" and (small or single):
                     names.update(dict.fromkeys(value.weights))
-            seen |= state.value.ancestors
+            seen |= made_from
         return tuple(names)
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:

@@ -66,26 +66,67 @@ def test_remarks_on_gates() -> None:
 
 
 class Lists(nn.Module):
-    """Streams in a list of tensors, mixed in loops."""
+    """Streams in a list of tensors, mixed in loops; every branch reads most from its home."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, home: float = 0.0, *, start: Any = (1, 1, 1), depth: int = 2) -> None:
         super().__init__()
-        parts = (nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
-        self.branches = nn.ModuleList(nn.Sequential(*parts) for _ in range(depth))
-        self.mix = nn.ParameterList(torch.rand(3, 3) for _ in range(depth))
-        self.write = nn.ParameterList(torch.rand(3) for _ in range(depth))
+        self.start = start
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+            for _ in range(depth)
+        )
+        self.read = nn.ParameterList(1 + home * torch.eye(3)[i % 3] for i in range(depth))
+        self.mix = nn.ParameterList(0.1 + 0.7 * torch.eye(3) for _ in range(depth))
+        self.write = nn.ParameterList(torch.ones(3) for _ in range(depth))
 
     def forward(self, x: Any) -> Any:
-        streams = [x, 2 * x, 3 * x]
-        for branch, mix, write in zip(self.branches, self.mix, self.write, strict=True):
-            y = branch(sum(streams))
+        streams = [weight * x for weight in self.start]
+        parts = (self.branches, self.read, self.mix, self.write)
+        for branch, read, mix, write in zip(*parts, strict=True):
+            y = branch(sum(read[j] * streams[j] for j in range(3)))
             made = [sum(row[j] * streams[j] for j in range(3)) for row in mix]
             streams = [write[i] * y + made[i] for i in range(3)]
         return sum(streams)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_streams_in_separate_tensors_are_named(depth: int) -> None:
-    remarks = audited(Lists(depth), (6, 16)).remarks
-    told = [remark for remark in remarks if "3 residual streams are in separate tensors" in remark]
-    assert len(told) == (depth > 1) and all("torch.stack" in remark for remark in told)
+class Homes(Lists):
+    """Every branch reads one stream only."""
+
+    def forward(self, x: Any) -> Any:
+        streams = [x.clone() for _ in range(3)]
+        for i, (branch, mix) in enumerate(zip(self.branches, self.mix, strict=True)):
+            y = branch(streams[i % 2])
+            streams = [y + sum(row[j] * streams[j] for j in range(3)) for row in mix]
+        return streams[0] + streams[1] + streams[2]
+
+
+class Unlike(Lists):
+    """Streams that start as different functions of the input."""
+
+    def forward(self, x: Any) -> Any:
+        streams, mix = [x, x.sin(), x.exp()], self.mix[0]
+        for branch in self.branches:
+            y = branch(sum(streams))
+            streams = [y + sum(row[j] * streams[j] for j in range(3)) for row in mix]
+        return sum(streams)
+
+
+LISTS: dict[str, tuple[Any, str | None]] = {
+    "copies": (Lists, "1, 2, 3"),
+    "clones": (Homes, "1, 3"),
+    "homes": (lambda: Lists(4.0, depth=4), None),
+    "multiples": (lambda: Lists(start=(1, 2, 2)), "2, 3"),
+    "different functions": (Unlike, None),
+    "one sub-layer": (lambda: Lists(depth=1), None),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_streams_in_separate_tensors(case: str) -> None:
+    torch.manual_seed(0)
+    make, alike = LISTS[case]
+    found = audited(make(), (6, 16))
+    told = [f for f in found.findings if f.code == "STREAM-ALIKE"]
+    assert [f"streams {alike}." in finding.message for finding in told] == [True] * bool(alike)
+    named = any("3 residual streams are in separate tensors" in r for r in found.remarks)
+    assert named == (case == "different functions")
