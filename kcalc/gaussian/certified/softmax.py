@@ -3,7 +3,7 @@
 Scores are Gaussian and independent over the T tokens. One row has the variance v; two rows
 have variances v1, v2 and covariance k at equal tokens. With ``f(x) = exp(-e^x)``:
 
-    S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a)
+    S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a).
     S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b).
 
 All integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates

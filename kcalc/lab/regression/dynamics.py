@@ -78,9 +78,9 @@ def training_curve(
     Raises
     ------
     KcalcError
-        If the shapes of the data do not match, if the data contain nan, if the kernel is not
-        positive semidefinite, or if the network has BatchNorm and the targets have a mean over the
-        examples (BatchNorm removes a common component from gradients).
+        If the shapes of the data do not match, if the data contain nan, or if the kernel is not
+        positive semidefinite. Also if the network has BatchNorm, which removes a common component
+        from gradients, and the targets have a mean over the examples.
 
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
