@@ -495,7 +495,7 @@ class TrainingCurve(Shown):
         given = real_array(t, "t")
         if np.any(given < 0) or (self.learning_rate is not None and np.any(given % 1)):
             raise KcalcError(
-                "t counts steps, whole numbers >= 0"
+                "t counts steps, so it must contain integers >= 0"
                 if self.learning_rate is not None
                 else "t is a time >= 0"
             )
