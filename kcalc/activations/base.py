@@ -8,7 +8,7 @@ An activation class may override the ``_closed_*`` hooks. Each hook is written o
 every field. If a hook returns None, the quantity is integrated numerically (NumPy, mpmath) or
 printed as an undefined function (SymPy).
 
-This module also has the transformed and the composed activations.
+This module also defines the transformed and the composed activations.
 """
 
 from __future__ import annotations
