@@ -1,13 +1,14 @@
 """Activations: functions of one real variable, with their kernel quantities in every field.
 
-The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives in c, where
-C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)).
+The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives in c:
+
+    C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)).
 
 An activation class may override the ``_closed_*`` hooks. Each hook is written once and works in
 every field. If a hook returns None, the quantity is integrated numerically (NumPy, mpmath) or
 printed as an undefined function (SymPy).
 
-This module also has the transformed and the composed activations.
+This module also defines the transformed and the composed activations.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """The n-th derivative by nested ``jax.grad`` of sums.
 
-        None if JAX fails or its result does not match the values.
+        It is None if JAX fails or its result does not match the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):

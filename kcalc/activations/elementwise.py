@@ -197,7 +197,7 @@ def failure(error: Exception, function: Callable[..., Any], argument: Any, name:
 def _fails(function: Callable[..., Any], value: Any) -> bool:
     try:
         _outcome(function, value)
-    except Exception:  # raising is the answer
+    except Exception:  # any exception is a failure
         return True
     return False
 
@@ -324,7 +324,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
         with in_double_precision():
             traced = is_jax(function(float(probe[0])))
     except Exception as second:
-        if isinstance(second, TypeError | AttributeError | IndexError):  # it takes arrays only
+        if isinstance(second, TypeError | AttributeError | IndexError):  # takes only arrays
             raise failure(first, function, probe, name) from first
         where = next(value for value in probe.tolist() if _fails(function, value))
         raise failure(second, function, where, name) from second

@@ -113,7 +113,7 @@ class LocalCMap(_Local, CMap):
     ) -> JaxArray | float | Array:
         """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
 
-        Raises: KcalcError outside -1 <= c <= 1, q > 0.
+        Raises KcalcError outside -1 <= c <= 1, q > 0.
         """
         q1, q2 = q_pair(q1, q2, q)
         if is_jax(c) or is_jax(q1) or is_jax(q2):

@@ -95,9 +95,9 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
 
 
 def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
-    """The real zeros of a polynomial.
+    """Return the real zeros of a polynomial.
 
-    None if the degree is above 2 and the coefficients are not rational.
+    Returns None if the degree is above 2 and the coefficients are not rational.
     """
     level = poly(rational(expr), X)
     if level.domain.is_QQ or level.domain.is_ZZ:
@@ -117,9 +117,9 @@ def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
 
 
 def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
-    """The exact zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b).
+    """Return the exact zeros with |x| <= 128 of k sin(a x + b) or k cos(a x + b).
 
-    None for other functions.
+    Returns None for other functions.
     """
     wave: Any = expr.as_independent(X, as_Add=False)[1]
     if not isinstance(wave, sp.sin | sp.cos) or sp.diff(wave.args[0], X, 2) != 0:
@@ -282,7 +282,7 @@ class _Resolved(Rewriting):
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """The (centre, width) of the feature that a function of ``inner`` has.
+    """Return the (centre, width) of the narrow feature of a function of ``inner``, in a list.
 
     The list is empty unless ``inner`` is linear or quadratic.
     """

@@ -107,7 +107,7 @@ class Panels:
         self._floor = _SHARE * float(np.abs(inner[np.isfinite(inner)]).max(initial=0.0))
 
     def grow(self, radius: float) -> None:
-        """Make sure that [-radius, radius] is covered."""
+        """Extend the panels to cover [-radius, radius]."""
         while self._reach < radius:
             start, stop = self._reach, max(1.0, 2 * self._reach)
             for low, high in ((start, stop), (-stop, -start)):
@@ -141,9 +141,9 @@ class Panels:
         self._refuse_blurred(low, high)
 
     def _fit(self, batch: _Batch) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Fit the windows: (Chebyshev coefficients, size of the last ones, mask of resolved).
+        """Fit the windows; return (coefficients, size of the last coefficients, resolved windows).
 
-        Coefficients at the level of rounding errors are set to 0.
+        Chebyshev coefficients at the level of rounding errors are set to 0.
 
         Coefficients that decrease neither along the row nor from a panel to its halves are rounding
         errors; the coefficients of a kink would decrease.

@@ -118,7 +118,7 @@ class LinearMaps(TracedMaps):
             jnp.broadcast_to(jnp.asarray(v) * 1.0, shape)
             for v in (q, self.input_scale, self.input_shift, self.output_shift)
         )
-        spread = jnp.abs(a) * jnp.sqrt(variance)  # a flipped input flips both inputs
+        spread = jnp.abs(a) * jnp.sqrt(variance)  # a negative scale flips both inputs
         kinks = [(k - shift) / spread for k in p.kinks]
         found = Standard(
             spread,
@@ -230,7 +230,7 @@ class LinearMaps(TracedMaps):
         factor = self._scaled(one.spread * two.spread / norm, 2)
         if uniform:
             return factor * drop, factor * value
-        # 1 + closed cancels if it is small, but the derivative of closed is short
+        # 1 + closed cancels if it is small, but closed has a short derivative
         closed = -self._scaled(self._product(one, two) / norm, 2)
         frozen = replace(
             self, **{name: jax.lax.stop_gradient(getattr(self, name)) for name in NAMES}

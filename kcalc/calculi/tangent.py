@@ -105,7 +105,7 @@ class Tangent:
 
         In the NTK parameterisation it is the cosine c of the layer's output, because the kernel of
         its parameters is its covariance. In the standard parameterisation it is
-        ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias; Here x is
+        ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias. Here x is
         the layer's input, and q1 and q2 are the q values of its output. Only trained parameters
         count.
         """

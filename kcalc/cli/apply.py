@@ -75,7 +75,7 @@ def _performed(model: str, edits: Edits, weights: str, seed: int) -> tuple[Any, 
     built = python_object(model)
     torch = imported("torch")
     if not -(2**63) <= seed < 2**63:
-        raise KcalcError(f"--seed must be a 64-bit whole number, got {glimpse(seed)}")
+        raise KcalcError(f"--seed must be a 64-bit integer, got {glimpse(seed)}")
     generator = torch.Generator().manual_seed(seed)
     made = apply_edits(built, edits, weights=weights, generator=generator)
     return made, made.state_dict()

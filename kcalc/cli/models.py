@@ -35,7 +35,7 @@ def sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip().lstrip("0") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(
-            f"{glimpse(text)} is not a shape; write positive whole numbers separated by commas, "
+            f"{glimpse(text)} is not a shape; write positive integers separated by commas, "
             f"starting with the number of examples: 1,3,224,224"
         )
     try:
@@ -47,7 +47,7 @@ def sizes(text: str) -> tuple[int, ...]:
 def token_ids(text: str) -> np.ndarray:
     """Parse a shape such as ``2,12`` and return token ids of this shape.
 
-    The ids are small whole numbers other than 0. For a PyTorch model, ids that it treats as padding
+    The ids are small integers other than 0. For a PyTorch model, ids that it treats as padding
     are replaced.
 
     Raises: argparse.ArgumentTypeError that quotes the text.

@@ -221,9 +221,7 @@ def check_widths(network: Network, features: int | None) -> None:
     Raises: KcalcError that names the option otherwise.
     """
     if features is not None and features < 1:
-        raise KcalcError(
-            f"--features is a width and must be a positive whole number, got {features}"
-        )
+        raise KcalcError(f"--features is a width and must be a positive integer, got {features}")
     open_ = open_nodes(network)
     if features is None and open_:
         raise KcalcError(

@@ -55,7 +55,8 @@ def run(
     """Write a self-contained HTML page about a network.
 
     The page has a drawing, Q and C maps with sliders, slopes, the tangent kernel, the shaping with
-    constants for each framework, and the assumptions of all results.
+    constants for each framework, and the assumptions of all results. It works offline, so you can
+    attach it to a paper, a pull request or an email.
 
     Examples:
       kcalc report vanilla-100 --activation tanh
@@ -63,8 +64,6 @@ def run(
       kcalc report bert --tokens 128 -o bert.html
       kcalc report model.onnx --without-normalization -o model.html
       kcalc report mymodels:transformer --ids 2,16 --tokens 16 -o transformer.html
-
-    The page works offline, so you can attach it to a paper, a pull request or an email.
 
     """
     check_files({"--output": output, "--json": json}, lambda path: destination(file_path(path)))

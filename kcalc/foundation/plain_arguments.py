@@ -31,7 +31,7 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
         number = least - 1
     if not least <= number <= most:
         ceiling = f" and <= {most}" if most < LARGEST or number > most else ""
-        raise KcalcError(f"{what} must be a whole number >= {least}{ceiling}, got {glimpse(value)}")
+        raise KcalcError(f"{what} must be an integer >= {least}{ceiling}, got {glimpse(value)}")
     return number
 
 

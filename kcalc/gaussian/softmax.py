@@ -6,7 +6,10 @@ The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T toke
 ``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
 ``Phi(u, w) = E f(u + a) f(w + b)``:
 
-    S        = T int int Phi_uw Phi^(T-1) du dw
+    S = T int int Phi_uw Phi^(T-1) du dw.
+
+Its derivatives are:
+
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw.
 

@@ -2,7 +2,7 @@
 
 The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with the same variances
 and covariance for all j. The scores of the special token, ``a_0, b_0``, have other variances and
-another covariance. If ``p_j`` and ``q_j`` are the powers of the weights of token j, then
+another covariance. With the powers ``p_j`` and ``q_j`` of the weights of token j:
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))

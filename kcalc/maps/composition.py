@@ -431,7 +431,7 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """Evaluate a local map at numbers. Raises: KcalcError if it has no closed form."""
+    """Evaluate a local map at numbers. Raises KcalcError if it has no closed form."""
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
@@ -446,7 +446,7 @@ DOTS = ("", "dot", "ddot", "dddot", "ddddot")
 def differentiated(composition: Composition, order: int) -> Composition:
     """Return the derivative of the given order with respect to the first argument.
 
-    Raises: KcalcError for orders that have no notation.
+    Raises KcalcError for orders that have no notation.
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(

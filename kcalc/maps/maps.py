@@ -138,7 +138,7 @@ def sole(found: dict[Node, Any]) -> Any:
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """Return the only output of a map. Raises: KcalcError if there are several."""
+    """Return the only output of a map. Raises KcalcError if there are several."""
     if len(of.outputs) != 1:
         raise KcalcError(
             f"{what} need one output, but the network has {len(of.outputs)}: "
@@ -194,7 +194,7 @@ class CMap(KernelMap):
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """Return the c values at the output.
 
-        The domain is -1 <= c <= 1, q > 0. Raises: KcalcError outside the domain, or for nan.
+        The domain is -1 <= c <= 1, q > 0. Raises KcalcError outside the domain, or for nan.
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at(self.inputs, c), q1, q2, 0)
@@ -266,8 +266,8 @@ class CMap(KernelMap):
     ) -> float | Array:
         """Return 1 - C at the output for angles at the input.
 
-        If both inputs have the same q, the relative accuracy is full, however small the result. For
-        q1 != q2, only the absolute accuracy is.
+        If both inputs have the same q, the result has full relative accuracy, however small it is.
+        For q1 != q2, it has full absolute accuracy only.
 
         Parameters
         ----------
@@ -747,7 +747,7 @@ class QMap(KernelMap):
     def __call__(self, q: Any) -> float | Array:
         """Return q values at the output, for q > 0.
 
-        Raises: KcalcError outside the domain or for nan.
+        Raises KcalcError outside the domain or for nan.
         """
         return self._evaluate(q, 0)
 

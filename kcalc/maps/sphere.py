@@ -140,7 +140,7 @@ def sphere_eigenvalues(
 ) -> SphereEigenvalues:
     """Return the eigenvalues of a kernel given as a function of the gap 1 - c.
 
-    Raises: KcalcError for an invalid dimension or degree, and for kernels that are 0 or not finite.
+    Raises KcalcError for an invalid dimension or degree, and for kernels that are 0 or not finite.
     """
     d = whole(dimension, "dimension, the d of the sphere S^(d-1),", 2)
     degree = whole(max_degree, "max_degree", 0)
@@ -235,7 +235,7 @@ def _counted(count: int) -> str:
 
 
 def sole_input(inputs: tuple[Hashable, ...], outputs: tuple[Hashable, ...]) -> tuple[Any, Any]:
-    """Return the input and the output. Raises: KcalcError if there are several."""
+    """Return the input and the output. Raises KcalcError if there are several."""
     for what, nodes in (("input", inputs), ("output", outputs)):
         if len(nodes) != 1:
             raise KcalcError(

@@ -198,7 +198,7 @@ def drawn(
 
 
 def whole_numbers(ax: Axes) -> Axes:
-    """Place the ticks of the horizontal axis at whole numbers."""
+    """Place the ticks of the horizontal axis at integers."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -347,7 +347,7 @@ def vanilla_maps(
         layers.is_number and not (layers.is_integer and layers.is_positive)
     ):
         raise KcalcError(
-            f"depth must be a SymPy expression or a whole number >= 1, got {glimpse(depth)}"
+            f"depth must be a SymPy expression or an integer >= 1, got {glimpse(depth)}"
         )
     numbers: dict[str, Any] = {
         name: sp.sympify(as_number(value, name), strict=True)

@@ -11,7 +11,7 @@ their inputs:
 
     b (1 + kappa t eta a / c) = s eta,        a (1 + kappa t gamma b) = c s gamma,
 
-Here kappa = 0 for Gaussian weights and kappa = min(1, c) for orthogonal weights; f = b / (s eta) =
+Here kappa = 0 for Gaussian weights and kappa = min(1, c) for orthogonal weights. f = b / (s eta) =
 a / (c s gamma) solves kappa s t gamma eta f^2 + f = 1. The input has b = 1, the output has a = 1,
 and psi(t) = t gamma_input = E t s^2 / (1 - t s^2) over input channels.
 """

@@ -200,7 +200,7 @@ def _refuse_masks(network: Network) -> None:
 def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
     given = [whole(width, "a width", 1) for width in items(widths, "widths")]
     if len(set(given)) != len(given) or not given:
-        raise KcalcError(f"widths must be different positive whole numbers, got {glimpse(widths)}")
+        raise KcalcError(f"widths must be different positive integers, got {glimpse(widths)}")
     affine = [n for n in model.network.nodes_of(Affine) if n not in model.features]
     if all(model.network.layer(node).features is not None for node in affine):
         raise KcalcError(

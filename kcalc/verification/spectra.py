@@ -207,7 +207,7 @@ def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         or classes.min() < 0
     ):
         raise KcalcError(
-            f"labels must be {len(inputs) if inputs.ndim else 0} whole numbers >= 0, got an array "
+            f"labels must be {len(inputs) if inputs.ndim else 0} integers >= 0, got an array "
             f"{classes.shape} of {classes.dtype}"
         )
     return inputs, classes

@@ -46,7 +46,7 @@ def test_equal_functions_are_the_registered_ones(expr, name):
     assert activation(expr) == activation(name)
 
 
-# --- functions whose kinks never end --------------------------------------------------------------
+# --- functions with infinitely many kinks ---------------------------------------------------------
 
 
 def test_endless_kinks_are_found_where_inputs_reach():
@@ -60,7 +60,7 @@ def test_endless_kinks_are_found_where_inputs_reach():
     np.testing.assert_allclose(phi(x), np.maximum(np.sin(5 * x), 0), rtol=1e-12)
     dense = np.linspace(-128, 128, 40_001)
     np.testing.assert_allclose(phi(dense), np.maximum(np.sin(5 * dense), 0), rtol=1e-10, atol=1e-13)
-    with refused("never end"):
+    with refused("infinitely many kinks"):
         phi.q_map.ball(1)
     for beyond in (
         lambda: phi.second_moment(150.0),

@@ -186,7 +186,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
     ("changes", "match"),
     [
         ({"key": "a"}, "the key must"),
-        ({"draws": 2.5}, "draws must be a whole number"),
+        ({"draws": 2.5}, "draws must be an integer"),
         ({"outputs": 0}, "outputs must be"),
         ({"features": 3}, "features= is not an option"),
         ({"network": "v"}, "Network"),

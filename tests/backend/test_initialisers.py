@@ -138,7 +138,7 @@ def test_coordinate_check():
     ("call", "message"),
     [
         (lambda: ABC(hidden=(0.5,)), "ABC.hidden must be two exponents"),  # pyright: ignore
-        (lambda: ABC(base_width=0), "base_width must be a whole number"),
+        (lambda: ABC(base_width=0), "base_width must be an integer"),
         (
             lambda: weight_of(L.Affine(4), 3, "looks_linear"),
             "'affine_1': mirrored weights need an even number",

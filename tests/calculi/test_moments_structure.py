@@ -114,7 +114,7 @@ def test_what_does_not_close_is_refused(name: str) -> None:
     ("options", "message"),
     [
         ({}, "features=N"),
-        ({"features": 5.5}, "whole number"),
+        ({"features": 5.5}, "must be an integer >= "),
         ({"features": sp.Symbol("n")}, "integer=True"),
         ({"features": 5, "weights": "gauss"}, "distribution of weights"),
         ({"features": 5, "weights": -2.1}, ">= -2"),

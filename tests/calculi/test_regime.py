@@ -135,5 +135,5 @@ def test_bad_input() -> None:
     ):
         with refused(match):
             K.regime(**options)  # type: ignore[arg-type]
-    with refused("whole number"):
+    with refused("must be an integer >= "):
         K.regime().limit.matrix(0)  # type: ignore[union-attr]

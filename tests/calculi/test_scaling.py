@@ -159,7 +159,7 @@ def test_what_is_violated_is_said() -> None:
     ("network", "options", "words"),
     [
         (A.vanilla(2), {}, "features"),
-        (A.vanilla(2), {"features": 0}, "whole number >= 1"),
+        (A.vanilla(2), {"features": 0}, "integer >= 1"),
         (kc.chain(L.Input(3), L.Affine(4, kernel=3)), {}, "image_shape"),
         (kc.chain(L.Input(3, (4, 4)), L.Affine(4)), {"image_shape": (5, 5)}, "leave one"),
         (kc.chain(L.Input(3, (2, 2)), L.Affine(4, kernel=3, padding="valid")), {}, "does not fit"),

@@ -34,7 +34,7 @@ def chain(*layers: L.Layer) -> Any:
 MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "no shape": (lambda: exact(NET, None), "image_shape="),
     "a number": (lambda: exact(NET, 4), "height, width"),
-    "zero": (lambda: exact(NET, (0, 4)), "must be a whole number >= 1"),
+    "zero": (lambda: exact(NET, (0, 4)), "must be an integer >= 1"),
     "unknown input": (lambda: exact(NET, {"y": (4, 4)}), "unknown input"),
     "spatial": (lambda: kc.ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
     "weights": (lambda: exact(NET, weights="orthogonal"), "dense"),

@@ -141,15 +141,15 @@ BAD = [
     (("shape", "vanila-100"), "vanilla-100"),
     (
         ("shape", "vanilla-99999999999"),
-        "depth must be a whole number >= 1 and <= 1000000, got 99999999999",
+        "depth must be an integer >= 1 and <= 1000000, got 99999999999",
     ),
     (
         ("shape", "convnext-1000001"),
-        "blocks must be a whole number >= 1 and <= 1000000, got 1000001",
+        "blocks must be an integer >= 1 and <= 1000000, got 1000001",
     ),
     (
         ("shape", "densenet-" + "9" * 5000),
-        "layers must be a whole number >= 1 and <= 1000000, got 9999",
+        "layers must be an integer >= 1 and <= 1000000, got 9999",
     ),
     (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
     (("shape", "vanilla-10", "--zeta", "1"), "> 1"),

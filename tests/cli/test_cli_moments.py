@@ -71,7 +71,7 @@ def test_the_mean_square_of_the_input(capsys):
     ("arguments", "message"),
     [
         (("vanilla-3",), "features N"),
-        (("vanilla-3", "--features", "0"), "whole number"),
+        (("vanilla-3", "--features", "0"), "a positive integer"),
         (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),
         (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"),
         (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),

@@ -89,7 +89,7 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: 
     ("arguments", "says"),
     [
         ("vanilla-3", "features"),
-        ("vanilla-3 --features 0", "whole number"),
+        ("vanilla-3 --features 0", "a positive integer"),
         ("vanilla-3 --features 4 --weights delta_orthogonal", "independent in all taps"),
         ("vanilla-3 --features 4 --input-moment -1", "input_moment"),
         ("vanilla-3 --features 4 --activation sign", "jumps"),

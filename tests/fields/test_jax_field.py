@@ -266,7 +266,7 @@ def test_functions_of_callables_and_their_limits():
         )
     with refused("jax.numpy"):
         jax_function(kc.activation(np.tanh, name="np.tanh"))
-    with refused("whole number"):
+    with refused("must be an integer >= "):
         jax_function(swish, -1)
     with refused("real numbers"):
         jax_function(swish)(jnp.asarray(1j))

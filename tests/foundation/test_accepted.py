@@ -1,4 +1,4 @@
-"""What must not be refused: whole numbers of other libraries, exact numbers, lists of them, paths
+"""What must not be refused: integers of other libraries, exact numbers, lists of them, paths
 of every kind, symbols without effect.
 """
 

@@ -151,7 +151,7 @@ def test_tokens_in_onnx(name: str) -> None:
     }
     steps = [node("Gather", "t x", "a"), node("MatMul", "a w", "h"), *nodes]
     proto = model(steps, {"x": [2, TOKENS]}, ["y"], held)
-    proto.graph.input[0].type.tensor_type.elem_type = 7  # whole numbers
+    proto.graph.input[0].type.tensor_type.elem_type = 7  # integers
     reading = kc.read(proto)
     (mix,) = (
         layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)

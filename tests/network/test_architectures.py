@@ -31,7 +31,7 @@ OWN = [name for name in A.__all__ if inspect.isfunction(vars(A).get(name))]  # n
         (lambda: kc.residual(L.Affine(), shortcut_weight=1), "removes the effect"),
         (lambda: kc.residual(L.Affine(), shortcut_weight=float("nan")), "finite"),
         (lambda: A.vanilla(0), ">= 1"),
-        (lambda: A.vanilla(2.5), "whole number"),
+        (lambda: A.vanilla(2.5), "must be an integer >= "),
         (lambda: A.resnet_v2(7), "50"),
         (lambda: A.wide_resnet(251), "250 and 256"),
         (lambda: A.vanilla(3, "tanhh"), "tanh"),

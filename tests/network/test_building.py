@@ -106,7 +106,7 @@ class Building(RuleBasedStateMachine):
         self.draft = drafted(piece())
 
     def label(self) -> Any:
-        """Text and whole numbers, of which none is part of another."""
+        """Text and integers, of which none is part of another."""
         self.made += 1
         return 7000 + self.made if self.made % 3 == 0 else f"<{self.made}>"
 

@@ -180,7 +180,7 @@ def test_subs_replaces_symbols_by_symbol_or_name() -> None:
         (lambda: L.Sum((0, 0)), "all weights are 0"),
         (lambda: L.Sum((1, sp.nan)), "finite"),
         (lambda: L.Sum(3), "sequence"),
-        (lambda: L.Concat((3, -1)), "whole number >= 1"),
+        (lambda: L.Concat((3, -1)), "integer >= 1"),
         (lambda: L.Scale(0), "must not be 0"),
         (lambda: L.Dropout(1.0), "\\[0, 1\\)"),
         (lambda: L.Pool("maxx"), "unknown pooling kind.*max"),

@@ -95,8 +95,8 @@ def test_rescaled_rows_keep_q():
     [
         (lambda: tm.value_skip(3, 0, 0), "row 0 0"),
         (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
-        (lambda: tm.value_skip(True), "whole number >= 1"),
-        (lambda: tm.value_skip(0), "whole number >= 1"),
+        (lambda: tm.value_skip(True), "integer >= 1"),
+        (lambda: tm.value_skip(0), "integer >= 1"),
         (lambda: tm.value_skip(3, np.nan), "skip must be finite"),
         (lambda: tm.value_skip(3, causal=1), "True or False"),
         (lambda: tm.uniform(3, [0.5, 0.4]), "must grow"),

@@ -70,7 +70,7 @@ def test_the_scores_of_a_token_cosine() -> None:
         (lambda: kc.token_phases(stack(), T, scores=[1, 2]), "two gains"),
         (lambda: kc.token_phases(stack(), T, scores=[1, 2], depth=[1, 2]), "depth"),
         (lambda: kc.token_phases(stack(), T, scores=[2, 1], values=[1, 2]), "increasing"),
-        (lambda: kc.token_phases(stack(), 0, scores=[1, 2], values=[1, 2]), "whole number"),
+        (lambda: kc.token_phases(stack(), 0, scores=[1, 2], values=[1, 2]), "an integer >= 1"),
         (lambda: kc.token_phases(kc.repeat(L.Affine(), 2), T, scores=[1, 2], values=[1, 2]),
          "no weights for the gains"),
         (lambda: kc.token_gain(stack(), T, "keys", slope=1.0), "keys"),

@@ -189,7 +189,7 @@ def test_bad_input():
     open_ = kc.to_jax(kc.architectures.vanilla(2, "relu"), 8)
     closed = kc.to_jax(kc.chain(L.Input(8), L.Affine(8)))
     for model, arguments, message in (
-        (open_, {"draws": 1}, "draws must be a whole number >= 2"),
+        (open_, {"draws": 1}, "draws must be an integer >= 2"),
         (open_, {"pairs": 0}, "pairs must be"),
         (open_, {"c": 1.5}, "cosine"),
         (open_, {"q": 0}, "q is a mean square"),

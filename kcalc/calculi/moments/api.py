@@ -53,9 +53,10 @@ def moments(
     extends the previous one), even with 10^4 layers. Other graphs take longer the more feature maps
     are in use at once.
 
-    The function supports dense Affine layers without random biases; identity, relu, leaky_relu, abs
-    and abrelu directly after weights; Sum if all but one of its addends end in separate Affine
-    layers; Concat, Scale, Identity, Flatten of vectors, and Dropout in evaluation.
+    The function supports dense Affine layers without random biases, and identity, relu, leaky_relu,
+    abs and abrelu directly after weights. It supports Sum if all but one of its addends end in
+    separate Affine layers. Concat, Scale, Identity, Flatten of vectors, and Dropout in evaluation
+    are also supported.
 
     Parameters
     ----------

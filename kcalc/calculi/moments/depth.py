@@ -222,7 +222,7 @@ def moments_at_depth(
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
     if length.is_number and (not length.is_integer or length < 1):
-        raise KcalcError(f"depth must be a whole number >= 1 or a SymPy symbol, got {depth}")
+        raise KcalcError(f"depth must be an integer >= 1 or a SymPy symbol, got {depth}")
     sized = with_widths(block, features, symbols=True)
     read = compiled(sized, laws_by_node(sized, "gaussian"))
     if len(sized.outputs) != 1:

@@ -105,8 +105,8 @@ class EntryLaw:
     """The distribution of the entries of a feature map.
 
     ``kind`` is "normal" (symmetric, and Gaussian in the limit of large widths), "symmetric", "post"
-    (an activation of a normal), "max" (the maximum of ``counts`` normals with mean squares
-    ``levels`` and correlation ``rho``) or "mixed" (unknown, and not assumed to be symmetric).
+    (an activation of a normal), "max" or "mixed" (unknown, and not assumed to be symmetric). "max"
+    is the maximum of ``counts`` normals with mean squares ``levels`` and correlation ``rho``.
     """
 
     kind: str

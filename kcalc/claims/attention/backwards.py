@@ -71,10 +71,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-general", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = (WA)\circ(AV)$,
-    $\operatorname{Cov}dq\propto G^o\circ E[A(V\circ H)A^\top - BA^\top - AB^\top +
-    (AVA^\top)\circ(AHA^\top)]$ and $\operatorname{Cov}dk\propto E[V\circ(A^\top WA) - C^\top A -
-    A^\top C + A^\top(W\circ(AVA^\top))A]$
+    r"""for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = (WA)\circ(AV)$:
+    for queries, $\operatorname{Cov}dq\propto G^o\circ E[A(V\circ H)A^\top - BA^\top - AB^\top +
+    (AVA^\top)\circ(AHA^\top)]$. For keys, $\operatorname{Cov}dk\propto E[V\circ(A^\top WA) -
+    C^\top A - A^\top C + A^\top(W\circ(AVA^\top))A]$
     """
     tokens = 7
     roots = bench.normal(4, tokens, tokens)

@@ -35,8 +35,8 @@ PLACE = "Maps of other papers"
 @claim("ATT-edge-line", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""post-norm blocks with shortcut weights $a_A$ around attention and $a_M$ around the MLP have
-    the token slope 1 on the line $a_A^2 = v(a_M^2 + \mathcal Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$
-    in the plane of $a_A^2$ and $a_M^2$, where $\mathcal Q_f = \mathcal Q_f(1)$. There the mean mode
+    the token slope 1 on a line in the plane of $a_A^2$ and $a_M^2$: $a_A^2 = v(a_M^2 + \mathcal
+    Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ with $\mathcal Q_f = \mathcal Q_f(1)$. There the mean mode
     of squared gradients grows by a factor $1 + v/a_A^2$ per block, so both exponents vanish only
     for $v/a_A^2\to0$
     """
@@ -139,10 +139,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-gelu-moments", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for GELU at variance $q$, with $a = q/(1+q)$: $\mathbb E f = \sqrt{qa/2\pi}$, $\mathbb E f^2
-    = \frac q4 + \frac q{2\pi}\left(\arcsin a + \frac{2a}{\sqrt{1+2q}}\right)$, $\mathbb E f'^2 =
-    \frac12 + \frac1{2\pi}\left(\frac{a(5q+3)}{(1+2q)^{3/2}} - \arccos a\right)$, and for pairs with
-    cosine $c$: $\mathbb E ff = \frac q4\left[c + \frac2\pi c\arcsin(ca) +
+    r"""for GELU at variance $q$, with $a = q/(1+q)$: $\mathbb E f = \sqrt{qa/2\pi}$ and $\mathbb E
+    f^2 = \frac q4 + \frac q{2\pi}\left(\arcsin a + \frac{2a}{\sqrt{1+2q}}\right)$. The slope has
+    $\mathbb E f'^2 = \frac12 + \frac1{2\pi}\left(\frac{a(5q+3)}{(1+2q)^{3/2}} - \arccos a\right)$.
+    For pairs with cosine $c$: $\mathbb E ff = \frac q4\left[c + \frac2\pi c\arcsin(ca) +
     \frac{2q}\pi\frac{q(1-c^2) + 1 + c^2}{(1+q)\sqrt{(1+q)^2 - c^2q^2}}\right]$
     """
     gelu = activation("gelu")

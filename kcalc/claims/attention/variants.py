@@ -171,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-shaped", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""shaped attention $aI + A - c\,11^\top/T$ gives $q'/v = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 -
-    2c)/T + S_{\mathrm{self}}]$ with $D = q-p$; $p'/v$ is the same without $a^2$ and with
+    2c)/T + S_{\mathrm{self}}]$ with $D = q-p$. $p'/v$ is the same without $a^2$ and with
     $S(\kappa)$ instead of $S_{\mathrm{self}}$
     """
     tokens, p, a, c = 9, 0.4, 0.7, 0.9

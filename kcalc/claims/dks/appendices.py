@@ -97,8 +97,9 @@ BENT = ("tanh", "sin", "erf", "softplus", "gelu", "exp", "gaussian")
 
 @claim("DKS-appB", "App. B")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$
-    with $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$, so $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$
+    r"""With $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$:
+    $E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$,
+    so $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$
     """
     for name in BENT[: bench.size(5, 7)]:
         phi = FUNCTIONS[name]

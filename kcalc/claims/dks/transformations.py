@@ -204,7 +204,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""For positively homogeneous $\varphi$ of degree $k$:
     $\hat\varphi(u)=\tilde\gamma(\varphi(\mathrm{sign}(\alpha)u+\tilde\beta)+\tilde\delta)$ with
     $\tilde\gamma=|\alpha|^k\gamma$, $\tilde\beta=\beta/|\alpha|$, $\tilde\delta=\delta/|\alpha|^k$,
-    so there are only three free variables $\tilde\gamma,\tilde\beta,\tilde\delta$
+    so only these three variables are free
     """
     x = bench.normal(40)
     for name, degree in (("relu", 1), ("leaky_relu", 1), ("abs", 1), ("square", 2), ("cube", 3)):

@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""activations with kinks have $A = 4/\kappa^2$ with $\kappa =
     \frac23\sigma_w^2\sum_j\Delta_j^2\, n(x_j/\sqrt q)/\sqrt\pi$, where $\Delta_j$ is the jump of
-    the slope at $x_j$ and $n$ is the normal density; for hard tanh at $q = .5$, $A = 233.0494$
+    the slope at $x_j$ and $n$ is the normal density. For hard tanh at $q = .5$, $A = 233.0494$
     """
     for q, truth in ((0.5, 233.0494), (0.8, 84.0744)):
         point = critical_point("hard_tanh", "edge", q=q)

@@ -216,8 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""in $x_{l+1} = C_l(x_l)+b_l$, the scaling of the bias (the average squared singular value of
-    its block) is $\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$, evaluated at the tensor to which
-    it is added
+    its block) is $\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$ at the tensor to which it is added
     """
     net = chain(
         L.Input(3, (4, 4)),

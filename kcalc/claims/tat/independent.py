@@ -132,7 +132,7 @@ class Dag:
     """A network of combined layers and normalised sums of affine layers.
 
     ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squared weights).
-    Node 0 is the input; ``squares`` are fractions of small whole numbers that add up to 1.
+    Node 0 is the input; ``squares`` are fractions of small integers that add up to 1.
     """
 
     nodes: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...]

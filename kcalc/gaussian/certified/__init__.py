@@ -1,7 +1,7 @@
 """Certified local kernel quantities: enclosures in Arb balls, to any number of digits.
 
-A proven growth bound |phi(x)| <= A (1+|x|)^p exp(B|x| + G x^2) bounds the integral beyond a radius;
-inside, quadrature has a proven error.
+A proven growth bound |phi(x)| <= A (1+|x|)^p exp(B|x| + G x^2) bounds the integral beyond a radius.
+Within the radius, quadrature has a proven error bound.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The data of an activation for certified integrals.
+"""Activations for certified integrals: smooth pieces, kinks as balls, growth bounds, saturation.
 
-It contains smooth pieces, the kinks between them as balls, growth bounds, and saturation.
-
-Where tanh of a polynomial of degree 2 or more equals 1 to far more than the required digits, it is
-replaced by 1, because its poles come too close to the real axis. The error of this replacement is
-bounded (``slack``).
+The poles of tanh of a polynomial of degree 2 or more come too close to the real axis. So this tanh
+is replaced by +-1 where it equals +-1 to far more than the required digits. ``slack`` bounds the
+error of this replacement.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ ONE, ZERO = partial(enclose, sp.S.One), partial(enclose, sp.S.Zero)
 class CertifiedActivation:
     """A piecewise smooth function.
 
-    ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
-
-    growth: a bound of the whole function on the line. slack: a bound of |phi - this| for |x| <=
-    reach, where pieces were saturated. centre: where a function without kinks probably bends most;
-    this is only a hint.
+    ``kinks[i]()`` is the point between pieces i and i + 1, as a ball at the current precision.
+    ``growth`` bounds the function on the whole line. ``slack`` bounds |phi - this| for |x| <=
+    ``reach`` if pieces were saturated. ``centre`` is a guess of the point at which a function
+    without kinks bends most.
     """
 
     name: str
@@ -64,14 +61,17 @@ class CertifiedActivation:
         )
 
     def check_reach(self, x: float) -> None:
-        """Raises KcalcError for |x| beyond its reach."""
+        """Raise KcalcError if ``x`` is beyond the reach."""
         if self.slack and x > self.reach:
             raise KcalcError(
-                f"{self.name} is only saturated for |x| <= {self.reach:.4g}, but {x:.4g} is needed"
+                f"the bounds of {self.name} hold for |x| <= {self.reach:.4g}, but {x:.4g} is needed"
             )
 
     def piece_at(self, x: Ball) -> Smooth:
-        """The piece that holds at the ball x.  Raises KcalcError if x may be a kink."""
+        """Return the piece at the ball x.
+
+        Raises KcalcError if x may be a kink.
+        """
         for kink, piece in zip(self.kinks, self.pieces, strict=False):
             if x < kink():
                 return piece
@@ -86,12 +86,12 @@ class CertifiedActivation:
 def certified_within(
     phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30
 ) -> CertifiedActivation:
-    """An activation or a derivative of it, with proven bounds, valid for |x| <= reach.
+    """Return an activation or a derivative of it, with proven bounds for |x| <= reach.
 
-    ``order``: the order of the derivative, away from kinks.
+    ``order`` is the order of the derivative, which is taken away from kinks.
 
-    Raises KcalcError for functions that ball arithmetic does not support, for unproven growth, and
-    for kinks that are not known exactly.
+    Raises KcalcError for functions that ball arithmetic does not support, for growth that is not
+    proven, and for kinks that are not known exactly.
     """
     base, constants = phi.base, phi.transformation
     if constants is None:
@@ -114,9 +114,9 @@ def _transformed(
     shift: sp.Expr,
     sizes: tuple[float, float],
 ) -> CertifiedActivation:
-    """scale (phi(a x + b) + shift), or of a derivative of it.
+    """Return scale (phi(a x + b) + shift), or its derivative of the given order.
 
-    ``inner``: phi or that derivative.
+    ``inner`` is phi, or its derivative of that order.
     """
     slope, offset = partial(enclose, a), partial(enclose, b)
     factor = partial(enclose, scale * a**order)
@@ -155,7 +155,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
         raise KcalcError(
-            f"the kinks of {phi.name} never end and are known only for |x| <= {known:g}: nothing "
+            f"{phi.name} has infinitely many kinks, known only for |x| <= {known:g}, so nothing "
             "can be proven about it"
         )
     pieces: list[Any] = [
@@ -170,7 +170,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
             "for certified results"
         )
     for piece in pieces:
-        # name a function without enclosures before asking for its growth
+        # raises an error that names a function without enclosures
         compile_smooth(piece)
     kinks = certain_kinks(phi)
     growth = (
@@ -200,9 +200,9 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
 
 
 class _Tidied(Rewriting):
-    """Derivatives rewritten so that balls do not lose their digits for large g.
+    """Rewrite derivatives so that balls keep their digits for large g.
 
-    This rewrites sinh g/cosh g and e^g/(1 + e^g).
+    The rewritten terms are sinh g/cosh g and e^g/(1 + e^g).
     """
 
     def visit(self, expr: Any) -> Any:
@@ -251,7 +251,7 @@ def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth
 
 
 def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
-    """Floats around the interval of a piece."""
+    """Floats that enclose the interval of a piece."""
     with working(80):
         low = math.nextafter(float(kinks[index - 1]().lower()), -math.inf) if index else -math.inf
         high = (
@@ -268,9 +268,9 @@ def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
 def _saturated(
     piece: sp.Expr, low: float, high: float, reach: float, digits: int, name: str
 ) -> tuple[list[Bound], list[tuple[sp.Expr, float]]]:
-    """Kinks and (expression, slack) of a piece with a cut-off tanh(polynomial).
+    """Return the kinks and (expression, slack) of a piece with a saturated tanh(polynomial).
 
-    The tanh is cut off where it is +-1 within |x| <= reach.
+    The tanh is replaced where it is +-1 within |x| <= reach.
     """
     symbol = symbol_of(piece)
     atoms: Any = piece.atoms(sp.tanh)
@@ -314,9 +314,10 @@ def _cut(
     reach: float,
     digits: int,
 ) -> tuple[float, int, float] | None:
-    """(x0, sign, slack) of a cut-off tanh.
+    """Return (x0, sign, slack) of a saturated tanh, or None if it is not saturated.
 
-    From x0 outwards, up to reach, factor tanh(inner) is factor * sign to within the slack.
+    From x0 outwards, up to reach, factor tanh(inner) differs from factor * sign by at most the
+    slack.
     """
     far = side * min(abs(edge), reach) if edge * side > 0 else edge
     allowed = -(digits + 12) * math.log(10)

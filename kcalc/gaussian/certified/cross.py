@@ -1,11 +1,11 @@
 """Certified Gamma(c) = E[phi(u) psi(v)] and its Taylor coefficients at any c in [-1, 1].
 
-Arguments are balls.
+For |c| up to about 0.9, they come from Hermite series, with one table for all such c. For smooth
+functions, the series is also used beyond 0.9 if it converges fast enough. Otherwise, the integral
+is computed on the rotated plane, or in one dimension if c = +-1.
 
-|c| up to about 0.9: Hermite series, whose table is shared by every such c. Smooth functions: the
-series also beyond, if it converges fast enough. Otherwise the rotated plane is used, and one
-dimension for c = +-1. Balls are evaluated at their midpoints; the change of the value over the
-radii is bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
+Arguments are balls, which are replaced by their midpoints. The change of the value over their radii
+is bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcalc.gaussian.certified.jumps import continuous
 from kcalc.gaussian.certified.line import certified, expect, log_upper, moment
 from kcalc.gaussian.certified.plane import Plane, Tiling
 
-_SPARE = 3  # digits beyond the requested ones
+_SPARE = 3  # extra digits
 _TERMS_PER_DIGIT = 24
 _FIRST_TABLE = 96
 _ROUGH = 64  # bits for bounds
@@ -32,10 +32,10 @@ _ROUGH = 64  # bits for bounds
 def cross(
     phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField
 ) -> list[Ball]:
-    """Gamma^(k)(c)/k! at c = 1 - gap for k = 0 ... order.
+    """Return Gamma^(k)(c)/k! at c = 1 - gap for k = 0 ... order.
 
-    Raises KcalcError for infinite derivatives, functions that ball arithmetic does not support, and
-    inexact arguments if phi jumps and the change has no known bound.
+    Raises KcalcError for infinite derivatives, for functions that ball arithmetic does not support,
+    and for inexact arguments if phi jumps and the change has no known bound.
     """
     from flint import arb
 
@@ -106,7 +106,7 @@ def _exact(
 
 
 def _log_scale(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField) -> float:
-    """log of the error allowed."""
+    """Log of the allowed error."""
     product = moment(phi, "second_moment", q1, field) * moment(psi, "second_moment", q2, field)
     return log_upper(product) / 2 - (field.digits + _SPARE) * math.log(10)
 
@@ -117,7 +117,7 @@ def _log_scale(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField) -> floa
 def _by_series(
     phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
 ) -> list[Ball] | None:
-    """The series, if a table of affordable length reaches the digits; else None."""
+    """Return the values of the series, or None if no affordable table is accurate enough."""
     c = 1 - gap
     fall = -log_upper(c)
     needed = (field.digits + 6) * math.log(10)
@@ -144,7 +144,7 @@ def _by_series(
 
 
 def _ladder(most: int) -> list[int]:
-    """Lengths of tables, doubled up to the longest."""
+    """Lengths of tables, each double the previous one, up to the longest."""
     steps = (_FIRST_TABLE << k for k in range(most.bit_length()))
     return [*takewhile(lambda n: n < most, steps), most]
 
@@ -177,11 +177,11 @@ def _series_of(
 def _by_plane(
     phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
 ) -> list[Ball]:
-    """The rotated plane; c < 0 by reflecting v."""
+    """Compute the values on the rotated plane, with v reflected if c < 0."""
     from flint import arb
 
     negative, near = gap > 1, gap
-    if negative:  # exactly 2 - gap, whose digits may be more than the field's
+    if negative:  # exactly 2 - gap, which may have more digits than the field
         digits, exponent = gap.man_exp()
         near = arb((2 * 2 ** -int(exponent) - digits, exponent))
     octave = math.frexp(float(near))[1]
@@ -204,7 +204,7 @@ def _plane(
     scale: float,
     field: BallField,
 ) -> Plane:
-    """The plane of 1 - |c| = ``near``, a number or a ball within 2^(octave - 1) ... 2^octave."""
+    """Return the plane of 1 - |c| = ``near``, a number or a ball in [2^(octave - 1), 2^octave]."""
     from flint import arb
 
     bits = field.bits + 32 + order * max(0, 1 - octave)
@@ -219,7 +219,7 @@ def _plane(
 
 @lru_cache(maxsize=256)
 def _tiling(*given: Any) -> Tiling | None:
-    """The tiling of all planes whose 1 - |c| has one binary exponent, where they share one."""
+    """Return one tiling for all 1 - |c| with the same binary exponent, or None."""
     from flint import arb
 
     top = 2.0 ** given[6]
@@ -227,7 +227,7 @@ def _tiling(*given: Any) -> Tiling | None:
         near = arb(top * (0.5 - 2**-20)).union(arb(top))
     try:
         return _plane(near, *given).tiling()
-    except KcalcError:  # two kinks cannot be distinguished for so wide a range, or too many cells
+    except KcalcError:  # for this wide range, kinks cannot be distinguished or cells are too many
         return None
 
 
@@ -235,7 +235,7 @@ def _tiling(*given: Any) -> Tiling | None:
 
 
 def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: BallField) -> Ball:
-    """A ball around 0 with every change of Gamma^(k)/k! over the radii of its arguments."""
+    """Return a ball around 0 that covers the change of Gamma^(k)/k! over the arguments' radii."""
     from flint import arb
 
     size = abs(1 - gap)
@@ -250,8 +250,8 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
         if not q.is_exact():
             if not continuous(f):
                 raise KcalcError(
-                    f"{f.name} jumps, so its C map at a q value known only as a ball ({q.str(6)}) "
-                    f"has no certified bound"
+                    f"{f.name} jumps, so its C map has no certified bound if q is known only as a "
+                    f"ball ({q.str(6)})"
                 )
             radial = _norm(f"u {f.name}'(u)", f, q, 1, field, (0, 0, q)) / (2 * q)
             total += largest(size, k, 0) * radial * other * q.rad()
@@ -266,11 +266,11 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
 def _rate(
     phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[Ball], field: BallField
 ) -> Ball:
-    """A bound of Gamma^(k+1)/k! over the ball.
+    """Return a bound of Gamma^(k+1)/k! over the ball.
 
-    With m such that phi^(m-1) and psi^(m-1) are continuous and j = k + 1 - m, it is
-    (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)], so at most j! sup_n binom(n, j)
-    |c|^(n-j) times their norms.
+    Let m be such that phi^(m-1) and psi^(m-1) are continuous, and j = k + 1 - m. Then Gamma^(k+1)
+    is (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)]. That derivative is at most j!
+    sup_n binom(n, j) |c|^(n-j) times the norms of phi^(m) and psi^(m).
     """
     m = 0
     while m <= k and continuous(phi, m) and continuous(psi, m):
@@ -293,7 +293,7 @@ def _rate(
 def _norm(
     what: str, phi: Any, q: Ball, order: int, field: BallField, weight: tuple[Any, ...] = (1,)
 ) -> Ball:
-    """A bound of the root of E w(z) phi^(order)(u)^2, ``weight`` being the coefficients of w."""
+    """Return a bound of sqrt(E w(z) phi^(order)(u)^2); ``weight`` are the coefficients of w."""
     factor = (certified(phi, q, field, order), q.sqrt())
     text = f"E ({what})^2 at q = {q.str(6, radius=False)}"
     return expect([factor, factor], field.bits, weight, text).abs_upper().sqrt()

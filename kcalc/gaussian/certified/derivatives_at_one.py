@@ -1,10 +1,9 @@
 """Derivatives of the cross moment Gamma(c) at c = +-1, if they exist.
 
-They consist of one-dimensional integrals and point terms of corners.
-
-Gamma^(k)(1) = (q1 q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions:
-a jump J of phi^(k-1) at kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. Two jumps
-at one z make it infinite.
+They are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1 q2)^(k/2)
+E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of phi^(k-1) at a
+kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is infinite if both
+functions have a jump at the same z.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ Corner = tuple[Ball, Ball]
 def end_derivative(
     phi: Any, psi: Any, q1: Ball, q2: Ball, sign: int, k: int, field: BallField
 ) -> Ball:
-    """Gamma^(k)(sign), k >= 1.
+    """Return Gamma^(k)(sign) for k >= 1.
 
-    Raises KcalcError if it is infinite (saying so) or has no known rule.
+    Raises KcalcError if it is infinite or has no known rule.
     """
     names = f"derivative {k} of E[{phi.name}(u) {psi.name}(v)] at c = {sign}"
     for order in range(k - 1):
@@ -55,9 +54,9 @@ def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
 
 
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
-    """The points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
+    """Return the points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
 
-    The jumps are those of a function of sign z (so that signs cancel in the pair).
+    The sizes are for increasing sign z, so signs cancel in the pair.
     """
     pattern = jumping(phi, k - 1)
     if not any(pattern):

@@ -16,7 +16,7 @@ from .intervals import Jets, Range
 from .ranges import ALL, Interval, above, below
 
 ORDER = 2  # the highest derivative that is bounded
-_CHEAPEST, _DEAREST = 10, 50  # cap on the steps counted for an evaluation
+_CHEAPEST, _DEAREST = 10, 50  # steps counted for any evaluation, and cap on the rest
 _JETS = Jets(ORDER + 1)
 
 
@@ -38,7 +38,7 @@ class SmoothPiece:
             self._program = None
 
     def derivatives(self, a: float, b: float) -> list[Interval]:
-        """Enclosures of f, f', f'', f''' on [a, b]; ALL where nothing is known."""
+        """Return enclosures of f, f', f'' and f''' on [a, b], or ALL if nothing is known."""
         from flint import arb
 
         if (a, b) not in self._known:
@@ -53,6 +53,6 @@ class SmoothPiece:
 
 
 def _floats(found: Range) -> Interval:
-    """A range with ends that are floats, rounded outwards."""
+    """Return the ends of a range as floats, rounded outwards."""
     low, high = below(float(found.low)), above(float(found.high))
     return min(low, sys.float_info.max), max(high, -sys.float_info.max)

@@ -2,10 +2,10 @@
 
 Balls may be real, or complex with a check of analyticity.
 
-A complex evaluation encloses f on the whole box, and is not finite unless f is analytic on all of
-it, so error bounds of quadrature rules may rest on it. Functions with branch cuts raise an error on
-their cuts. log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten to avoid cuts and overestimation
-where the function is harmless.
+The result for a complex box encloses f on the whole box. It is not finite unless f is analytic on
+the whole box, so the error bounds of quadrature rules can rely on it. Functions with branch cuts
+are not finite on boxes that touch a cut. log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten to
+avoid needless cuts and overestimation.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Bound = Callable[[], Ball]
 class Smooth:
     """A smooth function on real balls and on complex balls.
 
-    ``real``: on real balls; ``complex``: on complex ones, with analyticity checked.
+    ``complex`` checks that the function is analytic.
     """
 
     real: Function
     complex: Function
-    zero: bool = False  # identically
+    zero: bool = False  # whether it is identically 0
 
     def affine(self, a: Bound, b: Bound, scale: Bound, shift: Bound) -> Smooth:
         """x -> scale (f(a x + b) + shift)."""
@@ -53,15 +53,15 @@ class Smooth:
 
 
 def symbol_of(expr: sp.Expr) -> Any:
-    """The symbol of an expression in at most one."""
+    """Return the symbol of an expression with at most one symbol."""
     return next(iter(expr.free_symbols), sp.Dummy())
 
 
 @lru_cache(maxsize=1024)
 def compile_smooth(expr: sp.Expr) -> Smooth:
-    """The smooth function of ``expr``, an expression in at most one symbol.
+    """Return the smooth function of ``expr``, an expression with at most one symbol.
 
-    Raises KcalcError naming a function that has no certified evaluation.
+    Raises KcalcError if a function has no certified evaluation, and names it.
     """
     if expr.has(*CORNERED):
         raise KcalcError(
@@ -73,7 +73,7 @@ def compile_smooth(expr: sp.Expr) -> Smooth:
 
 
 class _Uncut(Program):
-    """Steps on complex balls, rewritten where the plain form has needless cuts."""
+    """Steps on complex balls, rewritten if the plain form has needless cuts."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
         (argument,) = arguments
@@ -92,7 +92,7 @@ class _Uncut(Program):
 
 
 class _Complex(Numbers):
-    """Complex balls, not finite where a function is not analytic on all of a box."""
+    """Complex balls; a result is not finite unless the function is analytic on the whole box."""
 
     def root(self, u: Any) -> Any:
         return u.sqrt(analytic=True)
@@ -117,7 +117,7 @@ def _nothing() -> Any:
 
 
 def _off_cuts(z: Any, known: Known) -> Any:
-    """The principal branch, not finite on boxes that touch a cut."""
+    """Return the principal branch, which is not finite on boxes that touch a cut."""
     real, imag = z.real, z.imag
     along, across = (imag, real) if known.cuts == "imaginary" else (real, imag)
     clear = real > 1 if known.cuts == "below 1" else abs(along) < 1
@@ -127,7 +127,10 @@ def _off_cuts(z: Any, known: Known) -> Any:
 
 
 def _asinh(z: Any) -> Any:
-    """asinh off its cuts; Arb's function is finite on wide boxes only in the left half plane."""
+    """asinh away from its cuts.
+
+    Arb's function is finite on wide boxes only in the left half plane.
+    """
     if z.real < 0:
         return z.asinh()
     if z.real > 0:
@@ -136,7 +139,7 @@ def _asinh(z: Any) -> Any:
 
 
 def _softplus(g: Any) -> Any:
-    """log(1 + e^g), continued from the real axis to everything but Re g = 0, |Im g| >= pi."""
+    """log(1 + e^g), continued from the real axis to all g except Re g = 0, |Im g| >= pi."""
     from flint import arb
 
     if g.real > 0:

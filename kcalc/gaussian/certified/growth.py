@@ -1,8 +1,7 @@
 """Proven growth bounds on an interval, and their Gaussian integrals beyond a radius.
 
-The bound is |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2).
-
-The bound is derived from the expression's tree, or declared.  All numbers are floats rounded up.
+The bound |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) is declared, or derived from the tree of the
+expression. All numbers are floats, rounded up.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Growth:
         return Growth(*(above(total) if total else 0.0 for total in sums))
 
     def __or__(self, other: Growth) -> Growth:
-        """A bound for either of two functions."""
+        """A bound that holds for both functions."""
         return Growth(*(max(a, b) for a, b in zip(self._parts(), other._parts(), strict=True)))
 
     def __add__(self, other: Growth) -> Growth:
@@ -56,7 +55,7 @@ class Growth:
         return Growth(above(self.log_scale + twist), self.power, above(self.rate * s), above(gauss))
 
     def at(self, x: float) -> float:
-        """The logarithm of the bound for |x| <= x."""
+        """Log of the bound on [-x, x]."""
         return above(
             self.log_scale + self.power * math.log1p(x) + self.rate * x + self.gauss * x * x
         )
@@ -70,7 +69,7 @@ def _size(bound: float) -> Growth:
 
 
 def _logarithm(inner: Growth) -> Growth:
-    """A bound of log(1 + |g|) from one of g: log(1 + A) + p log(1 + |x|) + B |x| + G x^2."""
+    """Bound log(1 + |g|) by log(1 + A) + p log(1 + |x|) + B |x| + G x^2, given the bound of g."""
     start = above(
         math.log1p(math.exp(min(inner.log_scale, 700.0))) + max(0.0, inner.log_scale - 700.0)
     )
@@ -121,7 +120,7 @@ class _Derived(Fold[Growth]):
         return floor
 
     def exponential(self, inner: Any, sign: int = 1) -> Growth:
-        """exp(sign * inner), by an upper bound of the exponent that is at most quadratic."""
+        """Bound exp(sign * inner) by an upper bound of the exponent that is at most quadratic."""
         low, high = self.span(inner)
         top = high if sign > 0 else -low
         if math.isfinite(top):
@@ -153,7 +152,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """The largest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
+        """Largest coefficient of |x|^n in c x^n, over the sides of 0 that the interval contains."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)
@@ -177,9 +176,9 @@ class _Derived(Fold[Growth]):
 def derive(
     expr: sp.Expr, symbol: sp.Symbol, low: float = -math.inf, high: float = math.inf
 ) -> Growth:
-    """A proven growth bound of ``expr`` for low <= symbol <= high.
+    """Return a proven growth bound of ``expr`` for low <= symbol <= high.
 
-    Raises KcalcError if the tree gives none.
+    Raises KcalcError if none can be derived from the tree.
     """
     return _Derived(symbol, low, high)(expr)
 
@@ -201,7 +200,7 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
 
 
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
-    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
+    """Log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
 
     It is inf if reach is too small.
     """
@@ -229,9 +228,9 @@ def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0)
 
 
 def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
-    """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|].
+    """Log of a bound of E[|z|^degree prod_i |f_i(r_i z)|].
 
-    Riemann sums from above, and the tail.
+    It is an upper Riemann sum plus a bound of the tail.
     """
     step, total, left = 0.25, -math.inf, 0.0
     while all(g.log_scale > -math.inf for g, _ in growths):

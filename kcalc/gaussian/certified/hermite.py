@@ -1,11 +1,10 @@
-"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal.
+"""Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], with orthonormal h_n.
 
-They give C maps for every c at once.
+They give C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k). The terms
+after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of the remainders after N + 1 terms.
 
-Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k), where the terms after N are at most sup_n
-binom(n, k) |c|^(n-k) times the norms of the remainder after N + 1 terms. All a_n come from one
-composite Gauss-Legendre rule; |h_n| in the complex plane is bounded by Mehler's formula. The
-recurrence amplifies radii by about 1.7^n, which extra bits pay for.
+All a_n come from one composite Gauss-Legendre rule. Mehler's formula bounds |h_n| in the complex
+plane. The recurrence amplifies radii by about 1.7^n, so it has extra bits.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
 
 _ROUGH = 64  # bits for bounds
-_LOSS = 0.68  # bits that one step of the recurrence costs
+_LOSS = 0.68  # bits lost per step of the recurrence
 _WIDEST = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class CertifiedHermite:
-    """The series phi(sqrt q z) = sum_n a_n h_n(z) up to ``cut`` in the mean square.
+    """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with the L2 norm ``cut``.
 
     a_n is known for n <= N = len - 1.
     """
@@ -57,7 +56,7 @@ class CertifiedHermite:
         return self.second_moment.abs_upper().sqrt().upper()
 
     def coefficient(self, n: int) -> Ball:
-        """a_n of phi itself."""
+        """a_n of phi itself, with the error ``cut`` included."""
         return self.coefficients[n] + uncertainty(log_upper(self.cut))
 
 
@@ -66,7 +65,7 @@ def cross_series(
 ) -> list[Ball]:
     """Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1.
 
-    Order 0 is also available at c = +-1. The two tables have one length.
+    Order 0 is also available at c = +-1. The two tables must have the same length.
     """
     from flint import arb
 
@@ -145,7 +144,7 @@ def _table(profile: CertifiedActivation, q: Any, terms: int, field: BallField) -
         if not left.is_finite():
             raise KcalcError(
                 f"the Hermite coefficients of {profile.name} lost all digits; use a smaller q, or "
-                f"other digits"
+                f"another number of digits"
             )
         rest = left.max(arb(0)).sqrt() + cut
         return CertifiedHermite(tuple(found), moment, arb(cut.abs_upper()), arb(rest.abs_upper()))
@@ -158,9 +157,9 @@ Panel = tuple[Ball, Ball, int, Any, Any]
 def _panels(
     factor: Factor, reach: float, terms: int, log_allowed: float, field: BallField
 ) -> tuple[list[Panel], float]:
-    """Panels on [0, reach] with rules that integrate both halves against every h_n, n <= terms.
+    """Return panels on [0, reach] whose rules integrate both halves against h_n for n <= terms.
 
-    Also returns the log of their summed errors.
+    Also return the log of the sum of their errors.
     """
     profile, r = factor
     most, out, total = 12 + 4 * math.ceil(field.digits / 3), [], -math.inf
@@ -198,7 +197,7 @@ def _panels(
 
 
 def _between(a: Ball, b: Ball) -> Ball:
-    """An exact number near the middle of two."""
+    """Return an exact number near the middle of a and b."""
     from flint import arb
 
     return arb((float(a) + float(b)) / 2)
@@ -207,7 +206,7 @@ def _between(a: Ball, b: Ball) -> Ball:
 def _pieces(
     profile: CertifiedActivation, r: Ball, reach: float
 ) -> list[tuple[Ball, Ball, Any, Any]]:
-    """[0, reach] cut at |kinks|/r: ends and the pieces at z and at -z."""
+    """Cut [0, reach] at |kinks|/r, and return the ends of each part with its pieces at z and -z."""
     from flint import arb
 
     cuts: list[Ball] = [arb(0)]
@@ -305,9 +304,9 @@ def _nodes(
 
 
 def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int) -> list[Ball]:
-    """sum_j weights_j He_n(z_j) / (z_j if odd) for n = start, start + 2, ....
+    """Compute sum_j weights_j He_n(z_j) / (z_j if odd) for n = start, start + 2, ....
 
-    He_(n+2) = (z^2 - 2n - 1) He_n - n (n-1) He_(n-2).
+    The recurrence is He_(n+2) = (z^2 - 2n - 1) He_n - n (n-1) He_(n-2).
     """
     from flint import arb
 

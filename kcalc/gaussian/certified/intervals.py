@@ -1,4 +1,4 @@
-"""Intervals with ends of any size, possibly infinite, and jets of them, as numbers of programs."""
+"""Intervals with ends of any size, possibly infinite, and jets of intervals, for programs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Range:
         return self * other.inverse() if isinstance(other, Range) else self * (1 / other)
 
     def inverse(self) -> Range:
-        """1/x; if one end is 0, of the part with one sign."""
+        """1/x, with an infinite end if one end of x is 0."""
         arb = type(self.low)
         if self.low < 0 < self.high or self.low == self.high == 0:
             return Range(arb("-inf"), arb("inf"))
@@ -73,14 +73,14 @@ def _product(x: Ball, y: Any) -> Ball:
 
 
 def between(low: Ball, high: Ball) -> Range:
-    """The range from one ball to another; everything if one is not a number."""
+    """Return the range from one ball to another, or the whole line if one is not a number."""
     if low.is_nan() or high.is_nan():
         return Range(type(low)("-inf"), type(low)("inf"))
     return Range(low.lower(), high.upper())
 
 
 def around(*balls: Ball) -> Range:
-    """The smallest range around balls; everything if one is not a number."""
+    """Return the smallest range around balls, or the whole line if one is not a number."""
     for ball in balls:
         if ball.is_nan():
             return between(ball, ball)
@@ -88,7 +88,7 @@ def around(*balls: Ball) -> Range:
 
 
 class Ranges(Numbers):
-    """Ranges as numbers: monotone functions by their ends, roots where they are real."""
+    """Arithmetic of ranges: monotone functions act on the ends, and roots on the real part."""
 
     def sign(self, u: Range) -> int:
         return 1 if u.low > 0 else -1 if u.high < 0 else 0
@@ -97,7 +97,7 @@ class Ranges(Numbers):
         return around(*(end for option in options for end in (option.low, option.high)))
 
     def power(self, u: Range, exponent: Any) -> Range:
-        """u^exponent, of the part of u that is not negative where the exponent is no integer."""
+        """u^exponent; negative parts of u are ignored unless the exponent is an integer."""
         if exponent.is_negative:
             return self.power(u, -exponent).inverse()
         if exponent.is_Integer:
@@ -146,7 +146,7 @@ class Ranges(Numbers):
 
 @lru_cache(maxsize=256)
 def _flat_terms(factor: Any, power: Any, k: int) -> list[tuple[Ball, Any]]:
-    """(a, m) of the terms a u^-m exp(factor u^-power) of a Taylor coefficient."""
+    """Return (a, m) of each term a u^-m exp(factor u^-power) of a Taylor coefficient."""
     t = sp.Symbol("t", positive=True)
     whole = sp.exp(factor * t**-power)
     terms = sp.Add.make_args(sp.expand(sp.diff(whole, t, k) / whole / sp.factorial(k)))
@@ -155,7 +155,7 @@ def _flat_terms(factor: Any, power: Any, k: int) -> list[tuple[Ball, Any]]:
 
 
 class Jets:
-    """Jets of ranges as numbers."""
+    """Arithmetic of jets of ranges."""
 
     def __init__(self, order: int) -> None:
         self.ranges, self.order = Ranges(), order
@@ -165,7 +165,7 @@ class Jets:
         return self.ranges.sign(u.value)
 
     def joined(self, options: list[Jet]) -> Jet:
-        """Coefficients that enclose those of all options."""
+        """Return a jet whose coefficients enclose the coefficients of all options."""
         rows = zip(*(option.coefficients for option in options), strict=True)
         return Jet(tuple(self.ranges.joined(list(row)) for row in rows))
 
@@ -178,7 +178,7 @@ class Jets:
         return u.compose(self.ranges.outer(kind, u.value, self.order))
 
     def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
-        """exp(factor u^-power), also on an interval at whose end u is 0."""
+        """exp(factor u^-power), also if u is 0 at an end of the interval."""
         u = -u if u.value.high == 0 and power.is_even else u
         if u.value.low == 0:
             return u.compose(self.ranges.flat(u.value, factor, power, self.order))
@@ -186,7 +186,7 @@ class Jets:
 
 
 def _sinc(u: Ball, order: int) -> list[Ball]:
-    """Taylor coefficients of sin(u)/u: its series, or a quotient and |sinc^(k)| <= 1/(k + 1)."""
+    """Taylor coefficients of sin(u)/u: by its series, or a quotient and |sinc^(k)| <= 1/(k + 1)."""
     from flint import arb
 
     if u.abs_upper() < 3:
@@ -202,7 +202,7 @@ def _sinc(u: Ball, order: int) -> list[Ball]:
 
 
 def _sinc_series(u: Ball, k: int) -> Ball:
-    """The k-th Taylor coefficient of sin(u)/u, |u| < 3: after 24 terms less than 1e-20 is left."""
+    """The k-th Taylor coefficient of sin(u)/u, |u| < 3; terms after 24 add less than 1e-20."""
     from flint import arb
 
     total = arb(0, 1e-20)

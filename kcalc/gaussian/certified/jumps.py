@@ -21,7 +21,7 @@ _BITS = 400
 
 @lru_cache(maxsize=512)
 def jumping(phi: Any, order: int) -> tuple[bool, ...]:
-    """For every kink of phi's base, in its order, whether phi^(order) jumps there.
+    """Return whether phi^(order) jumps at each kink of phi's base, in order.
 
     Raises KcalcError if neither algebra nor 400-bit balls can decide.
     """

@@ -1,7 +1,7 @@
 """Kinks as balls.
 
-Symbolic ones are exact; a float counts as exact only if that is provable; otherwise it is refined
-or raises an error.
+Symbolic kinks are exact. A float counts as exact only if that can be proven. Otherwise it is
+refined, or raises an error.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ROOM = 2.0**-38  # relative tolerance between a numeric kink and the true one
 def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
     """The kinks of an activation as functions that give balls at the current precision.
 
-    Raises KcalcError for a kink that was found numerically and at which the function jumps, so
-    nothing says where it is exactly.
+    Raises KcalcError if the function jumps at a kink that was found numerically, because its exact
+    position is unknown.
     """
     return tuple(
         _certain(phi, kink, pair)
@@ -69,7 +69,7 @@ def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
 class _Crossing:
     """The point near ``start`` where two smooth pieces of a continuous function meet.
 
-    It is found by interval Newton.
+    It is found by the interval Newton method.
     """
 
     def __init__(

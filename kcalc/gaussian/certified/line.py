@@ -23,7 +23,7 @@ from kcalc.gaussian.certified.growth import Growth, check_moment, radius, tail, 
 from kcalc.gaussian.certified.ranges import above
 
 EXTRA = 24  # working bits beyond those of the field
-_DEEPER = 35.0  # nats by which the growth bound may exceed the integral without harm
+_DEEPER = 35.0  # nats by which the growth bound may safely exceed the integral
 Factor = tuple[CertifiedActivation, Ball]
 
 
@@ -31,12 +31,12 @@ Factor = tuple[CertifiedActivation, Ball]
 class Break:
     """An interval of the z axis in which some factors change pieces.
 
-    It is usually a point to rounding.
+    It is usually a point up to rounding.
     """
 
     low: Ball
     high: Ball
-    changes: tuple[int, ...]  # factor indices, once for each kink
+    changes: tuple[int, ...]  # the factor index of each kink
 
 
 def uncertainty(log_bound: float) -> Ball:
@@ -65,9 +65,9 @@ def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
 
 
 def breaks(factors: Sequence[Factor]) -> list[Break]:
-    """Where the factors change their pieces on the z axis, in order.
+    """Return where the factors change their pieces on the z axis, in order.
 
-    Indistinguishable places are merged.
+    Places that cannot be distinguished are merged.
     """
     from flint import arb
 
@@ -115,7 +115,7 @@ def expect(
     if not total.is_finite():
         raise KcalcError(
             f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and "
-            "1, or other digits; call without ball for double precision"
+            "1, or another number of digits; call without ball for double precision"
         )
     return total
 
@@ -192,7 +192,7 @@ def _integrand(
     from flint import acb, arb
 
     twins = len(pieces) == 2 and pieces[0] is pieces[1] and scales[0] is scales[1]
-    norm, half = acb(1 / (2 * arb.pi()).sqrt()), acb(-0.5)  # of one kind, products are faster
+    norm, half = acb(1 / (2 * arb.pi()).sqrt()), acb(-0.5)  # mixed products are slower
     factors = [(piece.complex, acb(r)) for piece, r in zip(pieces, scales, strict=True)]
 
     def function(z: Any, _: bool) -> Any:
@@ -217,9 +217,9 @@ def _integrand(
 
 
 def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedActivation:
-    """phi with proven bounds, over the range of integrals at this q.
+    """Return phi with proven bounds over the range of integrals at this q.
 
-    With ``order`` > 0 it is that derivative away from kinks.
+    If ``order`` > 0, return the derivative of that order away from kinks.
     """
     return certified_within(
         phi,
@@ -230,17 +230,18 @@ def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedA
 
 
 def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
-    """``quantity`` of phi at q.
+    """Return ``quantity`` of phi at q.
 
-    "mean" E phi, "second_moment" E phi^2, "mean_slope" E[phi z]/sqrt q (E phi', jumps included),
-    "q_slope" E[phi^2 (z^2 - 1)]/(2q) (dQ/dq).  Raises KcalcError for divergent ones and q <= 0.
+    The quantities are "mean" (E phi), "second_moment" (E phi^2), "mean_slope" (E[phi z]/sqrt q,
+    which is E phi' with jumps included) and "q_slope" (E[phi^2 (z^2 - 1)]/(2q), which is dQ/dq).
+    Raises KcalcError if the quantity diverges or q <= 0.
     """
     positive(q)
     return _moment(phi, quantity, q.mid().man_exp(), q.rad().man_exp(), field)
 
 
 def positive(q: Ball) -> Ball:
-    """A q value that is certainly positive. Raises: KcalcError for other values."""
+    """Return q if it is certainly positive; raise KcalcError otherwise."""
     if not q > 0:
         raise KcalcError(
             f"q = {q.str(8)}: a q value is a mean square and must be provably positive"

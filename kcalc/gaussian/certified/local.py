@@ -1,6 +1,6 @@
-"""Local maps in a ball field: closed forms first, with more digits if they cancel.
+"""Local maps in a ball field: closed forms if possible, else certified integrals.
 
-Otherwise they are certified integrals.
+Closed forms that lose digits to cancellation are evaluated with more digits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def moment_ball(
 ) -> Ball:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q as a ball.
 
-    Raises KcalcError for q that is not certainly positive, for divergent expectations and for
-    unproven growth.
+    Raises KcalcError if q is not certainly positive, if the expectation diverges, or if growth is
+    not proven.
     """
     phi.refuse_symbols(WHAT)
     q = positive(field.number(q))
@@ -73,9 +73,9 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
 
 
 def _clipped(gap: Ball, field: BallField) -> Ball:
-    """The part of the ball inside [0, 2], a little rounded outwards.
+    """Return the part of the ball inside [0, 2], rounded slightly outwards.
 
-    Raises KcalcError if there is none.
+    Raises KcalcError if there is no such part.
     """
     from flint import arb
 
@@ -97,9 +97,9 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _closed(
     read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField
 ) -> tuple[Ball, ...] | None:
-    """The closed form at the digits of the field, or more while its balls are too wide.
+    """Evaluate the closed form with the digits of the field, or more if its balls are too wide.
 
-    None if there is none.
+    Returns None if there is no closed form.
     """
     best: tuple[Ball, ...] | None = None
     for factor in _DEEPER if all(x.is_exact() for x in given) else _DEEPER[:2]:
@@ -125,9 +125,9 @@ def _closed(
 
 
 def _width(values: tuple[Ball, ...]) -> float:
-    """The largest radius, relative if the midpoint exceeds 1.
+    """Return the largest radius, relative to midpoints above 1.
 
-    Infinite for a ball that is not finite.
+    It is infinite if a ball is not finite.
     """
     if not all(value.is_finite() for value in values):
         return float("inf")
@@ -141,7 +141,7 @@ def _narrower(one: tuple[Ball, ...], other: tuple[Ball, ...]) -> tuple[Ball, ...
 def _better(
     found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, ...]], field: BallField
 ) -> tuple[Ball, ...]:
-    """The closed form if it is narrow, else the integral, else whichever exists.
+    """Return the closed form if it is narrow, else the integral, else whichever exists.
 
     The result is rounded to the field's precision.
     """
@@ -169,8 +169,8 @@ def _integrated(
         norm = first if same else (first * phi.second_moment(q2, field)).sqrt()
         if not norm > 0:
             raise KcalcError(
-                f"activation {phi.name!r} is not proven to have E phi^2 > 0: it has no certified "
-                f"C map"
+                f"activation {phi.name!r} is not proven to have E phi^2 > 0, so it has no "
+                f"certified C map"
             )
         drop = arb(0) if same and gap == 0 else 1 - values[0] / norm
         return (drop, *(value / norm for value in values[1:]))

@@ -2,12 +2,12 @@
 
 The first two derivatives in c are certified too.
 
-z1 = A a + B b, z2 = A a - B b with A = sqrt((1+c)/2), B = sqrt((1-c)/2) and a, b independent
-standard normals. On the (a, b) plane kinks are straight lines; between two lines, b within an
-interval where no two cross, the integrand is analytic in b and in the position t between the lines,
-and tensor Gauss-Legendre rules apply: their error is at most 2 (e_t + e_b), each the error of a
-one-dimensional rule, uniformly over the other variable. Derivatives in c fall on the density:
-Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))], and so on.
+Write z1 = A a + B b and z2 = A a - B b with A = sqrt((1+c)/2), B = sqrt((1-c)/2) and independent
+standard normals a and b. In the (a, b) plane, kinks are straight lines. Between two lines, and for
+b in an interval in which no two lines cross, the integrand is analytic in b and in the position t
+between the lines. There, tensor Gauss-Legendre rules have an error of at most 2 (e_t + e_b), where
+e_t and e_b bound the errors of the one-dimensional rules, uniformly over the other variable.
+Derivatives in c act on the density: Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))], and so on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _STEEP, _TURNED = 3.0, 0.05
 
 @dataclass(frozen=True)
 class Line:
-    """a = place + slope b, where one of the factors (``owner`` 0 or 1) changes its piece.
+    """The line a = place + slope b, on which a factor (``owner`` 0 or 1) changes its piece.
 
-    ``owner`` is -1 if none does.
+    ``owner`` is -1 if no factor does.
     """
 
     place: Ball
@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Cell:
-    """t0 <= t <= t1 between two lines, b0 <= b <= b1, with the pieces of both factors there."""
+    """The region t0 <= t <= t1 between two lines, b0 <= b <= b1, with both factors' pieces."""
 
     below: Line
     over: Line
@@ -83,7 +83,10 @@ class Cell:
 
 
 class Tile(NamedTuple):
-    """A part of a cell (its strip, its number there) and the nodes of its rules for t and b."""
+    """A part of a cell, and the numbers of nodes of its rules for t and b.
+
+    ``place`` is the index of the strip, and of the cell in the strip.
+    """
 
     place: tuple[int, int]
     cell: Cell
@@ -93,9 +96,9 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """All tiles of a plane for 1 - c in the ball ``gap``, and the log of the error's bound.
+    """All tiles of a plane for 1 - c in the ball ``gap``, and the log of their error bound.
 
-    ``layout``: the cuts of b, and whose lines bound the cells between each two of them.
+    ``layout`` contains the cuts of b and, for every cell between two cuts, the owners of its lines.
     """
 
     gap: Ball
@@ -112,8 +115,8 @@ def _owners(strips: list[list[Cell]]) -> list[list[tuple[int, int]]]:
 class Plane:
     """One expectation of two factors on the rotated plane.
 
-    It is defined by the two factors, 1 - c, the requested orders, and the log of the allowed
-    absolute error for each.
+    Its arguments are the two factors, 1 - c, and the log of the allowed absolute error for each
+    order.
     """
 
     def __init__(
@@ -140,9 +143,9 @@ class Plane:
     def _bounds(
         self, which: tuple[int, ...], factor: Ball, scaled: bool = True
     ) -> list[tuple[Growth, float]]:
-        """The growth of the factors in only a (or b).
+        """Growth bounds of the factors as functions of only a (or b).
 
-        (1 + r|Aa + Bb|)^p splits into a product, and exp(G z^2) too once both G r^2 are made equal.
+        (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if both G r^2 are equal.
         """
         chosen = [self.factors[i] for i in which]
         gauss = max(f.growth.gauss * upper(r) ** 2 for f, r in chosen)
@@ -162,7 +165,7 @@ class Plane:
         )
 
     def _left_out(self, k: int) -> Ball:
-        """A bound of the integral beyond |a|, |b| <= reach, and of the error of saturation."""
+        """Bound the integral outside |a|, |b| <= reach, and the error of saturation."""
         log = self.weights[k] + log_sum(
             tail(self.along, self.reach) + whole(self.across),
             whole(self.along) + tail(self.across, self.reach),
@@ -198,7 +201,7 @@ class Plane:
         lines, places = [], list[Ball]()
         for owner, (f, r) in enumerate(self.factors):
             slope = self.B / self.A if owner else -self.B / self.A
-            # poles near the real axis move with b: so do the cells
+            # poles near the real axis move with b, and so do the cells
             poles = [] if f.centre is None or not (r > _STEEP and self.B > _TURNED) else [f.centre]
             if not (owner and self.twins):  # twins have the same places, and cross at b = 0
                 places = [bound() / (r * self.A) for bound in (*f.kinks, *poles)]
@@ -207,7 +210,7 @@ class Plane:
         return lines
 
     def _cuts(self, lines: list[Line], start: Ball) -> list[tuple[Ball, Ball]]:
-        """Intervals of b that hold every crossing of two lines or of one with the plane's ends.
+        """Return intervals of b that contain all crossings of lines, with each other or the ends.
 
         Intervals that touch are merged.
         """
@@ -231,7 +234,7 @@ class Plane:
             else:
                 out.append((low, high))
         end = arb(self.reach)
-        if not out[-1][1] < end:  # a crossing at the very end: look a little further out
+        if not out[-1][1] < end:  # a crossing at the very end: move the end outwards
             self.reach += 0.0625
             return self._cuts(lines, -arb(self.reach) if start < 0 else start)
         return [*out, (end, end)]
@@ -242,7 +245,7 @@ class Plane:
         return Line(arb(-self.reach), arb(0), -1), Line(arb(self.reach), arb(0), -1)
 
     def _cells(self, lines: list[Line], b0: Ball, b1: Ball) -> Iterable[Cell]:
-        """The strips between neighbouring lines for b0 < b < b1."""
+        """Yield the cells between neighbouring lines for b0 < b < b1."""
         from flint import arb
 
         middle = arb((float(b0) + float(b1)) / 2)
@@ -273,7 +276,7 @@ class Plane:
     # --- bounds -----------------------------------------------------------------------------------
 
     def _log_weight(self, a: Any, b: Any) -> float:
-        """log of a bound of the polynomial factors, as if order 0 were asked for."""
+        """Log of a bound of the polynomial factors, relative to the error allowed for order 0."""
         spread = 2 * (math.log1p(upper(a)) + math.log1p(upper(b)))
         return max(
             w + k * spread - self.allowed[k] + self.allowed[0] for k, w in enumerate(self.weights)
@@ -282,7 +285,7 @@ class Plane:
     def _log_integrand(
         self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball
     ) -> float:
-        """log of a bound of the integrand, Jacobian included, on boxes of tau and b."""
+        """Log of a bound of the integrand, with the Jacobian, on boxes of tau and b."""
         c0, c1, h0, h1 = affine
         total = 0.0
         for piece, (_, r), s in zip(cell.pieces, self.factors, (self.B, -self.B), strict=True):
@@ -319,7 +322,7 @@ class Plane:
         )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
-        """log of a bound of the whole cell's integral by growth alone, if that is small enough."""
+        """Log of a bound of the cell's integral from growth bounds, or None if it is too large."""
         b = cell.b0.union(cell.b1)
         c0, c1, h0, h1 = cell.affine
         from flint import arb
@@ -342,10 +345,10 @@ class Plane:
     # --- the sum ----------------------------------------------------------------------------------
 
     def tiling(self) -> Tiling | None:
-        """Cells with their rules, valid for every 1 - c in the ball of the plane.
+        """Return cells with rules that are valid for every 1 - c in the ball of the plane.
 
-        None if the ball is so wide that the order of two lines is uncertain somewhere: other planes
-        would then have other strips.
+        Returns None if the ball is so wide that the order of two lines is uncertain somewhere, so
+        that the strips would depend on 1 - c.
         """
         with working(self.bits):
             cuts, strips = self._strips()
@@ -358,7 +361,7 @@ class Plane:
         return Tiling(self.gap, self.reach, (cuts, _owners(strips)), tiles, error)
 
     def _strips(self) -> tuple[list[tuple[Ball, Ball]], list[list[Cell]]]:
-        """The cuts of b, and the cells between each two of them."""
+        """Return the cuts of b, and the cells between consecutive cuts."""
         from flint import arb
 
         lines = self._lines()
@@ -366,9 +369,9 @@ class Plane:
         return cuts, [list(self._cells(lines, b0, b1)) for (_, b0), (b1, _) in pairwise(cuts)]
 
     def values(self, shared: Tiling | None = None) -> list[Ball]:
-        """Gamma^(k)(c)/k! for k = 0 ... order.
+        """Return Gamma^(k)(c)/k! for k = 0 ... order.
 
-        ``shared``: a tiling for a range of 1 - c, used if this 1 - c lies in it.
+        ``shared`` is a tiling for a range of 1 - c, which is used if it contains this 1 - c.
         """
         from flint import arb
 
@@ -393,9 +396,9 @@ class Plane:
         return totals
 
     def _cut_up(self, place: tuple[int, int], first: Cell, tiles: list[Tile]) -> float:
-        """Adds a cell with its rules to ``tiles``, bisected if no rule applies.
+        """Add a cell with its rules to ``tiles``, and bisect it if no rule applies.
 
-        Returns the log of the error's bound for order 0.
+        Returns the log of the error bound for order 0.
         """
         share = self.allowed[0] - math.log(4 * _SHARES)
         stack, error, seen = [first], -math.inf, 0
@@ -429,7 +432,7 @@ class Plane:
     def _rules(
         self, cell: Cell, share: float
     ) -> bool | tuple[tuple[int, float], tuple[int, float]]:
-        """The rules for both directions; or whether to bisect across t (else across b)."""
+        """Return the rules for both directions, or whether to bisect across t (else across b)."""
         *_, h0, h1 = cell.affine
         width_b = upper(cell.b1 - cell.b0)
         width_t = 2 * upper(h0 + h1 * cell.b0.union(cell.b1))

@@ -1,9 +1,7 @@
 """Proven ranges of real expressions on an interval, possibly unbounded.
 
-Interval arithmetic on floats, widened at every step.
-
-Growth bounds use them to decide whether a denominator stays away from 0 and whether an exponent is
-bounded above.
+They come from interval arithmetic on floats, widened at every step. Growth bounds use them to
+decide whether a denominator stays away from 0 and whether an exponent is bounded above.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ def plus(a: Interval, b: Interval) -> Interval:
 
 
 def meet(a: Interval, b: Interval) -> Interval:
-    """The intersection of two intervals that hold the same values."""
+    """The intersection of two intervals that contain the same values."""
     return max(a[0], b[0]), min(a[1], b[1])
 
 
@@ -90,7 +88,7 @@ def real_power(x: Interval, p: Interval) -> Interval:
 def whole_power(x: Interval, n: int) -> Interval:
     """An interval that contains the n-th powers of x, n an integer.
 
-    The whole line for n < 0 if x has both signs.
+    It is the whole line if n < 0 and x has both signs.
     """
     if n < 0:
         return inverse(whole_power(x, -n))
@@ -101,7 +99,7 @@ def whole_power(x: Interval, n: int) -> Interval:
 
 
 def inverse(x: Interval) -> Interval:
-    """An interval that contains 1/x; the whole line where x has both signs."""
+    """An interval that contains 1/x, or the whole line if x has both signs."""
     if x[0] > 0 or x[1] < 0:
         return _wide(1 / x[1], 1 / x[0])
     if x[0] == 0 and x[1] > 0:
@@ -110,7 +108,7 @@ def inverse(x: Interval) -> Interval:
 
 
 def raised(x: float, p: float) -> float:
-    """|x|^p in the extended reals, p > 0."""
+    """|x|^p in the extended reals, for p > 0."""
     try:
         return abs(x) ** p
     except OverflowError:
@@ -131,7 +129,7 @@ def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
 
 
 class Spans(Fold[Interval]):
-    """Intervals of the parts of an expression: a square is never negative."""
+    """Intervals that contain the values of an expression and its parts."""
 
     def __init__(self, symbol: sp.Symbol, low: float, high: float) -> None:
         super().__init__(symbol)
@@ -192,7 +190,7 @@ def _end(function: Callable[[float], float], x: float, otherwise: float) -> floa
 
 
 def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
-    """Ends and subdivided middle.
+    """Bound a polynomial by its values at the ends and on cells in the middle.
 
     Beyond its Cauchy bound the derivative has no zero, so the polynomial is monotone there.
     """

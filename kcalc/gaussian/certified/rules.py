@@ -1,10 +1,9 @@
-"""Gauss-Legendre rules with certified nodes, and their errors.
+"""Gauss-Legendre rules with certified nodes and error bounds.
 
-The errors are for functions that are bounded and analytic in an ellipse.
-
-If |f| <= M inside the Bernstein ellipse of parameter rho (foci +-1, semi-axes (rho +- 1/rho)/2),
-then the n-point rule, exact to degree 2n - 1, errs by at most (64/15) M rho^(-2n)/(1 - rho^(-2)):
-the Chebyshev coefficients of f fall like 2 M rho^(-k).
+The bounds are for functions that are bounded and analytic in an ellipse. Let |f| <= M inside the
+Bernstein ellipse of parameter rho (foci +-1, semi-axes (rho +- 1/rho)/2). Then the error of the
+n-point rule is at most (64/15) M rho^(-2n)/(1 - rho^(-2)), because the rule is exact to degree 2n -
+1 and the Chebyshev coefficients of f decay like 2 M rho^(-k).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Slab = tuple[float, float, float]
 """left, right and height of a box over a piece of the upper half of an ellipse."""
 
 LADDER = (1.12, 1.35, 1.7, 2.3, 3.5)
-FEWEST = 8  # points of a rule
-"""ellipses to try, as multiples of the one needed by a function bounded by 1"""
+FEWEST = 8  # fewest points of a rule
+"""``LADDER``: ellipses to try, as multiples of the one that a function bounded by 1 needs"""
 
 
 @lru_cache(maxsize=256)
@@ -51,9 +50,9 @@ def slabs(rho: float, count: int) -> tuple[Slab, ...]:
 
 
 def log_error(log_bound: float, rho: float, n: int) -> float:
-    """The log of the error of the n-point rule on [-1, 1].
+    """Log of the error bound of the n-point rule on [-1, 1].
 
-    It is for a function bounded by exp(log_bound) in the ellipse.
+    The function is bounded by exp(log_bound) in the ellipse.
     """
     return above(
         log_bound + math.log(64 / 15) - 2 * n * math.log(rho) - math.log1p(-(rho**-2)) + 1e-9
@@ -66,11 +65,12 @@ def best_rule(
     most: int,
     count: int = 8,
 ) -> tuple[int, float] | None:
-    """The smallest n that reaches ``log_allowed``, and the log of its error bound, or None.
+    """Return the smallest n that reaches ``log_allowed``, and the log of its error bound.
 
-    n is a multiple of 4 and at most ``most``; None if no such n reaches it.
+    n is a multiple of 4 and at most ``most``. Returns None if no such n reaches it.
 
-    bound: covering boxes -> log of a bound of the function on them, inf if it is not analytic.
+    ``bound`` maps boxes to the log of a bound of the function on them, or to inf if it is not
+    analytic there.
     """
     start = math.exp(max(-log_allowed, 4.0) / (2 * most))
     found: tuple[int, float] | None = None
@@ -98,7 +98,7 @@ def box(slab: Slab) -> Any:
 
 
 def log_size(value: Any) -> float:
-    """log of an upper bound of |value|; inf if it is not finite."""
+    """Log of an upper bound of |value|, or inf if it is not finite."""
     size = value.abs_upper()
     if not size.is_finite():
         return math.inf

@@ -1,21 +1,22 @@
-"""Certified enclosures of overlaps of rows of softmax.
+"""Certified enclosures of the overlaps of softmax rows.
 
 Scores are Gaussian and independent over the T tokens. One row has the variance v; two rows
 have variances v1, v2 and covariance k at equal tokens. With ``f(x) = exp(-e^x)``:
 
-    S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a)
+    S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a).
     S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b).
 
-All integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates
-to at most N on the lines ``Im = +-y`` has the error ``2 N / (exp(2 pi y / h) - 1)``. On these lines
-``|f| <= 1``. ``|f'(x + iy)| = e^x exp(-e^x cos y)`` is at most ``1 / (e cos y)`` and integrates to
-``1 / cos y``. ``|g(x + iy)|`` is at most ``(2 / (e cos y))^2`` and integrates to ``1 / cos^2 y``.
-Averages over Gaussians keep these bounds. In two variables, N is at most
-``1 / (cos y1 cos y2)``, and the error ``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with
-``r = exp(-2 pi y / h)``.
+All integrals are trapezoidal sums with step h. If an integrand is analytic for ``|Im| <= y``, and
+the integral of its modulus over the lines ``Im = +-y`` is at most N, the error is at most
+``2 N / (exp(2 pi y / h) - 1)``. On these lines ``|f| <= 1``. ``|f'(x + iy)| = e^x exp(-e^x cos y)``
+is at most ``1 / (e cos y)``, and its integral is ``1 / cos y``. ``|g(x + iy)|`` is at most
+``(2 / (e cos y))^2``, and its integral is ``1 / cos^2 y``. Averages over Gaussians keep these
+bounds. In two variables, N is at most ``1 / (cos y1 cos y2)``, and the error is at most
+``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with ``r = exp(-2 pi y / h)``.
 
-Overlaps change no more than their arguments: ``0 <= dS/dk <= 1``, ``|dS/dv1| <= 1``, and
-``|dS_self/dv| <= 4``. So they are computed at the middle of balls, and the radii are added.
+Overlaps change no more than their arguments: ``0 <= dS/dk <= 1`` and ``|dS/dv1| <= 1``. For one
+row, ``|dS_self/dv| <= 4``. So overlaps are computed at the midpoints of balls, and these bounds
+times the radii are added.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from ...foundation.plain_arguments import whole
 
 Ball = Any
 MOST_DIGITS = 200
-MOST_VARIANCE = 25  # of scores: some seconds at 30 digits
-LEAST_COVARIANCE = 1e-6  # of two rows: the lattice is as fine as its root
+MOST_VARIANCE = 25  # largest variance of scores: some seconds at 30 digits
+LEAST_COVARIANCE = 1e-6  # smallest nonzero one: the lattice is as fine as its square root
 F, SLOPE, SQUARE = range(3)  # f, -f' and g
 
 
 def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure:
-    """An enclosure of S_self to about ``digits`` digits after the point of ``T S_self``.
+    """Return an enclosure of S_self, to about ``digits`` decimal places of ``T S_self``.
 
-    Proven, not estimated.
+    The enclosure is proven. ``tokens`` is T >= 1, and ``variance`` is v in (0, 25], a Python or
+    SymPy number that is taken as exact.
 
-    ``tokens``: T >= 1. ``variance``: v in (0, 25], a Python or SymPy number, taken exactly.
-    Returns: an :class:`kcalc.fields.balls.Enclosure`. Raises: KcalcError for other arguments.
+    Returns an :class:`kcalc.fields.balls.Enclosure`, and raises KcalcError for other arguments.
     """
     count, digits = whole(tokens, "tokens", 1, 1 << 24), whole(digits, "digits", 1, MOST_DIGITS)
     field = ball_field(digits + 20)
@@ -61,10 +62,10 @@ def self_overlap(tokens: int, variance: Ball, digits: int) -> Ball:
 
 
 def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits: int) -> Ball:
-    """S at balls of variances in [0, 25] and of a covariance.
+    """Return S at balls of the two variances, in [0, 25], and of the covariance.
 
-    A second or two at 15 digits, half a minute at 30. Raises: KcalcError for covariances that are
-    close to 0 without being 0.
+    It takes a second or two at 15 digits, and half a minute at 30. Raises KcalcError for
+    covariances that are close to 0 but not 0.
     """
     with (fine := _precise(tokens, digits)).working():
         given = (*variances, covariance)
@@ -78,7 +79,7 @@ def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits:
             return fine.number(1) / tokens + _within(off)
         if abs(k) < LEAST_COVARIANCE:
             raise KcalcError(
-                "the certified overlap of two rows of softmax needs scores whose covariance is 0 "
+                "the certified overlap of two softmax rows needs scores with a covariance of 0 "
                 f"or at least {LEAST_COVARIANCE:g}, got {k.str(5)}; call without ball for double "
                 "precision"
             )
@@ -95,7 +96,7 @@ def _precise(tokens: int, digits: int) -> BallField:
 
 
 def _sum(count: int, v: Ball, goal: float) -> Ball:
-    """S_self, by a sum over u."""
+    """S_self, as a sum over u."""
     width, step = v.sqrt(), _step(v, goal)
     below = math.ceil((goal / 2 + float(v) + 2) / float(step))
     above = math.ceil((2 * math.log(goal + 4) + math.sqrt(8 * float(v) * goal) + 2) / float(step))
@@ -105,7 +106,7 @@ def _sum(count: int, v: Ball, goal: float) -> Ball:
 
 
 def _double_sum(count: int, variances: tuple[Ball, Ball], k: Ball, goal: float) -> Ball:
-    """S, by a sum over u and w of sums over the shared part of both rows' scores.
+    """S, as a sum over u and w of sums over the shared part of both rows' scores.
 
     ``a = l1 z + own``, ``b = +-l2 z + own'`` with ``l1 l2 = |k|``.
     """
@@ -144,7 +145,7 @@ class _CertifiedSide:
         fine = shared * spacing
         self.stride = max(1, int(float(_step(v, goal) / fine)))
         self.step, self.columns = self.stride * fine, 2 * reach + 1
-        far = math.log(goal) + 1  # beyond it f is below exp(-e goal)
+        far = math.log(goal) + 1  # f is below exp(-e goal) beyond this point
         below = math.ceil((goal + float(v) / 2 + 2) / float(self.step))
         above = math.ceil((far + math.sqrt(2 * float(v) * goal) + 1) / float(self.step))
         self.rows = below + above + 1
@@ -161,7 +162,7 @@ class _CertifiedSide:
         self.ratio, self.cos = 1 + 2 * r / (1 - r), y.cos()
 
     def matrix(self, kind: int, order: slice, weights: Sequence[Ball] = ()) -> Any:
-        """A function at ``u + l z``, (u, z), times weights of z."""
+        """Matrix (u, z) of a function at ``u + l z``, times weights of z."""
         from flint import arb_mat
 
         part, out = self.functions[kind], []
@@ -197,7 +198,8 @@ def _split(
 def _smoothed(fine: Ball, first: int, count: int, width: Ball, goal: float) -> list[list[Ball]]:
     """f, -f' and g, averaged over a Gaussian of standard deviation ``width``.
 
-    They are taken at ``fine (first ... first + count - 1)``, with the errors of the averages.
+    The points are ``fine (first ... first + count - 1)``. The results include the errors of the
+    averages.
     """
     if not width > 0:
         return _columns(_functions(fine * (first + j)) for j in range(count))
@@ -239,17 +241,18 @@ def _dot(weights: Sequence[Ball], values: Sequence[Ball]) -> Ball:
 
 
 def _step(like: Ball, goal: float) -> Ball:
-    """Of sums over u: an exact number."""
+    """Step of sums over u, an exact number."""
     return type(like)(math.pi**2 / (goal + 2 * math.log(goal) + 5))
 
 
 def _spacing(goal: float, width: float) -> float:
-    """Between nodes of a Gaussian of standard deviation ``width``, in standard deviations.
+    """Spacing of the nodes for a Gaussian of standard deviation ``width``, in standard deviations.
 
-    The rule is exact to ``exp(y^2 / 2 - 2 pi y / spacing)``, y in the strip of ``f(u + width z)``.
+    The rule is exact to ``exp(y^2 / 2 - 2 pi y / spacing)``, if ``f(u + width z)`` is analytic up
+    to ``|Im z| = y``.
     """
     goal, y = goal + 5, math.pi / 2 / width
-    free = math.pi * math.sqrt(2 / goal)  # without a strip
+    free = math.pi * math.sqrt(2 / goal)  # if the strip is wide enough
     return free if y * free >= 2 * math.pi else 2 * math.pi * y / (goal + y * y / 2)
 
 
@@ -271,9 +274,9 @@ def _within(bound: Ball) -> Ball:
 
 
 def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Ball]:
-    """Errors of ``E prod_i h(u_i + width_i z)`` by nodes, for h = f, -f' and g, at any u.
+    """Error bounds of ``E prod_i h(u_i + width_i z)`` by nodes, for h = f, -f' and g, at any u.
 
-    They are those of the trapezoidal rule, and of the nodes left out.
+    They include the error of the trapezoidal rule and the omitted nodes.
     """
     pi, last, width = spacing.pi(), spacing * reach, max(widths, key=float)
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)
@@ -287,7 +290,7 @@ def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Bal
 
 
 def _outer_error(v: Ball, step: Ball, below: Ball, above: Ball) -> Ball:
-    """Of the sum over u: the trapezoidal rule, and the nodes beyond ``-below`` and ``above``."""
+    """Error bound of the sum over u, with the nodes beyond ``-below`` and ``above``."""
     pi = v.pi()
     y = pi / 2 - step / 6
     rule = 2 / y.cos() ** 2 / ((2 * pi * y / step).exp() - 1)

@@ -1,8 +1,8 @@
 """Proven extreme values of derivatives of smooth pieces on intervals, by branch and bound.
 
-Intervals bound cells: by the ends if the next derivative has one sign, else by the mean value
+Each cell is bounded by its ends if the next derivative has one sign, else by the mean value
 theorem. Cells are split until the bound is within 1e-9 (relative) of an attained value, or until
-the budget is spent; the bound holds in either case.
+the budget is spent. The bound holds in either case.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from itertools import pairwise
 from .enclosures import SmoothPiece
 from .ranges import Interval, above, hull, meet, plus
 
-BITS = 80  # of the ends of intervals, set by the caller
+BITS = 80  # precision of the ends of intervals, set by the caller
 _GAP = 1e-9
-_PATIENCE = 1e7  # by how much the gap grows while the second half of the budget is spent
+_PATIENCE = 1e7  # factor by which the gap grows while the second half of the budget is spent
 _NOTHING = 1e-18  # values below it count as 0
-_STEPS = 24_000  # that one search may spend
+_STEPS = 24_000  # budget of one search
 _GRID = [2.0**k for k in range(-6, 7)]
-_NARROWEST = 1e-40  # cell on which a function without a bound is assumed to be unbounded
+_NARROWEST = 1e-40  # a function without a bound on so narrow a cell is unbounded
 
 
 @dataclass(order=True)
 class _Cell:
     """A part [a, b] of a piece.
 
-    ``rank``: its bound; the cell with the smallest bound is split next.
+    ``rank`` is its bound. The cell with the smallest bound is split next.
     """
 
     rank: float
@@ -48,7 +48,7 @@ class _Search:
         self.heap: list[_Cell] = []
 
     def run(self) -> float:
-        """The bound."""
+        """Run the search and return the bound."""
         for index, piece in enumerate(self.pieces):
             for a, b in pairwise(_cuts(piece)):
                 self._push(_Cell(-math.inf, a, b, index))
@@ -75,7 +75,10 @@ class _Search:
         return rank >= self.sign * self.attained - gap * self.attained - _NOTHING
 
     def _push(self, cell: _Cell) -> None:
-        """Bound a cell whose ``rank`` is known from the cell that contains it."""
+        """Bound a cell and add it to the heap.
+
+        Before, its ``rank`` is the bound of the cell that contains it.
+        """
         low, high = self._values(self.pieces[cell.piece], cell.a, cell.b)
         rank = -max(abs(low), abs(high)) if self.sign < 0 else max(0.0, low, -high)
         cell.rank = max(cell.rank, rank)
@@ -97,7 +100,10 @@ class _Search:
         return meet(self._moved(values), plus((middle[0] / 2, middle[1] / 2), (-half, half)))
 
     def _ends(self, piece: SmoothPiece, a: float, b: float) -> tuple[Interval, Interval]:
-        """The values at both ends, which are attained; between two of different signs 0 is."""
+        """Return the values at both ends, and update ``attained``.
+
+        The values at the ends are attained, and so is 0 if their signs differ.
+        """
         left, right = (self._moved(piece.derivatives(x, x)[self.order]) for x in (a, b))
         if self.sign < 0:
             self.attained = max(self.attained, *(max(low, -high) for low, high in (left, right)))
@@ -115,7 +121,7 @@ def _cuts(piece: SmoothPiece) -> list[float]:
 
 
 def _middle(a: float, b: float) -> float:
-    """The middle of a cell, on a logarithmic scale far from 0; nan if it has no end."""
+    """Return the middle of a cell, on a logarithmic scale far from 0, or nan if it has no end."""
     if a > 0 and b > 4 * a:
         return math.sqrt(a) * math.sqrt(b)
     if b < 0 and a < 4 * b:

@@ -1,8 +1,9 @@
-"""The terms of jumps of phi and phi' in derivatives of Gamma(c) = E[phi(u) psi(v)], in closed form.
+"""Closed forms of the terms that jumps of phi and phi' add to derivatives of Gamma(c).
 
-Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)] with D^n phi in the sense of distributions:
-smooth between kinks, plus a delta at each jump of phi^(n-1), plus, for n = 2, the derivative of a
-delta at each jump of phi itself. Each is conditioned on, or paired with another.
+With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
+in the sense of distributions. D^n phi is smooth between kinks and has a delta at each jump of
+phi^(n-1). For n = 2, it also has the derivative of a delta at each jump of phi. Each of these is
+either conditioned on or paired with one of the other function.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ ZONE = 0.35  # near |c| = 1: arccos |c| < ZONE
 
 @dataclass(frozen=True)
 class Jumps:
-    """The points k where phi^(n) jumps, k/sqrt q, and by how much.
+    """The points k where phi^(n) jumps, the points k/sqrt q, and the sizes of the jumps.
 
-    Points beyond any standard normal are left out.
+    Points more than 40 standard deviations from 0 are omitted.
     """
 
     points: Array
@@ -50,9 +51,9 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Corners:
-    """The jumps of phi at q1 and of psi at q2, at c = sign (1 - far).
+    """The terms of the jumps of phi at q1 and of psi at q2, for c = sign (1 - far).
 
-    far > 0, or far = 0 if no two of the jumps meet.
+    ``far`` is positive, or 0 if no two jumps meet.
     """
 
     phi: Profile
@@ -63,9 +64,9 @@ class Corners:
     far: float
 
     def total(self, order: int, symmetric: bool) -> float:
-        """E[D^n phi D^n psi] minus that of the smooth parts.
+        """E[D^n phi D^n psi] minus the expectation of the smooth parts.
 
-        ``symmetric`` if both functions and q values are the same.
+        ``symmetric``: whether both functions and both q values are the same.
         """
         other = self if symmetric else self.turned
         total = (
@@ -86,7 +87,7 @@ class Corners:
 
     @cached_property
     def turned(self) -> Corners:
-        """The same with u and v exchanged."""
+        """The terms with u and v exchanged."""
         return Corners(self.psi, self.q2, self.phi, self.q1, self.sign, self.far)
 
     @property
@@ -133,7 +134,7 @@ class Corners:
     def _conditional(self, first: Jumps, second: Jumps) -> Array:
         """(j - E[v | u = k])/spread for every pair of points.
 
-        It is computed without cancellation where the points meet.
+        It is computed without cancellation for points that meet.
         """
         square = self.far * (2 - self.far)
         return (
@@ -143,7 +144,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks it is computed from q1 - q2, and it is 0 if they meet.
+        For equal kinks it is computed from q1 - q2. It is 0 if the points meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points
@@ -154,13 +155,13 @@ class Corners:
     def _pairs(self, first: int, second: int, dipoles: int) -> float:
         """The sum over pairs of jumps, sum_kj J_k J_j times a density or its derivative.
 
-        The factor is the density p of (u, v) at (k, j), -dp/du for one dipole (of phi), d^2p/du dv
-        for two.
+        The factor is the density p of (u, v) at (k, j), -dp/du for one dipole (of phi), or d^2p/du
+        dv for two dipoles.
         """
         one, two = Jumps.of(self.phi, self.q1, first), Jumps.of(self.psi, self.q2, second)
         square = self.far * (2 - self.far)
         if not (square and one.any and two.any):
-            return 0.0  # far = 0: no two of them meet, or the caller knows the limit to be infinite
+            return 0.0  # far = 0: no two points meet, or the caller handles the infinite limit
         a, b = one.standard[:, None], self.sign * two.standard
         apart = self.sign * self._difference(two, one)  # b - a
         density = np.exp(-(apart**2 + 2 * a * b * self.far) / (2 * square)) / (

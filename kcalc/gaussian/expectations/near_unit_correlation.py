@@ -1,10 +1,10 @@
 """E[phi(u) psi(v)] near |c| = 1, where its Hermite series is slow: tables in theta = arccos |c|.
 
 Gamma^(i)(c) = (q1 q2)^(i/2) E[phi^(i)(u) psi^(i)(v)] with derivatives in the sense of
-distributions. Given the common part x of u and v (u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), v
-likewise with its own y) the two factors are independent and smoothed by a narrow Gaussian. The
-result, divided by its corner singularity, is regular in theta; 1 - C is the integral of C' sin
-theta and keeps relative accuracy.
+distributions. Write u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), and v in the same way with an
+independent y. Given the common part x, the two factors are independent, and each is smoothed by a
+narrow Gaussian. Divided by its corner singularity, the result is regular in theta. 1 - C is the
+integral of C' sin theta, which keeps its relative accuracy.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kcalc.gaussian.expectations.single import hermite, pair_moment, second_mome
 from kcalc.gaussian.expectations.smoothing import smoothed, variance
 
 _FEW = 60  # points evaluated directly before building a table
-_LARGE = 30.0  # q
-CLOSE = 1e-4  # below, the drop of one function is integrated from its slope
+_LARGE = 30.0  # larger q values are large
+CLOSE = 1e-4  # for smaller theta, the drop of one function is the integral of its slope
 
 
 class EndZone:
@@ -41,16 +41,16 @@ class EndZone:
         self._asked = 0
 
     def _touching(self, first: int, second: int) -> bool:
-        """Whether a jump in phi^(first) and one in psi^(second) meet.
+        """Whether a jump of phi^(first) and a jump of psi^(second) meet.
 
-        They meet on the line u/sqrt(q1) = sign v/sqrt(q2).
+        They meet if u/sqrt(q1) = sign v/sqrt(q2) at the jumps.
         """
         a = Jumps.of(self.phi, self.q1, first).standard
         b = Jumps.of(self.psi, self.q2, second).standard
         return bool(meet(a[:, None], self.sign * b).any())
 
     def _power(self, order: int) -> int:
-        """p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
+        """Return p such that sin(theta)^p Gamma^(order) is regular at theta = 0."""
         if self._touching(0, 0):
             return 2 * order - 1
         return (
@@ -62,8 +62,8 @@ class EndZone:
     def _derivative_at(self, order: int, theta: float) -> float:
         """Gamma^(order) at c = sign cos(theta).
 
-        It is that of the smoothed functions; the deltas of both are added by conditioning on their
-        kinks.
+        The smooth parts are integrated. The deltas of both functions are added by conditioning on
+        their kinks.
         """
         far = 2 * math.sin(theta / 2) ** 2
         smooth = self._smooth_product(order, far)
@@ -74,13 +74,13 @@ class EndZone:
 
     @property
     def _at_large_q(self) -> bool:
-        """Whether a table costs far more than a few values, as for a function like a kink."""
+        """Whether q is so large that a table costs far more than a few values."""
         return self._symmetric and self.sign > 0 and self.q1 > _LARGE
 
     def _variance(self, theta: float) -> float:
-        """The drop of one function: its variance, given the common part.
+        """The drop for one function: its variance given the common part.
 
-        Rounding is relative to a standard deviation, so it keeps 12 digits at CLOSE.
+        Rounding errors are relative to a standard deviation, so 12 digits are correct at CLOSE.
         """
         far = 2 * math.sin(theta / 2) ** 2
         near, z = 1 - far, self._outer_rule(far)
@@ -102,9 +102,9 @@ class EndZone:
         return float(z.w @ (first * second))
 
     def _outer_rule(self, far: float) -> Rule:
-        """Panels for both functions, graded around the images of kinks.
+        """Return panels for both functions, graded around the images of kinks.
 
-        The grading has the width of the smoothing.
+        Panels near a kink are about as wide as the smoothing.
         """
         near = 1 - far
         base = joint_edges(
@@ -127,8 +127,7 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        # a slope that is only rounding, as for an odd and an even function, has no scale for
-        # comparison
+        # a slope that is only rounding, as for an odd and an even function, has no scale
         least = (
             0.02
             * math.sqrt(hermite(self.phi, self.q1).variance)
@@ -153,9 +152,9 @@ class EndZone:
 
     @cached_property
     def _drop_table(self) -> Piecewise:
-        """R with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
+        """Table of R, with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
 
-        Positive and regular, so relatively accurate.
+        R is positive and regular, so its relative error is small.
         """
         slopes, power = self._slope_table, self._power(1)
 
@@ -176,7 +175,7 @@ class EndZone:
     def _few(self, table: str, count: int) -> bool:
         """Whether to evaluate this many points directly.
 
-        Tables are for the curves and root finders that ask for many.
+        Curves and root finders need many points, for which a table is faster.
         """
         if table in self.__dict__ or self._asked + count > _FEW:
             return False
@@ -186,10 +185,10 @@ class EndZone:
     def drop(self, theta: Array, absolute: bool = False) -> Array:
         """The drop Gamma(sign) - Gamma(sign cos theta).
 
-        It is relatively accurate unless ``absolute`` or at sign = -1.
+        Its relative error is small, unless ``absolute`` or sign = -1.
 
-        For one function at two q values it is accurate relative to the gap from their distance,
-        which needs no care for theta >= CLOSE.
+        For one function at two q values, its error is small relative to 1 - C, which includes the
+        distance at c = 1. For theta >= CLOSE, a plain difference is accurate enough.
         """
         if not theta.any():
             return np.zeros(theta.shape)
@@ -213,16 +212,16 @@ class EndZone:
         )
         turns = np.outer(
             kinks, [0.2, 0.6, 2.0, 10.0]
-        ).ravel()  # where the corners of both levels come into sight
+        ).ravel()  # angles comparable to the distance between the corners of both q values
         edges = np.unique([0.0, *turns[(turns > 0) & (turns < theta)], theta])
         points, weights = (part.ravel() for part in panel_nodes(edges, 12))
         slopes = [self._derivative_at(1, t) * math.sin(t) for t in points.tolist()]
         return float(weights @ slopes)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta), order 1 or 2.
+        """Gamma^(order) at c = sign cos(theta) for order 1 or 2.
 
-        Infinite at theta = 0 if corners meet.
+        It is infinite at theta = 0 if corners meet.
         """
         power = self._power(order)
         if (theta.all() or not power) and self._few(
@@ -238,13 +237,13 @@ class EndZone:
             )
 
     def infinity(self, order: int) -> float:
-        """+-inf where Gamma^(order) is infinite at theta = 0, else 0."""
+        """Return +-inf if Gamma^(order) is infinite at theta = 0, else 0."""
         return math.inf * self._sign_at_end(order) if self._power(order) else 0.0
 
     def _sign_at_end(self, order: int) -> float:
-        """The sign of an infinite derivative at theta = 0, by its leading term.
+        """Return the sign of an infinite derivative at theta = 0, from its leading term.
 
-        The leading term is needed because a jump far out has a weight below rounding.
+        The computed sum does not show the sign if jumps far from 0 have weights below rounding.
         """
         first = 0 if self._touching(0, 0) else order - 1
         one, two = Jumps.of(self.phi, self.q1, first), Jumps.of(self.psi, self.q2, first)

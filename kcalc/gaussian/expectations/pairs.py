@@ -1,10 +1,9 @@
 """E[phi(u) psi(v)] for correlated Gaussians u, v, as a function of their correlation c.
 
-c lies anywhere on [-1, 1].
-
-u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n,
-a_n the products of the two functions' Hermite coefficients (Mehler). For smooth functions the
-series works for every c; for others the end zones replace it near |c| = 1.
+Here u = sqrt(q1) x and v = sqrt(q2) (c x + sqrt(1-c^2) y), with c in [-1, 1]. By Mehler's formula,
+Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n, where a_n is the product of the n-th Hermite coefficients
+of the two functions. For smooth functions the series works for every c. For other functions, end
+zones replace it near |c| = 1.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from kcalc.gaussian.expectations.rough import RoughZone, is_rough
 from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
-_AT_ONCE = 8192  # pairs, whose arrays stay in cache
-_NEGLECTED = 6e-16  # relative to the size of a function: smaller Hermite coefficients are unknown
+_AT_ONCE = 8192  # pairs per step; their arrays stay in cache
+_NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function, are unknown
 
 
 def _needed(products: Array, size: float) -> int:
-    """The number of terms of sum a_n c^n that matter anywhere on [-1, 1].
+    """Return how many terms of sum a_n c^n matter on [-1, 1].
 
-    They matter to the value or to the first two derivatives.
+    Terms matter if they change the value or the first two derivatives.
     """
     heights = np.abs(products) * np.arange(1, products.size + 1) ** 2
     return int(np.count_nonzero(np.maximum.accumulate(heights[::-1]) > 1e-17 * size))
@@ -40,7 +39,7 @@ def _needed(products: Array, size: float) -> int:
 class PairMap:
     """Gamma(c) = E[phi(sqrt(q1) x) psi(sqrt(q2) (c x + sqrt(1-c^2) y))] for c in [-1, 1].
 
-    It has its Taylor coefficients for any such c.
+    It computes Taylor coefficients at any such c.
     """
 
     def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float) -> None:
@@ -81,15 +80,15 @@ class PairMap:
     def whole(self) -> float:
         """Gamma(1) as the sum of the series.
 
-        So Gamma(1) - Gamma(c) and Gamma(c) are consistent to the last digit.
+        This makes Gamma(1) - Gamma(c) and Gamma(c) consistent to the last digit.
         """
         return self.constant + float(self.products.sum()) + self._missing
 
     @cached_property
     def _missing(self) -> float:
-        """Gamma(1) minus the sum of the series kept.
+        """Gamma(1) minus the sum of the kept terms.
 
-        It uses variances if that avoids cancellation.
+        It is computed from variances if that avoids cancellation.
         """
         if self.complete:
             return 0.0
@@ -99,10 +98,9 @@ class PairMap:
 
     @cached_property
     def _matrix(self) -> Array:
-        """The coefficients of three series in c^0, c^1, ..., one series per column.
+        """Coefficients of three power series in c, one series per column.
 
-        The columns are those of (Gamma(1) - Gamma(c) - missing)/(1 - c), of Gamma' and of
-        Gamma''/2.
+        The series are (Gamma(1) - Gamma(c) - missing)/(1 - c), Gamma' and Gamma''/2.
         """
         if self.products.size == 0:
             return np.zeros((0, 3))
@@ -129,10 +127,9 @@ class PairMap:
     ) -> list[Array]:
         """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap.
 
-        ``gap`` is a flat array in [0, 2].
-
-        The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few
-        points) is enough. ``rest`` is 1 + c, if known better than 2 - gap.
+        ``gap`` is a flat array of values in [0, 2], and ``rest`` is 1 + c if it is known more
+        accurately than 2 - gap. The first result keeps its relative accuracy near c = 1, unless
+        ``absolute`` accuracy is enough, which is cheaper at few points.
 
         Raises KcalcError for orders above 2 if the Hermite series cannot provide them.
         """
@@ -170,7 +167,7 @@ class PairMap:
     def _mark_infinite(out: list[Array], here: Any, zone: EndZone | RoughZone) -> None:
         """Add infinity to the derivatives at c = +-1 that are infinite.
 
-        The jumps after an infinite derivative may weigh less than rounding.
+        The jumps that make a derivative infinite may have weights below rounding.
         """
         if here.any():
             for order in range(1, min(len(out), 3)):
@@ -208,13 +205,13 @@ class PairMap:
     def _coefficient(self, c: Array, k: int) -> Array:
         """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
 
-        The coefficients have rounding errors relative to the size of the functions, which high
-        derivatives amplify. Raises KcalcError if C^(k) would be off by more than 1e-10 max(1,
+        The rounding errors of the coefficients are relative to the size of the functions, and high
+        derivatives amplify them. Raises KcalcError if the error of C^(k) may exceed 1e-10 max(1,
         |C^(k)|).
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        # terms beyond those kept are not known to vanish
+        # terms beyond the kept ones may not vanish
         n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)
         logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(
             max(largest, 1e-300)
@@ -243,10 +240,12 @@ class PairMap:
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
     """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, with separate q values for each pair.
 
-    C is Gamma / sqrt(Q(q1) Q(q2)) for phi only. The Hermite coefficients alpha of each distinct q,
-    divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
+    Here psi = phi, and C is Gamma / sqrt(Q(q1) Q(q2)). If alpha and alpha' are the Hermite
+    coefficients at q1 and q2, divided by sqrt(Q), then 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n
+    alpha'_n (1 - c^n).
 
-    Returns: arrays like ``gap`` (n,), or None if the Hermite series are too long.
+    The results are arrays with the shape of ``gap`` (n,). Returns None if the Hermite series are
+    too long.
     """
     distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
     found = hermites(phi, distinct)
@@ -261,9 +260,9 @@ def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) ->
 
 
 def _horner(columns: Array, i: Any, j: Any, gap: Array, out: Array) -> None:
-    """The Taylor coefficients of pairs of the columns i and j into ``out`` (order + 1, n)."""
+    """Write the Taylor coefficients for pairs of columns i and j into ``out`` (order + 1, n)."""
     c, apart, suffix, drop = 1 - gap, *np.zeros((3, gap.size))
-    values = np.zeros((len(out), gap.size))  # of the polynomial, its slope, half its bend
+    values = np.zeros((len(out), gap.size))  # the polynomial, its slope, half its curvature
     for row in columns[::-1]:
         first, second = row[i], row[j]
         product = first * second

@@ -1,8 +1,8 @@
 """Derivatives in q of expectations of functions of u = sqrt(q) z.
 
-One formula differentiates the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so kinks
-and jumps of f need no care, but it cancels at small q. There the other formula differentiates f,
-``E f^(2k)(u) / 2^k``, where a jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J
+One formula differentiates the Gaussian: ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``. Kinks and
+jumps of f need no care, but digits cancel at small q. There, the other formula differentiates f:
+``E f^(2k)(u) / 2^k``. A jump J of f^(j) at x then adds the derivative of order 2k - 1 - j of J
 delta(u - x).
 """
 
@@ -28,8 +28,8 @@ from kcalc.gaussian.expectations.quadrature import (
 
 # relative error of a coefficient above which the second formula is also tried
 ROUNDED = 1e-12
-LOST = 1e-7  # relative to a coefficient or to E |f|: larger errors raise an error
-MOST = 12  # derivatives of f; expressions of higher ones are too large
+LOST = 1e-7  # larger errors, relative to a coefficient or to E |f|, raise a KcalcError
+MOST = 12  # derivatives of f; expressions of higher derivatives are too large
 EPS = float(np.finfo(float).eps)
 Factors = tuple[Profile, ...]
 
@@ -38,7 +38,7 @@ Factors = tuple[Profile, ...]
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E phi(u)^power.
 
-    Raises: KcalcError if rounding leaves nothing of one.
+    Raises KcalcError if a coefficient loses its digits to rounding.
     """
     return _series((profile,) * power, rule(profile, q), q, order)
 
@@ -47,7 +47,7 @@ def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[f
 def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E[phi(u) psi(u)].
 
-    Raises: KcalcError if rounding leaves nothing of one.
+    Raises KcalcError if a coefficient loses its digits to rounding.
     """
     return _series((phi, psi), normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0)), q, order)
 
@@ -56,7 +56,7 @@ def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[fl
 def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q).
 
-    Raises: as :func:`moment_series`.
+    Raises KcalcError if a coefficient loses its digits to rounding.
     """
     return _series((profile,), rule(profile, q), q, order, first=1)
 
@@ -64,7 +64,7 @@ def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
 def _series(
     factors: Factors, nodes: Rule, q: float, order: int, first: int = 0
 ) -> tuple[float, ...]:
-    """E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of the factors."""
+    """E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, with f the product of the factors."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
     scale = float(np.abs(weighted).sum())
@@ -94,9 +94,9 @@ def _more_accurate(
     given: tuple[float, float],
     scale: float,
 ) -> float:
-    """The coefficient by the formula with the smaller error bound.
+    """Return the coefficient from the formula with the smaller error bound.
 
-    The formulas are that of the given (value, error), and the one by derivatives of f.
+    ``given`` is the (value, error) of the first formula. The second formula differentiates f.
     """
     found, error = given
     if n and n <= MOST and not any(getattr(f, "rough", False) for f in factors):
@@ -118,7 +118,7 @@ def _more_accurate(
 
 
 def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> tuple[float, float]:
-    """(E D^n f(u), a bound of its rounding error), D in the sense of distributions."""
+    """Return (E D^n f(u), a bound on its rounding error), with D in the sense of distributions."""
     smooth = w * _taylor(factors, u, n)[n] * math.factorial(n)
     total, size = float(smooth.sum()), float(np.abs(smooth).sum())
     for x in sorted({k for factor in factors for k in factor.kink_points}):
@@ -131,9 +131,9 @@ def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> t
 
 
 def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
-    """The jumps of f^(j) / j! at x, j = 0 ... order, from those of the factors.
+    """Return the jumps of f^(j) / j! at x for j = 0 ... order, from the jumps of the factors.
 
-    The factors are evaluated on one side; a factor without jumps leaves no residue of rounding.
+    The factors are evaluated on one side only, so a factor without jumps adds no rounding error.
     """
     here, jumps = np.array([np.nextafter(x, -math.inf)]), [0.0] * (order + 1)
     left = Jet((1.0, *[0.0] * order))
@@ -149,13 +149,13 @@ def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
 
 
 def _jump(factor: Profile, x: float, order: int) -> float:
-    """The jump of a derivative of one factor at x, 0 if x is not a kink of it."""
+    """Return the jump of a derivative of one factor at x, or 0 if x is not one of its kinks."""
     sizes = zip(factor.kink_points, factor.jump_sizes(order), strict=True)
     return sum(size for point, size in sizes if point == x)
 
 
 def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
-    """f^(j)(u) / j! for j = 0 ... order, from those of the factors."""
+    """Return f^(j)(u) / j! for j = 0 ... order, from the derivatives of the factors."""
     jets = (
         Jet(tuple(f.numeric(j)(u) / math.factorial(j) for j in range(order + 1))) for f in factors
     )

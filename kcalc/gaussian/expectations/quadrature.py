@@ -1,12 +1,12 @@
 """Quadrature for one function under Gaussians of every width.
 
-A mesh on the pre-activation axis gives the rules for all widths.
+A mesh on the preactivation axis gives the rules for all widths.
 
-A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
-where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
-bisects [-radius, radius] until phi, phi' and phi'' are resolved by a degree-19 Legendre interpolant
-on every panel. ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
-phi evaluated at sqrt(q) z.
+A :class:`Profile` describes a function phi: its derivatives away from kinks, the positions of the
+kinks, and the jumps of phi and its derivatives there. ``mesh(profile, radius)`` bisects [-radius,
+radius] until a Legendre interpolant of degree 19 resolves phi, phi' and phi'' on every panel.
+``rule(profile, q)`` turns the mesh into Gauss-Legendre nodes for a standard normal z, with phi
+evaluated at sqrt(q) z.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NODES = 20
 WINDOW = 8.5  # |y| <= WINDOW contains all but 2e-17 of a standard normal
 # integrands are included down to exp(-DEPTH) of their peak, so Hermite projections keep 1e-17
 DEPTH = 78.0
-_RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
+_RESOLVED = 2e-14  # smaller last Legendre coefficients, relative to phi nearby, are rounding
 _NARROWEST = 1e-9
-_STEEPEST = 1e-30  # width of panels next to a kink at 0 if a function is infinitely steep
-_BESIDE = 1e-6  # such panels are nearer to the kink than this
+_STEEPEST = 1e-30  # least width of panels next to a kink at 0 of infinite slope
+_BESIDE = 1e-6  # largest distance of such panels from the kink
 _SHARE = 0.05
-_MOST = 20_000  # panels on one level
-# relative to the largest value: a function that changes by more over the narrowest panel jumps
+_MOST = 20_000  # panels in one round of bisection
+# a function that changes by more over the narrowest panel, relative to its largest value, jumps
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
@@ -68,17 +68,14 @@ def gauss_legendre(n: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=16)
 def gauss_hermite(n: int) -> tuple[Array, Array]:
-    """Nodes and weights of the n-point rule for a standard normal."""
+    """Nodes and weights of the n-point Gauss-Hermite rule for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / weights.sum()
 
 
 @lru_cache(maxsize=1)
 def _last_legendre_rows() -> Array:
-    """Rows that map values at the nodes to the last eight Legendre coefficients.
-
-    The coefficients are those of the interpolant.
-    """
+    """Matrix from values at the nodes to the last eight Legendre coefficients they determine."""
     nodes, weights = gauss_legendre(NODES)
     degrees = np.arange(NODES - 8, NODES)
     vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
@@ -88,7 +85,7 @@ def _last_legendre_rows() -> Array:
 def panel_nodes(edges: Any, n: int = NODES) -> tuple[Any, Any]:
     """Nodes and weights of the composite n-point Gauss-Legendre rule, shape (..., panels, n).
 
-    The panels lie between ``edges``, of NumPy or JAX, sorted along their last axis.
+    ``edges``, a NumPy or JAX array sorted along its last axis, are the ends of the panels.
     """
     nodes, weights = (part.astype(edges.dtype) for part in gauss_legendre(n))
     low, high = edges[..., :-1, None], edges[..., 1:, None]
@@ -99,11 +96,11 @@ def panel_nodes(edges: Any, n: int = NODES) -> tuple[Any, Any]:
 def _envelope(
     values: Callable[[Array], Array], radius: float, landmarks: Any = ()
 ) -> Callable[[Array], Array]:
-    """x -> the scale of rounding errors at x, from samples.
+    """Return a function that estimates the scale of rounding errors at x from samples of f.
 
-    It is max |f| over [-|x|, |x|], or a fraction of the largest |f| within reach of ordinary inputs
-    and narrow features: cancellation errors are small relative to the largest values, not to nearby
-    ones.
+    The scale is the larger of max |f| over [-|x|, |x|] and a fraction of the largest |f| at
+    ordinary inputs and narrow features. Cancellation errors are relative to the largest values, not
+    to nearby values.
     """
     centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(
         -1
@@ -121,9 +118,9 @@ def _envelope(
 def _unresolved(
     profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]
 ) -> NDArray[np.bool_]:
-    """Which panels need bisection.
+    """Return which panels need bisection.
 
-    Their last Legendre coefficients exceed the rounding errors in phi^(order) and in x.
+    Their last Legendre coefficients exceed the rounding errors of phi^(order) and of x.
     """
     nodes, _ = gauss_legendre(NODES)
     x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
@@ -143,27 +140,27 @@ def _unresolved(
 def mesh(profile: Profile, radius: float) -> Array:
     """Edges of panels on [-radius, radius] that resolve phi and its first two derivatives.
 
-    Kinks are among the edges. phi, phi', phi'' are polynomials of degree 19 to rounding on each
-    panel.
+    Kinks are among the edges. On each panel, phi, phi' and phi'' are polynomials of degree 19 to
+    rounding.
 
-    Raises KcalcError if bisection does not help: an undeclared kink, a jump or a pole.
+    Raises KcalcError if bisection does not help, because of an undeclared kink, a jump or a pole.
     """
     inside = [k for k in profile.kink_points if -radius < k < radius]
     dyadic = 2.0 ** np.arange(1, math.ceil(math.log2(radius)) + 1)
     seeds = [c + w * step for c, w in getattr(profile, "landmarks", ()) for step in _STEPS]
     edges = np.unique(np.concatenate([inside, seeds, dyadic, -dyadic, [0.0, -radius, radius]]))
     edges = edges[(edges >= -radius) & (edges <= radius)]
-    # derivatives that are infinite somewhere are not integrated
+    # infinite derivatives are not integrated
     for order in (0,) if getattr(profile, "rough", False) else (0, 1, 2):
         edges = _refine(profile, order, edges)
     return edges
 
 
 def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
-    """The envelope of phi^(order).
+    """Return the envelope of phi^(order).
 
-    If phi^(order) is computed from values of phi, it has their rounding errors, and the envelope
-    includes that of phi.
+    If phi^(order) is computed from values of phi, it inherits their rounding errors. The result is
+    then at least the envelope of phi.
     """
     marks = getattr(profile, "landmarks", ())
     own = _envelope(profile.numeric(order), radius, marks)
@@ -199,13 +196,13 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
                 axis=0,
             )
             left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
-            # less is rounding, too narrow to matter
+            # smaller changes are rounding, or too narrow to matter
             if np.any(spread > _STEEP * size(np.array([edges[-1]]))):
                 raise KcalcError(
                     f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the "
                     f"point in kinks=[...] if the "
-                    "function (or a derivative) jumps there; a pole on the real line has no "
-                    "Gaussian moments"
+                    "function (or a derivative) jumps there; a function with a pole on the real "
+                    "line has no Gaussian moments"
                 )
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
@@ -213,7 +210,7 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
 
 
 def _from_kinks(profile: Profile, x: Array) -> Array:
-    """The distance from the nearest kink."""
+    """Distance of each x from the nearest kink."""
     return np.abs(x[:, None] - np.array(profile.kink_points)).min(axis=1)
 
 
@@ -247,14 +244,14 @@ def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class Rule:
-    """Nodes z and weights w: sum w f(z) = E f(z) for a standard normal z."""
+    """Nodes z and weights w, with sum w f(z) = E f(z) for a standard normal z."""
 
     z: Array
     w: Array
 
 
 def trapezoid(step: float, count: int) -> Rule:
-    """The rule z = 0, +-step, ..., +-count step, the density of the standard normal included."""
+    """The trapezoid rule at z = 0, +-step, ..., +-count step for a standard normal."""
     z: Array = np.arange(-count, count + 1) * np.float64(step)
     return Rule(z, step * normal_density(z))
 
@@ -275,14 +272,14 @@ def joint_edges(
 ) -> Array:
     """The edges of both meshes on the z axis, over the wider of the two ranges.
 
-    The second mesh is reflected for sign = -1.
+    The second mesh is reflected if sign = -1.
     """
     first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
     return np.unique(np.concatenate([first, second if sign > 0 else -second]))
 
 
 def split(edges: Array, width: float) -> Array:
-    """``edges`` with every panel wider than ``width`` cut into equal parts."""
+    """Split every panel wider than ``width`` into equal parts."""
     counts = np.maximum(np.ceil(np.diff(edges) / width), 1).astype(int)
     starts, steps = np.repeat(edges[:-1], counts), np.repeat(np.diff(edges) / counts, counts)
     index = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -295,21 +292,17 @@ def normal_density(z: Array) -> Array:
 
 
 def normal_rule(edges: Array) -> Rule:
-    """Composite Gauss-Legendre rule on ``edges``, with the normal density in the weights.
-
-    The density is that of the standard normal.
-    """
+    """Composite Gauss-Legendre rule on ``edges`` for a standard normal."""
     z, w = panel_nodes(edges)
     z, w = z.ravel(), w.ravel()
     return Rule(z, w * normal_density(z))
 
 
 def neighbour(profile: Profile, q: float) -> float:
-    """The q value, within 2^-30 q, whose quadrature nodes are used for q.
+    """Return a q value, within 2^-30 q, with the quadrature nodes that are used for q.
 
-    q itself for functions with kinks.
-
-    The q values of deep networks differ in their last digits; this lets them share nodes.
+    The q values of deep networks differ in their last digits; this lets them share nodes. Functions
+    with kinks use q itself.
     """
     if profile.kink_points:
         return q
@@ -318,9 +311,9 @@ def neighbour(profile: Profile, q: float) -> float:
 
 
 def rule(profile: Profile, q: float) -> Rule:
-    """The rule for E f(sqrt(q) z) with f built from phi, phi', phi'' and polynomials.
+    """Return the rule for E f(sqrt(q) z), with f built from phi, phi', phi'' and polynomials.
 
-    Panels no wider than 1 in z.
+    Its panels are at most 1 wide in z.
     """
     return _rule(profile, neighbour(profile, q))
 

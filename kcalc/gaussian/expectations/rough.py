@@ -1,9 +1,9 @@
 """E[phi(u) psi(v)] near |c| = 1 for functions with infinite first or second derivatives at kinks.
 
-sqrt|x| and |x|^1.5 have derivatives without Gaussian moments. Here derivatives in c act on the
-Gaussians: given the common part x of u and v, ``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n``,
-which holds in the sense of distributions, jumps included. If no kink is within reach of y, it is
-the expectation of the derivative, which keeps more digits.
+sqrt|x| and |x|^1.5 have derivatives without Gaussian moments, so here derivatives in c act on the
+Gaussians. Given the common part of u and v, ``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n`` in
+the sense of distributions, including jumps. If no kink is within reach of y, the expectation of the
+derivative is computed instead, because it keeps more digits.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kcalc.gaussian.expectations.quadrature import (
     split,
 )
 
-_WIDEST = 2 * WINDOW / 3  # of a panel, in standard deviations
+_WIDEST = 2 * WINDOW / 3  # widest panel, in standard deviations
 _GRID = np.array([-9.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 9.0])
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-_WHOLE = 1 - 1e-9  # a product t^-p with p >= 1 has no integral
-_CLOSEST = 1e-13  # to a kink, beside the smoothing: edges of panels
-_LEAST = 1e-7  # angles of tables
-_FEW = 60  # values before a table is made
-_DEEPEST = 1000  # panels towards a kink, each half of the one before
-_BITS = 57  # relative to an integral: bound for the omitted panels
+_WHOLE = 1 - 1e-9  # t^-p with p >= 1 has no integral up to 0
+_CLOSEST = 1e-13  # least distance of panel edges from a kink, relative to the smoothing
+_LEAST = 1e-7  # smallest angle in tables
+_FEW = 60  # values computed before a table is made
+_DEEPEST = 1000  # panels towards a kink, each half as wide as the previous one
+_BITS = 57  # the omitted panels contain less than 2^-_BITS of an integral
 
 
 def is_rough(profile: Profile) -> bool:
@@ -46,7 +46,7 @@ def is_rough(profile: Profile) -> bool:
 
 
 class _Sums(NamedTuple):
-    """Given the common part: means of f He_n for n = 0, 1, 2, likewise of g; the covariance."""
+    """Means of f He_n and g He_n for n = 0, 1, 2, and the covariance, given the common part."""
 
     first: list[Array]
     second: list[Array]
@@ -73,7 +73,7 @@ class RoughZone:
         return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 if it is."""
+        """Gamma^(order) at c = sign cos(theta) for order 1 or 2, possibly infinite at theta = 0."""
         values = self._values(order, theta)
         end = theta == 0
         if end.any():
@@ -81,7 +81,7 @@ class RoughZone:
         return values
 
     def infinity(self, order: int) -> float:
-        """+-inf where Gamma^(order) is infinite at theta = 0, else 0."""
+        """Return +-inf if Gamma^(order) is infinite at theta = 0, else 0."""
         one, two = (np.array(profile.strengths(order)) for profile, _ in self.sides)  # type: ignore[attr-defined]
         touching = meet(self._kinks(0)[:, None], self._kinks(1))
         both = (one[:, None] > 0) & (two > 0) & (one[:, None] + two >= _WHOLE)
@@ -92,9 +92,10 @@ class RoughZone:
     # -- inside ------------------------------------------------------------------------------------
 
     def _values(self, order: int | None, theta: Array) -> Array:
-        """The drop or a derivative where theta > 0, 0 elsewhere.
+        """Return the drop or a derivative for each theta, or 0 if theta is 0.
 
-        Many values use a table in log theta, because powers of theta are smooth functions of it.
+        Many values are read from a table in log theta, because powers of theta are smooth in log
+        theta.
         """
         out = np.zeros(theta.shape)
         self._asked += theta.size
@@ -119,7 +120,7 @@ class RoughZone:
                 return np.log(values)
             return values * theta ** self._power(order)
 
-        if order is not None:  # they are as smooth as the drop, but too noisy for error estimates
+        if order is not None:  # derivatives are as smooth as the drop, but noisier
             return on_panels(regular, self._tabled(None).edges)
         return adaptive(regular, math.log(_LEAST), math.log(ZONE), 1.0 if self._alike(order) else 0)
 
@@ -127,11 +128,11 @@ class RoughZone:
         return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
 
     def _alike(self, order: int | None) -> bool:
-        """Whether it is the drop of one function, which is positive."""
+        """Whether the values are the drop of one function, which is positive."""
         return order is None and self.sides[0] == self.sides[1]
 
     def _power(self, order: int | None) -> float:
-        """p such that theta^p times the values is bounded, and not 0 for drops."""
+        """Return p such that theta^p times the values is bounded, and not 0 for drops."""
         if order is None:
             return -1.0
         tops = (max(profile.strengths(order), default=0.0) for profile, _ in self.sides)  # type: ignore[attr-defined]
@@ -140,7 +141,7 @@ class RoughZone:
     # -- one value ------------------------------------------------------------------------------
 
     def _over_common(self, theta: float, order: int | None) -> float:
-        """The drop (order None) or the derivative at theta > 0: a mean over the common part."""
+        """Return the drop (order None) or the derivative at theta > 0."""
         far = 2 * math.sin(theta / 2) ** 2
         near, spread = 1 - far, math.sqrt(far)
         kinks = np.concatenate([self._kinks(0), self._kinks(1)])
@@ -184,12 +185,12 @@ class RoughZone:
         return _Sums(found[0], found[1], covariance)
 
     def _clear(self, side: int, centres: Array, spread: float) -> Any:
-        """Whether no kink of a function is within reach."""
+        """Whether no kink of a function is within reach of a centre."""
         distance = np.abs(centres[:, None] - self._kinks(side)).min(axis=1, initial=np.inf)
         return distance > 1.5 * WINDOW * spread
 
     def _inner(self, centres: Array, spread: float) -> tuple[Any, Array, Array]:
-        """(which centre, node, weight) of the panels in reach of each centre."""
+        """Return (index of the centre, node, weight) for the panels within reach of each centre."""
         kinks = np.concatenate([self._kinks(0), self._kinks(1)])
         apart = np.abs(self.edges[:, None] - kinks).min(axis=1)
         edges = self.edges[(apart == 0) | (apart > _CLOSEST * spread)]
@@ -272,7 +273,7 @@ class RoughZone:
 
 
 def _apart(places: Array) -> list[float]:
-    """Sorted numbers, merged if equal up to rounding."""
+    """Return the sorted numbers, without those that equal another up to rounding."""
     out: list[float] = []
     for place in np.sort(places).tolist():
         if not out or not meet(np.array(place), np.array(out[-1])):
@@ -281,20 +282,20 @@ def _apart(places: Array) -> list[float]:
 
 
 def _spread(counts: Any) -> tuple[Any, Any]:
-    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of integers."""
+    """Return all (i, k) with 0 <= k < counts[i], as two arrays of integers."""
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)
     return owner, np.arange(counts.sum()) - start
 
 
 def steep_square(profile: Profile, q: float) -> float:
-    """E phi'(sqrt(q) z)^2 of a function that is infinitely steep somewhere; perhaps infinite."""
+    """E phi'(sqrt(q) z)^2 of a function that is infinitely steep somewhere; it may be infinite."""
     return float(RoughZone(profile, q, profile, q, 1).derivative(1, np.zeros(1))[0]) / q
 
 
 @lru_cache(maxsize=4096)
 def slope_square(profile: Profile, q: float) -> float:
-    """E phi'(u)^2 of a continuous phi; infinite if phi jumps."""
+    """E phi'(u)^2; infinite if phi jumps."""
     if is_rough(profile):
         return steep_square(profile, q)
     if any(profile.jump_sizes(0)):

@@ -1,7 +1,7 @@
 """Gaussian expectations of one function: moments, the q derivative of Q, and Hermite coefficients.
 
-Everything here is float64 with errors at rounding level; u = sqrt(q) z with z standard normal
-throughout.
+All results are float64 and accurate to rounding. Throughout, u = sqrt(q) z with a standard normal
+z.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from kcalc.gaussian.expectations.quadrature import (
 from kcalc.gaussian.expectations.rough import is_rough
 
 MAX_TERMS = 640
-LONGEST = 16384  # terms of fast waves, whose largest coefficients lie beyond MAX_TERMS
+LONGEST = 16384  # terms for fast waves, whose largest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
-_KEPT = 2**21  # values of Hermite functions cached for every grid: 16 MB
-# share of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
+_KEPT = 2**21  # values of Hermite functions cached per grid (16 MB)
+# largest share of the variance that a complete series may miss; a block of negligible
+# coefficients is not enough, because those of a fast oscillation may follow it
 _MISSING = 1e-12
-_PHASE = 9.0  # a panel of the mesh contains no wave of more radians
-_LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half the line
-_NEGLIGIBLE = 6e-16  # relative to the standard deviation: smaller coefficients are rounding
+_PHASE = 9.0  # largest phase, in radians, of a wave within a panel of the mesh
+_LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half of the line
+_NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation, are rounding
 
 
 def _density(q: float, x: float) -> float:
@@ -53,16 +54,19 @@ def mean(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def second_moment(profile: Profile, q: float) -> float:
-    """Q(q) = E phi(u)^2.  Raises KcalcError if it diverges."""
+    """Q(q) = E phi(u)^2.
+
+    Raises KcalcError if it diverges.
+    """
     nodes = rule(profile, q)
     return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z) ** 2)
 
 
 @lru_cache(maxsize=4096)
 def mean_slope(profile: Profile, q: float) -> float:
-    """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
+    """E phi'(u) in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
-    if is_rough(profile):  # Stein's formula, in which phi' does not occur
+    if is_rough(profile):  # Stein's formula does not need phi'
         values = profile.numeric(0)(math.sqrt(q) * nodes.z)
         return float(nodes.w @ (values * nodes.z)) / math.sqrt(q)
     smooth = float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z))
@@ -105,7 +109,7 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
 
 
 def pair_distance(profile: Profile, q1: float, q2: float) -> float:
-    """1 - C(1, q1, q2), never negative, and small without cancellation.
+    """1 - C(1, q1, q2), never negative, and accurate if it is small.
 
     It is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
     """
@@ -118,12 +122,12 @@ def pair_distance(profile: Profile, q1: float, q2: float) -> float:
 
 
 def _highest(terms: int) -> int:
-    """The highest frequency, and a little, in h_n(z) exp(-z^2/4) for n <= terms: sqrt(terms)."""
+    """An upper bound of the frequencies in h_n(z) exp(-z^2/4) for n <= terms, about sqrt(terms)."""
     return 5 * math.ceil(math.sqrt(terms) / 5)
 
 
 def _after(z: Array, last: Array, start: int) -> Array:
-    """h_n(z) exp(-z^2/4) of n = start + 1, ..., a block, from the two n before."""
+    """The block of h_n(z) exp(-z^2/4) from n = start + 1, computed from the two preceding n."""
     rows = np.empty((_BLOCK, z.size))
     previous, current = last
     for row in range(_BLOCK):
@@ -134,9 +138,9 @@ def _after(z: Array, last: Array, start: int) -> Array:
 
 
 class _Grid:
-    """The trapezoid rule z = 0, +-h, ... +-reach for a standard normal.
+    """The trapezoid rule at z = 0, +-h, ..., +-reach for a standard normal.
 
-    It also has the Hermite functions on its half z >= 0.
+    It also has the Hermite functions at the nodes z >= 0.
     """
 
     def __init__(self, step: float, reach: int, terms: int) -> None:
@@ -151,7 +155,7 @@ class _Grid:
         self._blocks: tuple[Array, ...] = ()
 
     def _functions(self) -> Iterator[Array]:
-        """h_n(z) exp(-z^2/4) in blocks of n, n = 1 first; the first _KEPT numbers are kept."""
+        """Yield h_n(z) exp(-z^2/4) in blocks of n, from n = 1; cache the first _KEPT values."""
         last = np.stack([np.zeros_like(self.half), np.exp(-(self.half**2) / 4)])
         for block in range(self.terms // _BLOCK):
             blocks = self._blocks  # never changed in place: threads share the grid
@@ -162,9 +166,10 @@ class _Grid:
             yield rows
 
     def projections(self, values: Array) -> Iterator[Array]:
-        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes (the first axis).
+        """Yield E[f(z) h_n(z)] for n = 1, 2, ... in blocks, from the values of f at the nodes.
 
-        Even and odd parts are treated separately, on half the line.
+        The nodes are the first axis of ``values``. Even and odd parts are projected separately, on
+        half of the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
         parts = [((right + s * left).T * self._decay).T for s in (-1, 1)]
@@ -182,10 +187,10 @@ def _kept_grid(step: float, reach: int, terms: int) -> _Grid:
 
 
 def grid_for(profile: Profile, q: float, terms: int = MAX_TERMS) -> _Grid | None:
-    """A grid on which sums over phi(sqrt(q) .) are exact to rounding, or None.
+    """Return a grid on which sums over phi(sqrt(q) .) are exact to rounding, or None.
 
-    A grid that resolves phi(sqrt(q) .) resolves it at smaller q: it is checked once for a range of
-    q, at the top of the range, and at q only if the top fails.
+    A grid that resolves phi(sqrt(q) .) also resolves it at smaller q. So grids are checked at the
+    top of a range of q, and at q itself only if that check fails.
     """
     if profile.kink_points:
         return None
@@ -197,23 +202,23 @@ def grid_for(profile: Profile, q: float, terms: int = MAX_TERMS) -> _Grid | None
 
 
 def _range_top(q: float) -> float:
-    """The least power of 2^(1/4), to rounding, that is not below q."""
+    """The smallest power of 2^(1/4) that is at least q, up to rounding."""
     top = 2.0 ** (math.ceil(4 * math.log2(q)) / 4)
     return max(top, q)
 
 
 @lru_cache(maxsize=1024)
 def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
-    """The grid of the largest step that passes all checks at q.
+    """Return the grid with the largest step that passes all checks at q, or None.
 
-    Returns: None for functions with narrow features.
+    It is None for functions with narrow features.
 
-    The trapezoid errors of a step h are the square of those of 2h. It is therefore enough that the
-    sums over even and odd nodes agree to 1e-10, for phi^2 and for phi times waves of every
-    frequency of the Hermite functions: no wave of phi is aliased. The first step resolves the
-    fastest wave that the narrowest panel of the mesh may hold, within the largest number of nodes.
-    A shifted grid and the panels must give the same E phi^2, so no narrow feature and no wave of
-    the grid frequency is missed.
+    The trapezoid error at step h is the square of the error at step 2h. So it is enough that the
+    sums over all nodes and over even nodes agree to 1e-10, for phi^2 and for phi times waves of
+    every frequency of the Hermite functions. Then no wave of phi is aliased. The first step
+    resolves the fastest wave that fits into the narrowest panel of the mesh, unless that needs too
+    many nodes. A shifted grid and the panels must give the same E phi^2, so no narrow feature and
+    no wave at the frequency of the grid is missed.
     """
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
@@ -243,9 +248,9 @@ def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
 
 
 def _shifted(profile: Profile, q: float, z: Array) -> float:
-    """E phi(u)^2 on the nodes z moved by an irrational share of their step.
+    """E phi(u)^2 with the nodes shifted by an irrational fraction of their step.
 
-    A wave of the grid's own frequency has another phase there.
+    A wave at the frequency of the grid has a different phase at the shifted nodes.
     """
     step = float(z[1] - z[0])
     moved = z + step * (math.sqrt(5) - 1) / 2
@@ -254,9 +259,10 @@ def _shifted(profile: Profile, q: float, z: Array) -> float:
 
 @dataclass(frozen=True)
 class Hermite:
-    """phi(sqrt(q) z) = mean + sum_{n>=1} a_n h_n(z), h_n the orthonormal Hermite polynomials.
+    """The series phi(sqrt(q) z) = mean + sum_{n>=1} a_n h_n(z) in orthonormal Hermite polynomials.
 
-    ``complete`` says that the terms left out are rounding; else the series was cut at MAX_TERMS.
+    ``complete``: whether the omitted terms are rounding errors. If not, the series was cut at
+    MAX_TERMS.
     """
 
     mean: float
@@ -266,7 +272,7 @@ class Hermite:
 
     @property
     def tail(self) -> float:
-        """sum of a_n^2 over the terms left out (an upper bound up to rounding)."""
+        """Sum of a_n^2 over the omitted terms (an upper bound, up to rounding)."""
         return (
             0.0
             if self.complete
@@ -276,14 +282,15 @@ class Hermite:
 
 @lru_cache(maxsize=1024)
 def hermite(profile: Profile, q: float) -> Hermite:
-    """Hermite coefficients of the function phi(sqrt(q) .).
+    """Compute the Hermite coefficients of phi(sqrt(q) .).
 
-    They are computed on phi - E phi to keep the relative accuracy of small ones.
+    They are computed from phi - E phi, so small coefficients keep their relative accuracy.
 
-    Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept
-    from one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST if that completes
-    the series of a smooth function. Raises: KcalcError if the variance, or a square on the way to
-    it, is beyond double precision.
+    Functions without kinks are sampled on an equidistant grid, which caches its Hermite functions
+    for other q. At most MAX_TERMS coefficients are computed, or LONGEST if that completes the
+    series of a smooth function.
+
+    Raises KcalcError if the variance, or a square that it needs, overflows double precision.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         grid = grid_for(profile, q)
@@ -319,9 +326,10 @@ def hermite(profile: Profile, q: float) -> Hermite:
 
 
 def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
-    """(grid, phi(sqrt(q) z) at its nodes (n, nodes)) of many q, the grid that of the largest q.
+    """Return (grid, values): phi(sqrt(q) z) at the nodes of a grid for many q.
 
-    A grid that resolves phi(sqrt(q) .) resolves it at smaller q. Returns: None without such a grid.
+    The values have the shape (n, nodes). The grid is that of the largest q, because a grid that
+    resolves phi(sqrt(q) .) also resolves it at smaller q. Returns None if there is no such grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         grid = grid_for(profile, float(q.max()), terms)
@@ -334,10 +342,11 @@ def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, 
 
 
 def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
-    """(alpha, variances) of a smooth function at many q: alpha_0 the means, alpha_n a_n (terms, n).
+    """Return (alpha, variances) of a smooth function at many q.
 
-    The series ends when further terms matter neither for E phi(u) phi(v) nor for its first two
-    derivatives in c. Returns: None for kinks, narrow features and too many terms.
+    ``alpha`` (terms, n) has the means in row 0 and the coefficients a_k in row k. The series ends
+    when further terms matter neither for E phi(u) phi(v) nor for its first two derivatives in c.
+    Returns None for functions with kinks or narrow features, and if the series is too long.
     """
     for terms in _LARGEST_GRID:
         found = sampled(profile, q, terms)
@@ -360,9 +369,9 @@ def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
 def _goes_on(found: Hermite) -> bool:
     """Whether more terms matter for kernels and may complete a truncated series.
 
-    This is so for waves, whose coefficients grow before they fall or hold much of the variance
-    beyond the cut, and for series that another 2 MAX_TERMS terms would complete at the rate of the
-    last quarter. Terms matter where n^2 a_n^2 is not rounding.
+    This is true for waves: their coefficients grow before they decay, or much of their variance
+    lies beyond the cut. It is also true if another 2 MAX_TERMS terms would complete the series at
+    the decay rate of the last quarter. Terms matter if n^2 a_n^2 is above rounding.
     """
     sizes = np.maximum(np.abs(found.coefficients), np.finfo(float).tiny) / math.sqrt(found.variance)
     middle, later, last = (
@@ -377,10 +386,10 @@ def _goes_on(found: Hermite) -> bool:
 
 
 def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
-    """sum_j weighted_j h_n(z_j) half_j for n = 1, 2, ... in blocks.
+    """Yield sum_j weighted_j h_n(z_j) half_j for n = 1, 2, ... in blocks.
 
-    The recurrence runs on Hermite functions h_n(z) exp(-z^2/4) (``half`` being the exponential),
-    which stay bounded.
+    ``half`` is exp(-z^2/4). The recurrence computes the Hermite functions h_n(z) exp(-z^2/4), which
+    stay bounded.
     """
     last = np.stack([np.zeros_like(z), half])
     for start in range(0, MAX_TERMS, _BLOCK):
@@ -390,9 +399,9 @@ def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
 
 
 def _collect(blocks: Iterable[Array], size: float) -> tuple[Array, bool]:
-    """The coefficients up to the first negligible block, and whether there is such a block.
+    """Return the coefficients up to the first negligible block, and whether there is one.
 
-    A block is negligible relative to ``size``.
+    Blocks are compared with ``size``, the standard deviation.
     """
     kept: list[Array] = []
     found = 0.0

@@ -1,6 +1,6 @@
 """E phi^(n)(m + sigma y): a function with kinks, smoothed by a narrow Gaussian.
 
-The Gaussian is narrower than any other scale of the function.
+The Gaussian may be narrower than any scale of the function.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kcalc.gaussian.expectations.quadrature import (
     trapezoid,
 )
 
-_WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
+_WIDEST = 2 * WINDOW / 3  # widest Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-# below this, and for many samples, the adaptive panels of the mesh are cheaper than a grid
+# at smaller steps and for many samples, the adaptive panels of the mesh are cheaper than a grid
 _FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e6
-Values = Callable[[Array, Any], Array]  # of points, and the index of the centre that each is for
+Values = Callable[[Array, Any], Array]  # of points, and the index of the centre of each point
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
 def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks.
+    """E phi^(n)(m + sigma y) at each centre m, without the jumps at kinks.
 
-    Jumps have separate terms (:mod:`.corners`).
+    Jumps are separate terms (:mod:`.corners`).
     """
     values = profile.numeric(n)
     if sigma == 0:
@@ -61,9 +61,9 @@ def variance(profile: Profile, centres: Array, sigma: float) -> Array:
 
 
 def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) -> Array:
-    """E values(m + sigma y, index) at each centre m, for values smooth where phi is.
+    """Return E values(m + sigma y, index) at each centre m, for values smooth where phi is.
 
-    It uses the trapezoid rule where phi is analytic around the window |y| <= WINDOW, otherwise
+    It uses the trapezoid rule if phi is analytic around the window |y| <= WINDOW, and otherwise
     Gauss-Legendre on the panels of the mesh.
     """
     reach, every = float(np.abs(centres).max()) + 10 * sigma, np.arange(centres.size)
@@ -94,7 +94,7 @@ def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) ->
 
 
 def _spread(first: Any, last: Any) -> tuple[Any, Any]:
-    """Rows (i, k) for every k from first[i] to last[i], as two arrays of integers."""
+    """Return all (i, k) with first[i] <= k <= last[i], as two arrays of integers."""
     counts = last - first + 1
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)
@@ -104,7 +104,7 @@ def _spread(first: Any, last: Any) -> tuple[Any, Any]:
 def _full_integral(values: Values, m: Array, index: Any, sigma: float, step: float) -> Array:
     """E f(m + sigma y) by the trapezoid rule.
 
-    It is exact to rounding for f analytic around the window.
+    It is exact to rounding if f is analytic around the window.
     """
     rule = trapezoid(step, math.floor(WINDOW / step))
     return values(m[:, None] + sigma * rule.z, index[:, None]) @ rule.w
@@ -113,9 +113,9 @@ def _full_integral(values: Values, m: Array, index: Any, sigma: float, step: flo
 def _segments(
     values: Values, centres: Array, owner: Any, sigma: float, ends: tuple[Array, Array]
 ) -> Array:
-    """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there.
+    """Return the part of E f(m + sigma y) with m + sigma y in [low, high], where f is smooth.
 
-    Row i is about the centre ``owner[i]``.
+    Row i belongs to the centre ``owner[i]``.
     """
     low, high = ends
     counts = np.maximum(np.ceil((high - low) / (sigma * _WIDEST)), 1).astype(int)

@@ -16,7 +16,7 @@ from .recording import record
 
 PATH_ONLY = (
     "the model's Python code could not be exported ({reason}), so kcalc ran it on the example "
-    "inputs and read only this path; anything that depends on the values of an input, such as an "
+    "inputs and read only this path. Anything that depends on the values of an input, such as an "
     "`if` or numbers taken from tensors, may differ for other inputs"
 )
 

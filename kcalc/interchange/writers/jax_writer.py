@@ -23,7 +23,7 @@ def _placed(entries: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
     window = shape[:-2]
     if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
+        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
     return jnp.zeros(shape, entries.dtype).at[tuple(extent // 2 for extent in window)].set(entries)
 '''
 DELTA = '''

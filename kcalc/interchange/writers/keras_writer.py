@@ -84,7 +84,7 @@ def _placed(entries, shape: tuple[int, ...], dtype: str | None):
     """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
     window = tuple(shape[:-2])
     if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
+        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
     margins = [(extent // 2, extent // 2) for extent in window]
     kernel = ops.reshape(entries, (*(1 for _ in window), *shape[-2:]))
     return ops.cast(ops.pad(kernel, [*margins, (0, 0), (0, 0)]), dtype or keras.config.floatx())
@@ -132,7 +132,10 @@ class Gaussian(_Law):
 '''
 STANDARDISE = '''
 def standardise(weight, sigma_w: float = 1.0):
-    """Return a kernel (*window, in / groups, out) with mean 0 and norm sigma_w over the fan-in, for every step."""
+    """Return a kernel with mean 0 and norm sigma_w over the fan-in; call this at every step.
+
+    The shape is (*window, in / groups, out).
+    """
     axes = tuple(range(len(weight.shape) - 1))
     centred = weight - ops.mean(weight, axis=axes, keepdims=True)
     return sigma_w * centred / ops.sqrt(ops.sum(centred * centred, axis=axes, keepdims=True))

@@ -35,7 +35,7 @@ def _centre(weight: np.ndarray) -> np.ndarray:
     """Return a view of the centre tap of a weight (*window, in / groups, out); for dense layers, the whole weight."""
     window = weight.shape[:-2]
     if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
+        raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights. Use odd kernels")
     return weight[tuple(extent // 2 for extent in window)]
 '''
 CHECK = '''
@@ -89,7 +89,10 @@ def gaussian(
 '''
 STANDARDISE = '''
 def standardise(weight: np.ndarray, sigma_w: float = 1.0) -> np.ndarray:
-    """Return a weight (*window, in / groups, out) with mean 0 and norm sigma_w over the fan-in, for every step."""
+    """Return a weight with mean 0 and norm sigma_w over the fan-in; call this at every step.
+
+    The shape is (*window, in / groups, out).
+    """
     axes = tuple(range(weight.ndim - 1))
     centred = weight - weight.mean(axis=axes, keepdims=True)
     return sigma_w * centred / np.sqrt((centred * centred).sum(axis=axes, keepdims=True))

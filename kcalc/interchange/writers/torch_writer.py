@@ -29,7 +29,7 @@ def _centre(weight: torch.Tensor) -> torch.Tensor:
     """Return a view of the centre tap of a weight (out, in / groups, *window); for dense layers, the whole weight."""
     window = weight.shape[2:]
     if any(extent % 2 == 0 for extent in window):
-        raise ValueError(f"a kernel of shape {tuple(window)} has no centre tap for Delta weights; use odd kernels")
+        raise ValueError(f"a kernel of shape {tuple(window)} has no centre tap for Delta weights. Use odd kernels")
     return weight[(slice(None), slice(None), *(extent // 2 for extent in window))]
 '''
 NORMAL = '''

@@ -110,7 +110,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 def redrawn(inputs: Any, seed: int) -> Any:
     """Permute the rows of every tensor in the inputs and redraw its numbers.
 
-    Token ids are permuted over all positions. Other whole numbers do not change.
+    Token ids are permuted over all positions. Other integers do not change.
     """
     import torch
     from torch.utils import _pytree as pytree

@@ -56,7 +56,7 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
     "INIT-COPY",
     "warning",
     "trainable matrices, or the matrices of a stack, are bitwise equal within a draw and differ "
-    "between two seeds (torch.manual_seed has no effect in the second draw); in a finished model, "
+    "between two seeds (torch.manual_seed has no effect in the second draw). In a finished model, "
     "they are equal, and neighbouring entries are uncorrelated",
 )
 def copies(subject: Subject) -> Iterator[Finding]:

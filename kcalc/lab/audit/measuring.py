@@ -135,7 +135,7 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         advice = "check that it runs on them"
         text = first_line(error).rstrip(". ")
         if "out of range" in text or "indices" in text:
-            advice = "pass the token ids as a tensor of whole numbers"
+            advice = "pass the token ids as a tensor of integers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "if the model needs labels, pass a dictionary such as {'x': ..., 'labels': ...}"

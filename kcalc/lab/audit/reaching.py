@@ -82,7 +82,7 @@ def unreached(program: Program, name: str) -> bool:
     """Whether a choice closes every path from a parameter to the result.
 
     Three things close a path: an empty selection, attention to a single key, and a product with
-    zeros that a choice made. A choice is an array of whole numbers computed from the inputs, for
+    zeros that a choice made. A choice is an array of integers computed from the inputs, for
     example if a mixture of experts skips some experts.
     """
     inputs = _mask(v for v in program.values if v.op == "input")
@@ -124,7 +124,7 @@ def _closed(value: Value, reader: Value, inputs: int) -> bool:
 
 
 def _chosen(value: Value, inputs: int) -> bool:
-    """Whether an array comes from whole numbers (positions, comparisons) computed from inputs."""
+    """Whether an array comes from integers (positions, comparisons) computed from inputs."""
     stack, seen = [value], set()
     while stack:
         top = stack.pop()

@@ -71,7 +71,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the rms of the largest numeric input, including whole numbers in arithmetic, or 1."""
+    """Return the rms of the largest numeric input, including integers in arithmetic, or 1."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:

@@ -78,9 +78,9 @@ def training_curve(
     Raises
     ------
     KcalcError
-        If the shapes of the data do not match, if the data contain nan, if the kernel is not
-        positive semidefinite, or if the network has BatchNorm and the targets have a mean over the
-        examples (BatchNorm removes a common component from gradients).
+        If the shapes of the data do not match, if the data contain nan, or if the kernel is not
+        positive semidefinite. Also if the network has BatchNorm, which removes a common component
+        from gradients, and the targets have a mean over the examples.
 
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
@@ -495,7 +495,7 @@ class TrainingCurve(Shown):
         given = real_array(t, "t")
         if np.any(given < 0) or (self.learning_rate is not None and np.any(given % 1)):
             raise KcalcError(
-                "t counts steps, whole numbers >= 0"
+                "t counts steps, so it must contain integers >= 0"
                 if self.learning_rate is not None
                 else "t is a time >= 0"
             )

@@ -113,7 +113,7 @@ def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
         )
     if y.dtype.kind not in "iu":
         raise KcalcError(
-            f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, "
+            f"{name}: labels must be integers 0..{classes - 1}, got {y.dtype}; np.unique(y, "
             "return_inverse=True) converts them"
         )
     if y.size and not 0 <= y.min() <= y.max() < classes:

@@ -1,5 +1,7 @@
 """How optimisers turn gradients into steps, and the gauge in which weights are written.
 
+``OPTIMIZERS`` contains everything about each optimiser; to add an optimiser, add an entry.
+
 A weight of total size ``m w`` has a multiplier m. Let D be the required change of ``m w`` and g the
 size of gradients with respect to ``m w``. The learning rates are then:
 
@@ -7,14 +9,11 @@ size of gradients with respect to ``m w``. The learning rates are then:
     AdamW, Lion, SOAP         D / m
     Adafactor, AdamH          D / size of the weight, because steps are relative
 
-For orthogonal steps, they are:
+For orthogonal steps, which an implementation multiplies by a factor A, they are:
 
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
     Shampoo with a graft      sqrt(rank) times that of the graft
-
-A is the factor by which an implementation multiplies the orthogonal matrix. ``OPTIMIZERS`` contains
-everything about each optimiser; to add an optimiser, add an entry.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _check_numbers(step: Step) -> None:
 
 
 def _no_rule(f: Fold, step: Step) -> Found:
-    if not any(step.real):  # whole numbers and comparisons pass no gradient
+    if not any(step.real):  # integers and comparisons pass no gradient
         return chosen(f, step)
     return f.guess(step) if step.refs else made(f, step)
 

@@ -83,7 +83,7 @@ def test_bad_input(data: dict[str, Any], change: dict[str, Any], match: str) -> 
 
 def test_bad_questions(data: dict[str, Any]) -> None:
     curve = kc.training_curve(K, data["X"], data["y"], learning_rate=0.01)
-    for t, match in ((-1, ">= 0"), (0.5, "whole numbers"), (np.nan, "finite")):
+    for t, match in ((-1, ">= 0"), (0.5, "integers"), (np.nan, "finite")):
         with refused(match):
             curve.predict(t)
     with refused("pass X_test"):

@@ -200,7 +200,7 @@ def test_bad_new_inputs(data: Any) -> None:
         fit.predict_from(np.ones((2, 29)))
     with refused("nan"):
         fit.predict(np.full((1, 4), np.nan))
-    with refused("whole number"):
+    with refused("must be an integer >= "):
         fit.sample(data[2], 0)
     several = kc.ntk(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
     with refused("nan"):
