@@ -114,7 +114,7 @@ class DepthMoments:
         """
         if not is_key(node, self.layers):
             raise KcalcError(
-                f"node {glimpse(node)} is not an Affine of the block; these are "
+                f"node {glimpse(node)} is not an Affine of the block; its Affine nodes are "
                 f"{', '.join(map(str, self.layers))}"
             )
         k: Any = sp.sympify(as_number(block, "block"), strict=True)
@@ -311,7 +311,7 @@ class Stability(Printed):
 
     def __str__(self) -> str:
         lines = [
-            f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times "
+            f"one block multiplies E|y|^2 by {self.mean_factor} and E|y|^4/(E|y|^2)^2 by "
             f"{self.relative_factor}"
         ]
         if self.mean_power is not None:

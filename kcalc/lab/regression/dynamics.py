@@ -108,10 +108,9 @@ def _check_common(kernel: Any, gradients: Array) -> None:
     mean, size = np.abs(gradients.mean(axis=0)), np.abs(gradients).mean(axis=0)
     if np.any(mean > COMMON * size) and (norms := normalised_batches(own.network)):
         raise KcalcError(
-            f"node {norms[0][0]!r}: BatchNorm removes from gradients what all examples of the "
-            f"batch have in common, and y minus the initial outputs has the mean {mean.max():.4g} "
-            "over the examples; pass y - y.mean(axis=0), or the kernel of "
-            "net.without_normalization()"
+            f"node {norms[0][0]!r}: BatchNorm removes the part of the gradients that all examples "
+            f"of the batch share, but y minus the initial outputs has mean {mean.max():.4g} over "
+            "the examples; pass y - y.mean(axis=0), or the kernel of net.without_normalization()"
         )
 
 
