@@ -227,7 +227,7 @@ class Activations:
         ):
             self.note(
                 node,
-                "factors that read the same Gaussian are multiplied into one activation",
+                "factors of one Gaussian are multiplied into one activation",
                 "exact",
             )
             phi = reduce(multiply, (one for one, _ in inner))

@@ -35,7 +35,7 @@ FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
 EVALUATIONS = 60
 TIGHT = 1e-6
 STEEPER = Remedy(
-    "edge", {"mlp": "dks", "zeta": 2.0}, "steeper MLPs may reach this target: mlp='dks' with zeta=2"
+    "edge", {"mlp": "dks", "zeta": 2.0}, "steeper MLPs may reach it: mlp='dks' with zeta=2"
 )
 
 

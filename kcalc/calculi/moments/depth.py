@@ -311,7 +311,7 @@ class Stability(Printed):
 
     def __str__(self) -> str:
         lines = [
-            f"one block multiplies E|y|^2 by {self.mean_factor} and E|y|^4/(E|y|^2)^2 by "
+            f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times "
             f"{self.relative_factor}"
         ]
         if self.mean_power is not None:

@@ -142,8 +142,8 @@ def _note_mean(
         times = f"{factor:.4g}" if isinstance(factor, float) else str(factor)
         calculus.violated(
             node,
-            f"it averages {taps} locations with correlation r = {shown}: the activation scaling "
-            f"is multiplied by 1 + {taps - 1} r = {times}",
+            f"it averages {taps} locations of correlation r = {shown}: the activation scaling is "
+            f"multiplied by 1 + {taps - 1} r = {times}",
         )
     if node in calculus.pairs:
         calculus.note(
