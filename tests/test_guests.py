@@ -86,5 +86,5 @@ def test_a_missing_guest_is_named() -> None:
         brought("nowhere.module:name")
     with pytest.raises(MissingGuest, match="kcalc/plotting/nothing"):
         brought("plotting.nothing")
-    with pytest.raises(MissingGuest, match="drawings: no guest provides 'Nothing'"):
+    with pytest.raises(MissingGuest, match="drawings: nothing is registered for 'Nothing'"):
         DRAWINGS["Nothing"]

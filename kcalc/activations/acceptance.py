@@ -76,9 +76,7 @@ def _place(kink: sp.Expr) -> float:
     except (TypeError, ValueError, OverflowError):
         place = float("nan")
     if not abs(place) <= 1e150:
-        raise KcalcError(
-            f"kinks: {glimpse(kink)} is not a finite real number within double precision"
-        )
+        raise KcalcError(f"kinks: {glimpse(kink)} is not a finite real number in double precision")
     return place
 
 
@@ -151,10 +149,10 @@ def check_digits(candidate: Any) -> None:
             ]
         if lost:
             raise KcalcError(
-                f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = "
-                f"{lost[0]:g}, computed in floats, has fewer than five correct digits; avoid "
-                "points of infinite slope (acos near 1, sqrt near 0) and differences of nearly "
-                "equal numbers, or give a callable that is accurate to full precision"
+                f"activation {candidate.name!r} loses digits to rounding: fewer than five digits "
+                f"of its {what} at x = {lost[0]:g} are correct in double precision. Avoid points "
+                "of infinite slope (acos near 1, sqrt near 0) and differences of nearly equal "
+                "numbers, or give a callable that is accurate to full precision"
             )
 
 

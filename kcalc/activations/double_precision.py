@@ -148,8 +148,8 @@ def _normalised(phi: Any, gap: Array, rest: Array, q1: float, q2: float, order: 
     )
     if norm == 0:
         raise KcalcError(
-            f"E phi^2 of activation {phi.name!r} vanishes (or underflows) at q = "
-            f"{min(q1, q2):g}: there is no C map"
+            f"E phi^2 of activation {phi.name!r} vanishes (or underflows) at q = {min(q1, q2):g}, "
+            "so its C map is undefined there"
         )
     offset = 0.0 if gamma.same else pair_distance(phi, q1, q2)
     return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]

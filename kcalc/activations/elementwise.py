@@ -286,11 +286,11 @@ def _refuse_foreign(function: Any, name: str) -> None:
         for part in (inner, owner, *type(inner).__mro__, *type(owner).__mro__)
     ]
     if any(module.split(".")[0] == "torch" for module in modules):
-        raise KcalcError(f"{name!r} belongs to torch, which takes tensors: {_TORCH}")
+        raise KcalcError(f"{name!r} is a torch function, which takes tensors: {_TORCH}")
     if isinstance(function, np.ufunc) and (function.nin, function.nout) != (1, 1):
         raise KcalcError(
             f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an "
-            "activation takes and returns one"
+            "activation takes one argument and returns one result"
         )
 
 

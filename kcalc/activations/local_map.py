@@ -239,8 +239,8 @@ class LocalCMap(_Local, CMap):
         power = float(self.activation.second_moment(q))
         if not power > 0:
             raise KcalcError(
-                f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {q:g}: "
-                f"there is no C map"
+                f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = {q:g}, so "
+                "its C map is undefined there"
             )
         return power
 

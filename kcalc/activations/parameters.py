@@ -60,8 +60,8 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     for symbol in sorted(value.free_symbols, key=str):
         if symbol.name in TAKEN:  # type: ignore[attr-defined]
             raise KcalcError(
-                f"{what} = {glimpse(value, 80)}: {symbol} represents another quantity in formulas; "
-                "give the parameter another letter"
+                f"{what} = {glimpse(value, 80)}: {symbol} already denotes another quantity in "
+                "formulas; use a different letter for the parameter"
             )
     return value
 
@@ -72,8 +72,8 @@ def check_constant(symbol: sp.Symbol, text: str) -> None:
         raise KcalcError(f"{text}: the constant {symbol} must be real")
     if symbol.name in TAKEN:
         raise KcalcError(
-            f"{text}: {symbol} represents another quantity in formulas; give the constant another "
-            f"letter"
+            f"{text}: {symbol} already denotes another quantity in formulas; use a different "
+            "letter for the constant"
         )
 
 

@@ -194,8 +194,8 @@ def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | No
     candidate = Activation(label, expr)
     if given or expr.has(*CORNERED) or (found := as_sum(candidate)) is None:
         raise KcalcError(
-            f"{label}: only sums of powers, exponentials, sines, cosines and erf can have symbols "
-            f"for constants; substitute numbers with expr.subs({{...}}), or use a catalogue "
+            f"{label}: only sums of powers, exponentials, sines, cosines and erf can have "
+            "symbolic constants; substitute numbers with expr.subs({...}), or use a catalogue "
             f"activation with symbols, such as kc.{_with_symbols(expr)}"
         )
     return found
@@ -271,8 +271,8 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
         )
     if expr.has(*_JUMPY):
         raise KcalcError(
-            f"{text} jumps infinitely often or is not a function: an activation has finitely many "
-            f"kinks"
+            f"{text} jumps infinitely often or is not a function: an activation must be a "
+            "function with finitely many kinks"
         )
     if expr.has(sp.SingularityFunction):
         expr = expr.rewrite(sp.Heaviside)
@@ -302,7 +302,8 @@ def _check_symbol(symbol: Any) -> None:
         declared = next((word for word in _TELLING if word in more), more[0])
         raise KcalcError(
             f"the symbol {symbol} is declared {declared}, so SymPy may have simplified the "
-            f"expression only for such x: write it with sp.Symbol({symbol.name!r}, real=True)"
+            "expression in ways that are valid only for such x; write it with "
+            f"sp.Symbol({symbol.name!r}, real=True)"
         )
 
 
@@ -367,8 +368,8 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
     # an expanded Hermite polynomial differs from its recurrence by rounding
     if apart.any() and (candidate.kinks or not candidate.expr.is_polynomial(X)):
         raise KcalcError(
-            f"activation {candidate.name!r} switches at a point that is not among its kinks (seen "
-            f"at x = {probes[apart][0]:.4g})"
+            f"activation {candidate.name!r} switches to another formula at a point that is not "
+            f"among its kinks (near x = {probes[apart][0]:.4g})"
         )
     check_values(candidate, pieces, extra)
     check_moments(candidate)
@@ -401,7 +402,7 @@ class Ranged(Activation):
             if n:
                 raise KcalcError(
                     f"the kinks of activation {self.name!r} are known only for |x| <= "
-                    f"{self.reach:g}, and it has more kinks beyond: q must be at most about "
+                    f"{self.reach:g}, and it has more kinks farther out; q must be at most about "
                     f"{(self.reach / 12.8) ** 2:.0f}"
                 )
             out = inside(x)

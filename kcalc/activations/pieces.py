@@ -135,8 +135,8 @@ def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 def _too_many(count: int) -> KcalcError:
     return KcalcError(
-        f"an activation has {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
-        f"are supported"
+        f"the activation has {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
+        "are supported"
     )
 
 

@@ -97,8 +97,8 @@ class PiecewiseFunction:
         if self.free_symbols:
             named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
             raise KcalcError(
-                f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: "
-                f"give them with .subs({{...}})"
+                f"activation {self.name!r} contains the symbol {named}, but {purpose} needs "
+                "numbers; substitute them with .subs({...})"
             )
 
     def subs(self, values: Mapping[Any, Any]) -> Self:

@@ -201,9 +201,8 @@ class Panels:
             )
         return KcalcError(
             f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare in "
-            f"kinks=[...] every point where it or a derivative "
-            "jumps, to full precision; a function that is smooth there must be "
-            "computed in double precision throughout"
+            "kinks=[...] every point where it or a derivative jumps, to full precision. If the "
+            "function is smooth there, compute it in double precision throughout"
         )
 
     def _keep(self, batch: _Batch, coefficients: Array) -> None:

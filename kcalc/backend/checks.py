@@ -69,7 +69,7 @@ def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
         listed = ", ".join(f"{node!r}: {shape}" for node, shape in leading.items())
         raise KcalcError(
             f"the inputs must have the same leading (batch) axes, got {listed}; give the same "
-            "number of examples of each"
+            "number of examples for each input"
         )
 
 

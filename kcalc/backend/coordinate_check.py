@@ -176,8 +176,8 @@ def coordinate_check(
     normed = network.nodes_of(BatchNorm)
     if normed:
         raise KcalcError(
-            f"node {normed[0]!r} (BatchNorm) normalises every size to 1; use "
-            f"net.without_normalization()"
+            f"node {normed[0]!r} (BatchNorm) normalises coordinates to size 1 at every width; use "
+            "net.without_normalization()"
         )
     chosen = named_parameterization(parameterization)
     loose = set(open_nodes(network)).intersection(network.nodes_of(Affine))
@@ -218,8 +218,8 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
         whole(value, name, 1)
     if len(set(given)) < 2 or draws < 2:
         raise KcalcError(
-            f"a power of the width needs at least two widths and two draws, got {glimpse(widths)} "
-            f"and {draws}"
+            "fitting a power of the width requires at least two widths and two draws, got "
+            f"{glimpse(widths)} and {draws}"
         )
     return tuple(int(w) for w in given)
 
@@ -232,7 +232,7 @@ def _usable(model: Model, x: Any) -> None:
         if not np.isfinite(values).all() or not values.any():
             raise KcalcError(
                 f"the input {node!r} is 0 everywhere or contains numbers that are not finite, so "
-                "coordinates have no size; give another example"
+                "the size of coordinates cannot be measured; give another example"
             )
 
 
@@ -242,8 +242,8 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
     if not finite or not (rms > 0).all():
         raise KcalcError(
             f"node {node!r}: its coordinates are {'0' if finite else 'not finite'} at width "
-            f"{width}, so they have no power of the width; use other inputs, weights that are not "
-            f"zero, or a higher dtype"
+            f"{width}, so no power of the width can be fitted; use other inputs, weights that are "
+            "not zero, or a higher dtype"
         )
 
 

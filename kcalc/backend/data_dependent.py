@@ -288,7 +288,7 @@ def _calibrated(
         states = {} if state is None else plan.by_node(state, "state")
         if plan.states and any(entry.stacked for entry in plan.states):
             raise KcalcError(
-                "data-dependent initialisation needs the state of every BatchNorm separately; make "
+                "data-dependent initialisation needs a separate state for every BatchNorm; build "
                 "the model with rolled=False"
             )
         if plan.states and state is None:

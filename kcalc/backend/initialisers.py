@@ -165,7 +165,7 @@ class Geometric(Initialiser):
             positive_number(self.typical, "typical")
         except KcalcError:
             raise KcalcError(
-                f"Geometric(typical=...) must be the side of a kernel, a number > 0, got "
+                "Geometric(typical=...) must be the side length of a kernel, a number > 0, got "
                 f"{glimpse(self.typical)}"
             ) from None
 

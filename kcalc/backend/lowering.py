@@ -215,8 +215,8 @@ class Lowering:
             )
         if rows != columns and 1 not in below.locations:
             raise KcalcError(
-                f"node {node!r} makes {rows} tokens from {columns}; a matrix over an image must "
-                "be square"
+                f"node {node!r} maps {columns} tokens to {rows}, but over an image its matrix "
+                "must be square"
             )
         if rows == columns:
             return self.found(node, inputs, below, form=layer)
@@ -343,8 +343,9 @@ class Lowering:
         ):
             raise KcalcError(
                 f"node {node!r} (Concat) declares that its inputs have channels in the ratio "
-                f"{':'.join(map(str, given))}, but they have ({self._listed(node, inputs)}); set "
-                "features= of the nodes before it in that ratio"
+                f"{':'.join(map(str, given))}, but their shapes are "
+                f"({self._listed(node, inputs)}); set features= of the nodes before it in that "
+                "ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
@@ -395,7 +396,7 @@ class Lowering:
         if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
             raise KcalcError(
                 f"node {node!r} resizes images with two axes, but its input has locations "
-                f"{below}; give image_shape=(height, width), and factors for both or one"
+                f"{below}; give image_shape=(height, width), and one factor or one per axis"
             )
         factors = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
         channels = inputs[0].channels

@@ -277,8 +277,8 @@ class Model(Shown):
                         for shape in (one, two)
                     )
                     raise KcalcError(
-                        f"the input {wrong!r} has {given} {what}, but these params are for {made}; "
-                        "give inputs like those of model.init(key, x)"
+                        f"the input {wrong!r} has {given} {what}, but these params are for "
+                        f"{made}; give inputs like those passed to model.init(key, x)"
                     ) from None
             raise
 

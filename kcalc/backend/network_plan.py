@@ -129,8 +129,8 @@ class ArrayPlan:
                 )
                 one, of = ("they belong", "those") if kind == "tensors" else ("it belongs", "that")
                 raise KcalcError(
-                    f"the {what} {where} {name!r}: {one} to another network or another "
-                    f"rolled=; use {of} of {maker}"
+                    f"the {what} {where} {name!r}: {one} to another network or to a model built "
+                    f"with another rolled=; use {of} of {maker}"
                 )
         for name, entry in expected.items():
             shapes = getattr(self.nodes[entry.nodes[0]], kind)
@@ -173,7 +173,7 @@ class ArrayPlan:
 
         if not isinstance(own, Mapping):
             raise KcalcError(
-                f"expected {{node: its arrays}}, as model.unstack(params) returns, got "
+                "expected {node: its arrays}, as returned by model.unstack(params), got "
                 f"{type(own).__name__}"
             )
         wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}

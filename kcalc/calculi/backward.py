@@ -285,6 +285,6 @@ def refuse_shared(notes: Iterable[Assumption]) -> None:
         if note.kind == "exact":
             raise KcalcError(
                 f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
-                "gradients over tokens; the layers of kc.ntk(net, tokens=...) at c = 1 are the "
-                "exact squared gradients of weights; without attention leave out tokens="
+                "gradients over tokens. The layers of kc.ntk(net, tokens=...) at c = 1 are the "
+                "exact squared gradients of the weights. Without attention, leave out tokens="
             )

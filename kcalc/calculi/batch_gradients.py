@@ -46,8 +46,8 @@ def refuse_batches_of_tokens(network: Network) -> None:
     """Reject gradients over tokens through BatchNorm, which lack those of the other examples."""
     for node, _, _ in normalised_batches(network):
         raise KcalcError(
-            f"node {node!r}: BatchNorm removes from gradients what all examples of the batch have "
-            "in common, and gradients over tokens do not follow the other examples; omit tokens "
+            f"node {node!r}: BatchNorm removes the part of the gradients that all examples of the "
+            "batch share, and gradients over tokens do not follow the other examples; omit tokens "
             "if no layer mixes them, or use LayerNorm"
         )
 
@@ -110,8 +110,8 @@ def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict
         between = float(1 - kernel.whole(states[read])[2].value)
         if abs(between - float(op.batch_c)) > SAME:
             raise KcalcError(
-                f"node {node!r}: batch_c = {float(op.batch_c):.6g}, but in the batch of the other "
-                f"BatchNorms and of these inputs it is {between:.6g}; set all of them with "
-                "kc.large_batch(net, c=..., q=...), and pass the same q"
+                f"node {node!r}: batch_c = {float(op.batch_c):.6g}, but the other BatchNorms and "
+                f"these inputs have {between:.6g}; set all of them with kc.large_batch(net, "
+                "c=..., q=...), and pass the same q"
             )
     return kernel, states

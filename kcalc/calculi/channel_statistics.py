@@ -307,9 +307,9 @@ class Statistics:
         if self.field is NUMPY and np.any(found.value > 2 + 1e-9):
             least = 2 * float(between) - 1
             raise KcalcError(
-                f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} there, but inputs of a "
-                f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; choose a "
-                "batch of smaller c, kc.large_batch(net, c=...)"
+                f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} is too small there: in a "
+                f"batch with pairwise c = {float(between):.6g}, inputs have c >= {least:.6g}. Use "
+                "a batch with a smaller c, kc.large_batch(net, c=...)"
             )
         return found
 
@@ -335,11 +335,11 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         if not statistics.assume_independent:
             raise FreshnessError(
                 f"node {node!r} normalises groups of a concatenation of different feature maps, "
-                "and some group has channels of several of them; use groups=1 or LayerNorm",
+                "and some groups contain channels of several of them; use groups=1 or LayerNorm",
                 ", or pass assume_independent=True to normalise all groups in the same way",
             )
         statistics.note(
-            node, "all groups of channels are normalised in the same way, by all channels"
+            node, "every group of channels is normalised by the statistics of all channels"
         )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
         statistics.note(

@@ -39,10 +39,10 @@ def refuse_displaced(network: Network, what: str) -> None:
     for note in network.notes:
         if note.level == "locations":
             raise KcalcError(
-                f"node {note.node!r}: {note.text}, so positions here are not the model's, and "
-                f"{what} would describe another model; kc.c_map(net) and kc.ntk(net) use no "
-                "positions; net.with_notes([]) treats the positions of the network as those of "
-                "the model"
+                f"node {note.node!r}: {note.text}, so its positions differ from those of the "
+                f"model, and {what} would describe a different model. kc.c_map(net) and "
+                "kc.ntk(net) do not use positions. net.with_notes([]) removes this note, so the "
+                "positions of the network are taken to be those of the model"
             )
 
 
@@ -57,7 +57,7 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
                 f"the input {note.node!r} has images of {shape} here, but was {note.text}; the "
-                "model may have other paddings and windows at another size; read it at that "
+                "model may use different paddings and windows at another size. Read it at that "
                 "size, or drop the note with net.with_notes([])"
             )
 
@@ -70,8 +70,8 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
     """Raise the error for a node whose q is beyond double precision."""
     raise Exploded(
         f"node {node!r} has q = {q}: q values must stay positive and finite; they explode or "
-        "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q, and "
-        "net.normalised() the weights of sums)"
+        "vanish before this node (kc.gain(activation) returns the sigma_w that preserves q, and "
+        "net.normalised() normalises the weights of sums)"
     )
 
 
@@ -86,7 +86,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
             raise KcalcError(
-                f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists"
+                f"node {node!r} has q = {value}, so its feature map is 0 and its c value is "
+                "undefined"
             )
         return
     # the case of most numbers of deep networks

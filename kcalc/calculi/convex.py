@@ -95,7 +95,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if op.sigma_b != 0:
             raise KcalcError(
                 f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope, but "
-                f"{self.name} are for sigma_b = 0; use the shaped network, or read a model with "
+                f"{self.name} assume sigma_b = 0; use the shaped network, or read a model with "
                 "sigmas=False"
             )
         return self._centred(node, inputs[0])
@@ -112,7 +112,8 @@ class ConvexCalculus(ABC, Generic[State]):
         if op.groups > 1 and self.q is not None and self._joined(node):
             raise KcalcError(
                 f"node {node!r} normalises groups of a concatenation, so its parts are weighted "
-                "only by their channels; leave out the q values, or use groups=1 or LayerNorm"
+                "only by their numbers of channels; leave out the q values, or use groups=1 or "
+                "LayerNorm"
             )
         return self._centred(node, inputs[0])
 
@@ -200,15 +201,15 @@ class ConvexCalculus(ABC, Generic[State]):
             else "by the q values given"
         )
         whole = [
-            "formal: inputs of activations are assumed fresh and addends of a Sum independent; "
-            f"{self.name} check neither",
+            "formal: activation inputs are assumed fresh and the addends of a Sum independent, "
+            f"but {self.name} do not check either assumption",
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
         if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
             whole.append(
-                "factors of a Product are treated as independent: its slope at c = 1 is the sum "
-                "of theirs"
+                "factors of a Product are treated as independent: the slope of the Product at c = "
+                "1 is the sum of their slopes"
             )
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = interpret(self.network, _Means(), dict.fromkeys(self.network.inputs, False))
@@ -234,7 +235,7 @@ class ConvexCalculus(ABC, Generic[State]):
         _, parents = self._steps[node]
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
-            raise KcalcError(f"node {node!r} mixes {missing!r}, which has no value in q")
+            raise KcalcError(f"node {node!r} mixes {missing!r}, but q has no value for this node")
         shares = convex_shares(
             tuple(
                 _exact(a) * _exact(self.q[parent])

@@ -81,7 +81,7 @@ MASKS = (
     "dropout is active, as in training, and every example has a separate mask, so C(1) < 1, and "
     "two equal inputs count as two examples"
 )
-SAME_MASKS = "dropout is active, as in training: gradients are those of one example with one mask"
+SAME_MASKS = "dropout is active, as in training: gradients are for one example with one mask"
 INTERPOLATION = (
     "linear interpolation is treated as the identity, like mean pooling (exact if the positions "
     "that it mixes have the same feature vector)"

@@ -25,8 +25,8 @@ Number = Any
 Node = Hashable
 LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies their number
 LONG = (
-    "fuses so many activations of one Gaussian that their formula has more than {} operations and "
-    "numbers; put an Affine between some of them"
+    "fuses so many activations of the same Gaussian that their formula has more than {} "
+    "operations and numbers; put an Affine between some of them"
 )
 
 
@@ -76,8 +76,8 @@ class Activations:
             )
         self.note(
             node,
-            f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian of the same q "
-            f"and c",
+            f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian with the same "
+            "q and c",
         )
         return self._post(
             phi,
@@ -225,7 +225,11 @@ class Activations:
             and len({id(source) for _, source in inner}) == 1
             and len({pair.window for pair in pairs}) == 1
         ):
-            self.note(node, "factors of one Gaussian are multiplied into one activation", "exact")
+            self.note(
+                node,
+                "factors of one Gaussian are multiplied into one activation",
+                "exact",
+            )
             phi = reduce(multiply, (one for one, _ in inner))
             return self._post(phi, inner[0][1], 1, node).at(pairs[0].window)
         if not self.assume_independent:

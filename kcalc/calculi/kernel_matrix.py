@@ -235,9 +235,10 @@ class MatrixKernel:
         for node, op, _ in network.operations:
             if isinstance(op, Mask) and op.drops:
                 raise KcalcError(
-                    f"node {owner(node)!r}: with active dropout a row has another kernel with "
-                    "itself than with an equal row, whose mask differs, so there is no kernel "
-                    "matrix; use Dropout(rate), active=False, or K(c) for pairs of examples"
+                    f"node {owner(node)!r}: with active dropout, the kernel of a row with itself "
+                    "differs from its kernel with an equal row, because their masks differ, so "
+                    "there is no kernel matrix; use Dropout(rate), active=False, or K(c) for "
+                    "pairs of examples"
                 )
 
 

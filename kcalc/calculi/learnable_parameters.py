@@ -85,7 +85,7 @@ def _constants(
     nodes = by_name(network, Nonlinear)
     if not isinstance(given, Mapping):
         raise KcalcError(
-            f"constants is {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}"
+            f"constants must be {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}"
         )
     out = {}
     for key, constants in given.items():
@@ -93,7 +93,7 @@ def _constants(
             raise unknown("nonlinear layer", key, nodes)
         if not isinstance(constants, Mapping):
             raise KcalcError(
-                f"the constants of {key} are {{constant: number}} ({', '.join(NAMES)}), got "
+                f"the constants of {key} must be {{constant: number}} ({', '.join(NAMES)}), got "
                 f"{constants!r:.60}"
             )
         for name in constants:

@@ -349,8 +349,8 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
         and abs(last / sizes[affine[0][0]] - 1) > SETTLED
     ):
         why = (
-            "the predicted diagonal assumes constant q from the first layer on; here the first "
-            "layers change q by a factor",
+            "the predicted diagonal assumes that q is constant after the first layer; here the "
+            "first layers change q by a factor",
         )
     return limit, why
 

@@ -209,7 +209,10 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
     axes = [resize_matrix(*a, op.form) for a in zip(sizes, factors, places, strict=True)]
     shape = tuple(len(axis) for axis in axes)
     if not all(shape):
-        raise KcalcError(f"node {node!r} leaves no location of an image of {_times(sizes)}")
+        raise KcalcError(
+            f"node {node!r} resizes an image of {_times(sizes)} to 0 locations; use a larger "
+            "image or factor"
+        )
     if op.mixes:
         matrix = axes[0]
         for axis in axes[1:]:

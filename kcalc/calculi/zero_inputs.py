@@ -171,8 +171,8 @@ class ZeroTangent(Tangent):
         dead = (np.asarray(m.q1) == 0) | (np.asarray(m.q2) == 0)
         if op.bias and np.any(dead):
             raise KcalcError(
-                f"node {owner(node)!r}: everything from the zero input up to this trained bias "
-                "is 0, and the bias starts at 0: the standard parameterisation needs sigma_b > 0 "
+                f"node {owner(node)!r}: all values from the zero input to this trained bias are "
+                "0, and the bias starts at 0. The standard parameterisation needs sigma_b > 0 "
                 "there for a zero row. Set it, use parameterization='ntk', or leave the row out"
             )
         live = [np.where(np.asarray(q) == 0, 1.0, q) for q in (m.q1, m.q2)]
@@ -195,9 +195,9 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(
-            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location or row: q values "
-            "must stay finite and >= 0; they explode before this node (kc.gain(activation) gives "
-            "the sigma_w that keeps q)"
+            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location or row: q "
+            "values must stay finite and >= 0; they explode before this node (kc.gain(activation) "
+            "returns the sigma_w that preserves q)"
         )
 
 

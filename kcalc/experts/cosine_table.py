@@ -123,7 +123,7 @@ class AngleTable:
         angles = np.asarray(angles, dtype=float)
         if self.bounded and np.any(angles > OBTUSE[1]):
             raise KcalcError(
-                f"the weights of two tokens of cosine below {math.cos(OBTUSE[1]):.3f} are not "
+                f"the weights of two tokens with a cosine below {math.cos(OBTUSE[1]):.3f} are not "
                 "available if more than half of the experts are selected; use larger cosines"
             )
         if derivative == 0 and self._few(angles):

@@ -93,7 +93,8 @@ class Route(Layer):
         experts, width = reads.channels
         if isinstance(experts, int) and self.k > experts:
             raise GraphError(
-                f"node {reads.node!r} selects k = {self.k} of {experts} experts; lower k"
+                f"node {reads.node!r} selects k = {self.k} experts, but there are only {experts}; "
+                "lower k"
             )
         return width
 
@@ -179,8 +180,8 @@ class MoE(Layer):
         sigma = as_number(self.sigma_w, "MoE.sigma_w")
         if not isinstance(sigma, sp.Basic) and not sigma > 0:
             raise KcalcError(
-                f"MoE: sigma_w of the router must be > 0, got {glimpse(self.sigma_w)}: without it "
-                "all logits are equal and the selection of experts is a tie"
+                f"MoE: sigma_w of the router must be > 0, got {glimpse(self.sigma_w)}: otherwise "
+                "all logits are equal and the experts are tied"
             )
         expert = _one_expert(self.expert, experts)
         shared = None if self.shared is None else _ending_in_weights(self.shared, "shared")

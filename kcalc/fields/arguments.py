@@ -97,7 +97,8 @@ def as_number(value: Any, what: str) -> Any:
         finite = math.isfinite(number)
     except Exception:  # user objects may raise any error
         raise KcalcError(
-            f"{what} must be a finite real number of ordinary size, got {glimpse(value)}"
+            f"{what} must be a finite real number that is neither huge nor tiny, got "
+            f"{glimpse(value)}"
         ) from None
     if not finite:
         raise KcalcError(f"{what} must be finite, got {glimpse(value)}")

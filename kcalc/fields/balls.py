@@ -74,7 +74,7 @@ def _mpf_ball(value: Any) -> Ball:
 
     sign, man, exp, _ = value._mpf_
     if man == 0 and exp != 0:
-        raise refused(value, "nan and infinite values have no meaning here")
+        raise refused(value, "nan and infinite values are not supported here")
     return arb((-int(man) if sign else int(man), int(exp)))
 
 
@@ -420,8 +420,8 @@ class Enclosure:
             raise KcalcError(
                 f"{what}: found no useful enclosure, {known}; use smaller q values, q values "
                 "closer to each other, c away from -1 and 1, another digits=, or an activation "
-                "declared with growth=(A, p, B); a call of the map itself returns the value in "
-                "double precision"
+                "declared with growth=(A, p, B); call the map itself for the value in double "
+                "precision"
             )
         return self
 

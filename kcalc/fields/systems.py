@@ -272,7 +272,7 @@ class _Mpmath(Field):
     def number(self, value: object) -> Number:
         if isinstance(value, mpmath.mpf) or type(value).__name__ == "mpf":
             if not self.context.isfinite(value):
-                raise refused(value, "nan and infinite values have no meaning here")
+                raise refused(value, "nan and infinite values are not supported here")
             return self.context.mpf(value)
         plain = plain_number(value)
         if isinstance(plain, Fraction):

@@ -294,8 +294,8 @@ def _gain(network: Network) -> float:
         if half(phi) is None:
             raise KcalcError(
                 f"node {node!r}: geometric initialisation needs activations with phi(a x) = a "
-                f"phi(x) for a > 0 (relu, leaky_relu), "
-                f"got {phi.name}, which changes the activation scaling"
+                f"phi(x) for a > 0 (relu, leaky_relu), got {phi.name}, which does not have this "
+                "property"
             )
     return 1 / float(half(network.layer(network.nodes_of(Nonlinear)[0]).activation) or 1)
 

@@ -49,7 +49,7 @@ class Registry:
         """
         place = self.places.get(key)
         if place is None:
-            raise MissingGuest(f"{self.what}: no guest provides {key!r}")
+            raise MissingGuest(f"{self.what}: nothing is registered for {key!r}")
         found = brought(place)
         if self.library is not None:
             imported(self.library)

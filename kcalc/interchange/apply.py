@@ -190,7 +190,9 @@ def apply_edits(
 
     """
     if not isinstance(edits, Edits):
-        raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
+        raise KcalcError(
+            f"edits must be the .edits of a shaped network, got {type(edits).__name__}"
+        )
     law = checked_law(weights)
     truth(inplace, "inplace")
     asked = ("edited", edits.framework)
@@ -273,5 +275,5 @@ def _no_twin(reading: Reading, shaping: Any) -> KcalcError:
     regions = getattr(shaping, "regions", None)
     export = "shaping.export(...)" if regions is None else "shaping.regions[name].export(...)"
     return KcalcError(
-        f"models of {reading.framework} cannot be edited; write the constants with {export} instead"
+        f"{reading.framework} models cannot be edited; write the constants with {export} instead"
     )

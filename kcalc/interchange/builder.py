@@ -141,7 +141,8 @@ class Builder:
             return name
         if final and not (isinstance(form, Unary) and form.expr == 0):
             raise KcalcError(
-                f"{self.trace.framework}: the output {name!r} is {what}; networks cannot compute it"
+                f"{self.trace.framework}: the output {name!r} is {what}, which a network cannot "
+                "compute"
             )
         self.forms[name] = self.opaque(
             replace(op, reads=()), "constant", f"{what} is read as a feature map"
@@ -167,7 +168,7 @@ class Builder:
             self.note(
                 source,
                 "approximate",
-                f"the input goes through {expr} first; its q value refers to the result",
+                f"the input first passes through {expr}; its q value refers to the result",
             )
             return source
         if factor is not None and factor != 0:

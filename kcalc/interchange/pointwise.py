@@ -49,7 +49,9 @@ class ElementwiseRules(Builder):
             return self.opaque(op, op.label, gone.reason)
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
-            reason = "broadcasting aligns the examples of one with another axis of the other"
+            reason = (
+                "broadcasting aligns the examples of one array with another axis of the other array"
+            )
             return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
@@ -246,7 +248,7 @@ class ElementwiseRules(Builder):
             return
         told = ", ".join(map(str, dict.fromkeys(shapes)))
         self.note(
-            op.name, "locations", f"feature maps of shapes {told} are broadcast over each other"
+            op.name, "locations", f"feature maps of shapes {told} are broadcast against each other"
         )
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
@@ -392,8 +394,8 @@ class ElementwiseRules(Builder):
         self.note(
             node,
             "approximate",
-            f"its biases per location, the same for all channels, are left out (root mean square "
-            f"{size:.3g})",
+            "its per-location biases, which are the same for all channels, are left out (root "
+            f"mean square {size:.3g})",
         )
         return form
 

@@ -49,6 +49,9 @@ def pool_layer(
     if windows(pads, sizes, window, stride) == [
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
-        text = f"{told} read as 'same', with as many windows but up to one location off"
+        text = (
+            f"{told} read as 'same', with the same number of windows, each shifted by at most one "
+            "location"
+        )
         return padded, "locations", text
-    return pool, "locations", f"{told} left out: fewer windows"
+    return pool, "locations", f"{told} left out, so there are fewer windows"

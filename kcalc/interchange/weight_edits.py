@@ -17,7 +17,7 @@ from .edits import Edit, Layout, WeightEdit
 from .trace import Linear, Lookup, Normalise
 
 Node = Hashable
-TIED = "it shares the parameter {!r} with {!r}, which needs other numbers"
+TIED = "it shares the parameter {!r} with {!r}, which needs different values"
 COMPUTED = "the model recomputes its weights from other parameters at every step"
 NO_BIAS = "a bias of zeros in place of the normalisation after it"
 

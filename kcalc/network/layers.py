@@ -1016,8 +1016,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask that shows the first tokens to all, and causal=True would "
-                "hide them from each other; use causal=False",
+                "prefix is a causal mask that shows the first tokens to all tokens, and "
+                "causal=True would hide them from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
@@ -1029,8 +1029,8 @@ class Attend(Layer):
             if self.key_width is None:
                 raise _fail(
                     self,
-                    f"scale = {self.scale} needs key_width, the channels of a head's queries and "
-                    f"keys",
+                    f"scale = {self.scale} needs key_width, the number of channels of each head's "
+                    "queries and keys",
                 )
         for name in ("identity", "centre", "dropout"):
             object.__setattr__(self, name, as_number(getattr(self, name), f"Attend.{name}"))
@@ -1074,8 +1074,8 @@ class Attend(Layer):
         ):
             raise _fail(
                 self,
-                "wide=False requires softmax without a sink and key_width >= 4, the channels of a "
-                "head's queries and keys",
+                "wide=False requires softmax without a sink and key_width >= 4 (the number of "
+                "channels of each head's queries and keys)",
             )
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(

@@ -160,8 +160,8 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
         return _halves(node, read, before)
     raise KcalcError(
         f"node {node!r}: no map with singular values 1 is known from {before} to {after} channels "
-        f"at stride {layer.stride}; use equal channels, a multiple of the channels at stride 1, or "
-        "twice the channels at stride 2"
+        f"at stride {layer.stride}; use the same number of channels, a multiple of it at stride "
+        "1, or twice as many at stride 2"
     )
 
 

@@ -76,8 +76,8 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is always 0; change "
-            "one of them"
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} zero, so its token is always 0; "
+            "change one of them"
         )
     return matrix
 
@@ -220,8 +220,8 @@ def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> l
     for before, after in zip([0.0, *values], values, strict=False):
         if not before <= after <= 1 - 1e-12:
             raise KcalcError(
-                f"correlations must grow from {values[0]:g} and stay within [0, 1 - 1e-12], got "
-                f"{after!r} after {before:g}"
+                f"correlations must increase from {values[0]:g} and stay within [0, 1 - 1e-12], "
+                f"got {after!r} after {before:g}"
             )
     return [_uniform_step(count, a, b) for a, b in pairwise(values)]
 
@@ -292,7 +292,8 @@ def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) ->
     for before, after in zip([math.inf, *values], values, strict=False):
         if not 0 < after <= before:
             raise KcalcError(
-                f"rates must fall from {values[0]:g} and stay > 0, got {after!r} after {before:g}"
+                f"rates must decrease from {values[0]:g} and stay > 0, got {after!r} after "
+                f"{before:g}"
             )
     return [_exponential_step(count, a, b) for a, b in pairwise(values)]
 

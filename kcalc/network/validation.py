@@ -237,7 +237,7 @@ def check_outputs(
     if dangling:
         raise GraphError(
             f"node {dangling[0]!r} dangles: nothing reads it and it is not an output; declare it "
-            f"or remove it"
+            "as an output or remove it"
         )
     return tuple(node for node in layers if node in outputs)
 

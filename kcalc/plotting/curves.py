@@ -287,7 +287,7 @@ def _look(given: Any) -> dict[str, Any]:
         return line_look({"color": color, "linestyle": style})
     except Exception:  # unpacking a user's object may raise anything
         raise KcalcError(
-            f"looks contains (colour, style) pairs such as ('red', '-'), got {glimpse(given)}"
+            f"looks must contain (colour, style) pairs such as ('red', '-'), got {glimpse(given)}"
         ) from None
 
 

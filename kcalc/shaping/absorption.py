@@ -238,15 +238,15 @@ class Absorption:
         if not layer.passes:
             if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:
                 raise KcalcError(
-                    f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put "
-                    "an Affine before it"
+                    f"node {node!r} ({type(layer).__name__}) does not commute with a negative "
+                    "scale; put an Affine before it"
                 )
             return (ChannelBlock(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(
-                f"node {node!r} (Flatten) mixes concatenated blocks of different scales or shifts; "
-                "put an Affine before it"
+                f"node {node!r} (Flatten) mixes concatenated blocks with different scales or "
+                "shifts; put an Affine before it"
             )
         if (
             isinstance(layer, L.Pool)
@@ -254,8 +254,8 @@ class Absorption:
             and any(block.scale < 0 for block in blocks)
         ):
             raise KcalcError(
-                f"node {node!r} (max pooling) cannot pass on a negative scale; put an Affine "
-                f"between it and the activation"
+                f"node {node!r} (max pooling) does not commute with a negative scale; put an "
+                "Affine between it and the activation"
             )
         if isinstance(layer, L.Dropout) and any(
             self.value(block.shift) != Form(0.0) for block in blocks
@@ -297,7 +297,9 @@ class Absorption:
             elif any(self.value(block.shift) != Form(0.0) for block in self.blocks[parents[0]]):
                 self.assumptions.append(
                     Assumption(
-                        node, "equal only away from the zero padding at the border", "heuristic"
+                        node,
+                        "the networks are equal only away from the zero padding at the border",
+                        "heuristic",
                     )
                 )
         return (
@@ -353,7 +355,7 @@ class Absorption:
         if not self._uniform(blocks):
             raise KcalcError(
                 f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, "
-                "concatenated blocks of different scales or shifts; put an Affine between them"
+                "concatenated blocks with different scales or shifts; put an Affine between them"
             )
         return blocks[0]
 

@@ -264,7 +264,7 @@ class Shaping(Approximable, OfModel):
 
         if not isinstance(other, Shaping):
             raise KcalcError(
-                f"a shaping can only be compared with another one, got {type(other).__name__}"
+                f"a shaping can be compared only with another shaping, got {type(other).__name__}"
             )
         return Comparison((self, other))
 
@@ -403,8 +403,8 @@ def prepared(
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
-                f"node {node!r} is dropout in training, with which C(1) < 1, but shaping sets "
-                "slopes at C(1) = 1; shape the network with Dropout(rate), active=False"
+                f"node {node!r} is active dropout, so C(1) < 1 after it, but shaping sets slopes "
+                "at C(1) = 1; shape the network with Dropout(rate), active=False"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")

@@ -206,8 +206,8 @@ def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> Unreachabl
     )
     if not ends:
         return UnreachableTarget(
-            f"{wanted}: even {system.condition} cannot be met, at any input scale and shift of a "
-            "scan"
+            f"{wanted}: even {system.condition} cannot be met at any input scale and shift in the "
+            "search range"
         ).advising(*system.remedies)
     near = min(ends, key=lambda end: abs(math.log(end.target / system.target)))
     how = (
@@ -267,7 +267,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
         f"no input scale gives {phi.name} the slope C'(1) = {slope_text(target, digits=WANTED)}"
     )
     if not reached:
-        raise UnreachableTarget(f"{wanted}; its C map is linear for all of them")
+        raise UnreachableTarget(f"{wanted}; its C map is linear for all input scales")
     extremes += [_extreme(phi, beta, target) for beta in shifts]
     near = min(extremes, key=lambda found: abs(math.log(found.excess / target)))
     above = target > near.excess
@@ -435,7 +435,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
     if found is None:
         raise UnreachableTarget(
-            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; give "
-            "q_slope a number"
+            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; pass a "
+            "number as q_slope"
         )
     return found

@@ -32,7 +32,7 @@ from .eoc import LARGEST_Q, LEAST_Q, edge, variances
 KINDS = ("half-stable", "edge")
 LAYERS = Assumption(
     "network",
-    "a chain of many equal wide layers of independent Gaussian weights and biases",
+    "a chain of many equal wide layers with independent Gaussian weights and biases",
     "convention",
 )
 POINTS = 160  # number of points in the search for half-stable points
@@ -170,7 +170,7 @@ def critical_point(
     choice(kind, "kind", KINDS)
     if kind == "edge":
         if (q is None) == (sigma_b is None):
-            raise KcalcError("the edge of chaos is a curve; choose a point on it by q or sigma_b")
+            raise KcalcError("the edge of chaos is a curve; choose a point on it with q or sigma_b")
         point = edge(phi, q=q, sigma_b=sigma_b)
         return _found(phi, kind, point.q, point.sigma_w**2, point.sigma_b**2, ())
     if q is not None or sigma_b is not None:

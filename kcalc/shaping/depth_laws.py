@@ -274,8 +274,8 @@ class _Block:
             self.gradient(self.output, q, x)
         except KcalcError as error:
             raise KcalcError(
-                "laws of depth need exact gradients of a block; use kc.depth_profile of many "
-                f"blocks, which accepts sampling=kc.Sampling(), instead: {error}"
+                f"laws of depth need exact gradients of a block: {error}. Use kc.depth_profile "
+                "with many blocks, which accepts sampling=kc.Sampling()"
             ) from None
 
     def values(self, q: float, x: float) -> Any:
@@ -388,11 +388,13 @@ def _additive(block: _Block, start: float) -> DepthLaws:
                 "every row attends to a single token, and no law is known for this; put a norm "
                 "before attention, or keep q with net.normalised()"
             )
-        raise KcalcError(f"the stream of this block diverges, and at large q: {why}") from None
+        raise KcalcError(
+            f"the stream of this block diverges, and at large q there is no law: {why}"
+        ) from None
     power = math.log(high / low) / math.log(APART)
     if power > 1 + WHOLE:
         raise KcalcError(
-            f"the branches of this block add about q^{power:.4g} to the stream, which grows faster "
+            f"the branches of this block add about q^{power:.4g} to the stream, so q grows faster "
             "than any exponential; put a norm before them"
         )
     if power > 1 - WHOLE:

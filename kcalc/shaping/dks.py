@@ -62,7 +62,8 @@ MISSED = 1e-9
 KEPT = Remedy(
     "dks",
     {"gates": "normalise"},
-    "use gates='normalise', which keeps the activations of gates and has smaller slopes",
+    "use gates='normalise', which leaves the activations of gates unchanged and gives smaller "
+    "slopes",
 )
 FACTORS = (
     "q values of factors multiply: Q' of a Product is the sum of Q' of its factors, so errors of q "
@@ -309,10 +310,10 @@ def _check_reach(
         return
     node = next(iter(network.nodes_of(Product)), None)
     kept: tuple[Advice, ...] = () if gated else (KEPT,)
-    each = "gates in part" if gated else "each >= 1 where C(0) = 0"
+    each = "a gate contributes a part of its slope" if gated else "each is >= 1 if C(0) = 0"
     adding = (
-        f"a Product (node {node!r}) adds the slopes of its factors, {each}, so some subnetwork has "
-        f"slope {least:.6g} or more for any activations"
+        f"a Product (node {node!r}) adds the slopes of its factors ({each}), so some subnetwork "
+        f"has slope {least:.6g} or more whatever the activations"
     )
     shortcuts = _about_shortcuts(network, least)
     if _useless(least, zeta):

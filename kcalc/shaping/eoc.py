@@ -94,7 +94,7 @@ def edge(
     }
     if len(given) != 1:
         raise KcalcError(
-            "choose the point on the edge of chaos by exactly one of sigma_b, sigma_w and q"
+            "choose the point on the edge of chaos with exactly one of sigma_b, sigma_w and q"
         )
     (name, value), *_ = given.items()
     if name == "q":
@@ -381,7 +381,7 @@ def eoc(
                 )
             )
     notes += [
-        Assumption(node, f"an output that does not end in an Affine: its q is not q* = {level:.6g}")
+        Assumption(node, f"this output does not end in an Affine, so its q is not q* = {level:.6g}")
         for node in others
     ]
     if mixed:

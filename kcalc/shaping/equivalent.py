@@ -28,9 +28,9 @@ from .base import Shaping
 
 Node = Hashable
 CORRELATED = (
-    "biases of {} Affine layers (of {!r} first) are correlated with the weights or have a mean; "
-    "kernel maps treat them as independent "
-    "Gaussians of the same mean square, so only the arrays are exact"
+    "biases of {} Affine layers ({!r} is the first) are correlated with the weights or have a "
+    "mean; kernel maps treat them as independent Gaussians of the same mean square, so only the "
+    "arrays are exact"
 )
 
 

@@ -167,9 +167,10 @@ def check_repeats(
         q, x = behind(block, q, x)
     if not np.allclose(three, (q, x), rtol=SAME):
         raise KcalcError(
-            f"three of these blocks have q = {three[0]:.6g}, but one block three times gives "
-            f"{q:.6g}: the output of the block is not fresh (activations without an Affine after "
-            "them are added, or feed another activation); end its branches in an Affine"
+            f"three of these blocks have q = {three[0]:.6g}, but applying the Q map of one block "
+            f"three times gives {q:.6g}: the output of the block is not fresh (activations "
+            "without an Affine after them are added, or feed another activation); end its "
+            "branches in an Affine"
         )
 
 
@@ -253,7 +254,7 @@ def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
     known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
     return KcalcError(
         f"q values starting from q = {q:g} have no limit: {what}, away from the fixed point of Q "
-        f"({known}; slopes beyond 1 and -1 repel); choose a smaller sigma_w, or iterate "
+        f"({known}; slopes outside [-1, 1] repel); choose a smaller sigma_w, or iterate "
         "kc.q_map(block)"
     )
 

@@ -33,8 +33,8 @@ from .records import Record
 Node = Hashable
 ROUNDING = 1e-13
 MIRRORED = (
-    "weights are mirrored pairs (W, -W) and therefore not independent; the function is that of a "
-    "network of odd parts with independent weights"
+    "weights are mirrored pairs (W, -W) and therefore not independent; the network computes the "
+    "same function as a network of odd parts with independent weights"
 )
 
 

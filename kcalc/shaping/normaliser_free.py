@@ -269,7 +269,9 @@ def _ended_off(network: Network) -> tuple[Assumption, ...]:
     values = q_values(network, assume_independent=independent())
     off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
     return tuple(
-        Assumption(node, f"an output that ends in activations with means: q = {q:.6g} there, not 1")
+        Assumption(
+            node, f"this output ends in activations with nonzero mean, so its q is {q:.6g}, not 1"
+        )
         for node, q in off.items()
     )
 

@@ -69,7 +69,7 @@ def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
     at_zero = float(phi(0.0))
     if abs(at_zero) > ZERO:
         raise KcalcError(
-            f"{phi.name}(0) = {at_zero:.6g} is not 0, so scaling one half makes a jump; use "
+            f"{phi.name}(0) = {at_zero:.6g} is not 0, so scaling one half creates a jump; use "
             "parameters='shift'"
         )
     alpha = SYMPY.number(negative_scale)
@@ -359,8 +359,8 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
     alpha = -up / down
     if alpha <= ZERO:
         raise UnreachableTarget(
-            f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so it "
-            f"would be {alpha:.6g}; use parameters='shift'"
+            f"no positive scale of the negative half gives {phi.name} mean 0: {means}, so the "
+            f"scale would be {alpha:.6g}; use parameters='shift'"
         )
     try:
         check_nonlinear(scaled_halves(phi, alpha))

@@ -200,7 +200,9 @@ def token_phases(
     """
     require_network(network)
     if len(gains) != 2:
-        raise KcalcError(f"token_phases needs two gains of {', '.join(GAINS)}, got {len(gains)}")
+        raise KcalcError(
+            f"token_phases needs exactly two of the gains {', '.join(GAINS)}, got {len(gains)}"
+        )
     first, second = gains
     x, y = (axis(gains[name], name) for name in (first, second))
     block = repeated_block(network)
@@ -274,7 +276,7 @@ def token_gain(
     require_network(network)
     choice(gain, "gain", GAINS)
     if len(target) != 1:
-        raise KcalcError(f"token_gain needs one target of {', '.join(QUANTITIES)}")
+        raise KcalcError(f"token_gain needs exactly one of the targets {', '.join(QUANTITIES)}")
     ((quantity, value),) = target.items()
     choice(quantity, "target", QUANTITIES)
     goal, block = one_number(value, quantity), repeated_block(network)

@@ -31,8 +31,8 @@ Node = Hashable
 Array = np.ndarray
 KEPT = 1e-8  # tolerance of q around 1
 AT_START = (
-    "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines "
-    "given"
+    "q = 1 at every token holds at initialisation, and for inputs whose tokens have the given "
+    "cosines"
 )
 APART = (
     "slopes are those of the activations: token mixing is assumed to preserve the difference of "

@@ -140,8 +140,8 @@ class Ratios(TransformerSystem):
         normed = [n for n in between if isinstance(request.network.layer(n), Normalisation)]
         if GROWTH in request.targets and normed:
             raise KcalcError(
-                f"the stream passes the norm at node {normed[0]!r}, so it cannot grow; give "
-                "gradient_mean instead of growth"
+                f"the stream passes through the norm at node {normed[0]!r}, so it cannot grow; "
+                "give gradient_mean instead of growth"
             )
         self.grows = not normed and not all(is_normalised(tuple(b.weights)) for b in parts.blocks)
         self.targets = self._completed(dict(request.targets))
@@ -202,8 +202,8 @@ class Ratios(TransformerSystem):
         low, high = min(ends), max(ends)
         if not low < self.targets[first] < high:
             raise UnreachableTarget(
-                f"{first} = {self.targets[first]:g} is unreachable: from small to large branches "
-                f"it is {low:.6g} to {high:.6g}"
+                f"{first} = {self.targets[first]:g} is unreachable: from small to large branches, "
+                f"it ranges from {low:.6g} to {high:.6g}"
             )
         if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
             found = [self._emphasised(group, names) for group in (0, 1)]
@@ -326,6 +326,6 @@ class Skipless(TransformerSystem):
         low, high = (self.at([x, *rest])[name] for x in (-3.0, 14.0))
         if not low < self.targets[name] < high:
             raise UnreachableTarget(
-                f"{name} = {self.targets[name]:g} is unreachable: it is {low:.4g} to {high:.6g} "
-                "for identities from 0.05 to 10^6; another zeta changes the upper end"
+                f"{name} = {self.targets[name]:g} is unreachable: it ranges from {low:.4g} to "
+                f"{high:.6g} for identities from 0.05 to 10^6; another zeta changes the upper end"
             )

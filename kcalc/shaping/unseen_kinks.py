@@ -61,15 +61,15 @@ def _note(node: Any, k: Constants, distance: float, q: float) -> Assumption:
     if _affine(k.transformed, q):
         return Assumption(
             node,
-            f"{text} out, where no input falls: the constants are met only formally, and in a "
-            f"network of any real width {phi} is affine; choose a larger target, a smooth "
-            f"activation, or a network with fewer nonlinear layers",
+            f"{text} out, beyond all inputs: the conditions are met only formally, and in a "
+            f"network of finite width {phi} acts as an affine function; choose a larger target, a "
+            "smooth activation, or a network with fewer nonlinear layers",
             "heuristic",
         )
     return Assumption(
         node,
-        f"{text} out, where no input falls: the network only uses the smooth piece of {phi} that "
-        "inputs fall on",
+        f"{text} out, beyond all inputs: the network uses only the smooth piece of {phi} in the "
+        "range of its inputs",
         "heuristic",
     )
 

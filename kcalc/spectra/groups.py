@@ -246,8 +246,8 @@ def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fractio
     missing = [node for node, count in known.items() if count is None]
     if missing and len(missing) < len(known):
         raise KcalcError(
-            f"node {owner(missing[0])!r} has no width, but others have: the spectrum depends on "
-            "the ratios of widths. Give features= of all nodes, or of none if all are equal"
+            f"node {owner(missing[0])!r} has no width, but other nodes do: the spectrum depends "
+            "on the ratios of widths. Give features= of all nodes, or of none if all are equal"
         )
     width: dict[Node, Fraction] = {}
     for node, op, reads in operations:

@@ -31,18 +31,21 @@ INPUT_LAWS = ("gaussian",)
 FREE = (
     "infinite width at fixed depth; one position; weights independent between layers, {weights}; "
     "slopes asymptotically free of the weights around them; pre-activations of one coordinate "
-    "jointly Gaussian, with the q values of the kernel maps. It is the law of the bulk: a few "
+    "jointly Gaussian, with the q values of the kernel maps. The law describes the bulk: a few "
     "singular values, such as the one along the input, may lie outside"
 )
 NORMS = (
-    "a channel norm is a scale and a term of finite rank: the law is that of the bulk, and a few "
+    "a channel norm is a scale and a term of finite rank: the law describes the bulk, and a few "
     "singular values may lie outside"
 )
 STANDARDISED = (
-    "standardised weights are Gaussian weights up to a term of rank one: the law is that of the "
+    "standardised weights are Gaussian weights up to a term of rank one: the law describes the "
     "bulk, and a few singular values may lie outside"
 )
-SAMPLED = "the joint law of the slopes of {count} sources is a quasi-Monte Carlo rule, about 1% off"
+SAMPLED = (
+    "the joint law of the slopes of {count} sources is integrated by a quasi-Monte Carlo rule, "
+    "with an error of about 1%"
+)
 EVALUATED = "dropout is the identity (evaluation)"
 
 

@@ -174,7 +174,10 @@ def _summed(builder: Builder, stream: Stream, name: str | None = None) -> Node:
 def _node(builder: Builder, stream: Stream, what: str) -> Node:
     """Return the node of a stream; add a Sum unless the stream already is a single node."""
     if not stream:
-        raise KcalcError(f"{what} reads only weights of 0; give a stream that is not 0 a weight")
+        raise KcalcError(
+            f"{what} gives weight 0 to every nonzero stream; give at least one of them a nonzero "
+            "weight"
+        )
     if list(stream.values()) == [1]:
         return next(iter(stream))
     return _summed(builder, stream)

@@ -136,7 +136,7 @@ def test_kinks_of_expressions_are_found(expr, kinks):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (X * Y, "symbols for constants"),
+        (X * Y, "symbolic constants"),
         (sp.Max(0, X) + REAL * sp.Min(0, X), r"leaky_relu\(a\)$"),
         (X + REAL * sp.Abs(X), r"abrelu\(1 - a, a \+ 1\)$"),
         (sp.log(Y), "real"),

@@ -113,9 +113,9 @@ def test_names_of_other_quantities_are_refused() -> None:
     """kc.symbols.q as a slope would be read as the q value of the input."""
     for name in ("q", "c", "p", "x", "phi", "pi"):
         for symbol in (sp.Symbol(name, positive=True), sp.Symbol(name, real=True)):
-            with refused("another letter"):
+            with refused("a different letter"):
                 kc.activations.leaky_relu(1 + symbol)
-            with refused("another letter"):
+            with refused("a different letter"):
                 kc.activation("erf").transformed(input_scale=symbol**2 + 1)
 
 
@@ -136,7 +136,7 @@ def test_shifts_and_scales_of_any_sign() -> None:
 def test_refusals() -> None:
     with refused("real=True"):
         kc.activations.leaky_relu(sp.Symbol("z"))
-    with refused("another letter"):
+    with refused("a different letter"):
         kc.activations.trelu(sp.Symbol("x", real=True))
     with refused("-1/alpha.*1/alpha"):
         kc.activation("hard_tanh").transformed(input_scale=alpha)

@@ -80,7 +80,7 @@ def test_symbols_in_ones_own_activation(real: bool | None) -> None:
         (sp.sin(alpha * sp.Symbol("y")), "alpha, y: name the argument x"),
         (alpha * sp.tanh(x), "transformed"),
         (sp.Max(x, 0) + alpha * sp.sin(x), r"substitute numbers"),
-        (sp.Symbol("q") * sp.sin(x) + x, "another letter"),
+        (sp.Symbol("q") * sp.sin(x) + x, "a different letter"),
         (sp.Symbol("k", imaginary=True) * x + sp.sin(x), "k must be real"),
     ],
 )

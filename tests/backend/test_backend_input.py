@@ -120,8 +120,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: pair()[0].apply(pair()[1], {"a": np.ones((20, 5)), "b": np.ones((1, 3))}),
         r"same leading \(batch\) axes",
     ),
-    "side": (lambda: Geometric(typical=-1), "the side of a kernel, a number > 0"),
-    "no side": (lambda: Geometric(typical="a"), "the side of a kernel, a number > 0"),  # pyright: ignore[reportArgumentType]
+    "side": (lambda: Geometric(typical=-1), "the side length of a kernel, a number > 0"),
+    "no side": (lambda: Geometric(typical="a"), "the side length of a kernel, a number > 0"),  # pyright: ignore[reportArgumentType]
     "opaque": (
         lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(), L.Opaque("a", "b"))),
         "'opaque_1'",

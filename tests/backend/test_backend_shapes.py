@@ -174,7 +174,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "tokens of an image": (
         batch_of(TOKENS, RNG.normal(size=(2, 2, 2, 6)), image_shape=(2, 2)),
-        "a matrix over an image must be square",
+        "over an image its matrix must be square",
     ),
     "three axes": (
         batch_of(ROW, RNG.normal(size=(2, 4, 4, 6)), image_shape=(4, 4)),

@@ -328,7 +328,7 @@ def strided(behind: bool) -> kc.Network:
 
 def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
     found = kc.node_values(strided(False), tokens=4)
-    assert any("patches that a layer of stride 2" in a.text for a in found.assumptions)
+    assert any("patches into which a layer with stride 2" in a.text for a in found.assumptions)
 
 
 def beside_values() -> kc.Network:

@@ -120,7 +120,7 @@ def test_gradients_are_those_of_one_mask() -> None:
         (lambda net: kc.shape(net, method="dks"), "C\\(1\\) < 1"),
         (lambda net: kc.shape(net, method="eoc"), "C\\(1\\) < 1"),
         (lambda net: kc.slope_polynomial(net), "active"),
-        (lambda net: kc.ntk(net).matrix(np.eye(3)), "mask differs"),
+        (lambda net: kc.ntk(net).matrix(np.eye(3)), "masks differ"),
         (lambda net: kc.fluctuations(net, features=64), "active"),
         (lambda net: kc.moments(repeated("relu", 0.9, 1.0, 0.0, 1), features=64), "active"),
         (lambda net: kc.c_map(net, tokens=4), "active"),

@@ -26,7 +26,7 @@ def test_any_monotone_function():
         (0.9 - above(0.0)) / (1 - above(0.0)), abs=0.5
     )
     assert above(above.inverse(0.9, 0.0, 0.9)) == pytest.approx(0.9, rel=1e-13)
-    with pytest.raises(kc.UnreachableTarget, match="is not between the two"):
+    with pytest.raises(kc.UnreachableTarget, match="is not in this range"):
         above.inverse(0.1, 0.0, 1.0)
     with refused("non-decreasing"):
         maximal(net, lambda x: 1 - x)(np.array([0.3, 0.5]))

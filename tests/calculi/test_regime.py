@@ -93,7 +93,7 @@ def test_exploding_with_means() -> None:
     ) and not any("settled" in n for n in one.notes)
     away = K.regime(q=3.0)
     assert away.off_diagonal == pytest.approx(away.limit.off_diagonal, rel=1e-6)  # type: ignore[union-attr]
-    assert any("constant q from the first layer" in note for note in away.notes)
+    assert any("q is constant after the first layer" in note for note in away.notes)
 
 
 def test_what_is_not_predicted_is_said() -> None:

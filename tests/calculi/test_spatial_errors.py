@@ -64,7 +64,7 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "two dimensions": (
         lambda: exact(_two_inputs(), {"x": (4, 4), "y": (4,)}),
-        "images of different dimension",
+        "image shapes of the inputs have different dimensions",
     ),
 }
 

@@ -84,7 +84,7 @@ BAD = {
         lambda d: d["nodes"][2].update(
             layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})
         ),
-        "symbols for constants",
+        "symbolic constants",
     ),
     "huge power": (
         lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})),

@@ -370,7 +370,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "do not fit",
     ),
     "place": (case("Gather", "x i", FLAT, axis=1, i=A(6)), "index 6 from an axis of length 6"),
-    "pooled vector": (case("MaxPool", "x", FLAT, kernel_shape=[2]), "of an array of shape"),
+    "pooled vector": (case("MaxPool", "x", FLAT, kernel_shape=[2]), "but its input has shape"),
     "no locations": (case("GlobalMaxPool", "x", FLAT), "has none"),
     "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "for 3 channels"),
     "instance norm": (

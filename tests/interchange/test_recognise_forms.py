@@ -143,9 +143,9 @@ def test_pools_with_other_windows() -> None:
     assert [note.level for note in reading.notes if note.node == "pool"][-1] == "pooling"
     wide = pooled(window=(3, 3), stride=(1, 1), padding=((2, 2), (2, 2)))
     (note,) = [note for note in wide.notes if note.level == "locations"]
-    assert "is left out: fewer windows" in note.text and wide.network.layer("pool") == L.Pool(
-        "max", 3, 1
-    )
+    assert "is left out, so there are fewer windows" in note.text and wide.network.layer(
+        "pool"
+    ) == L.Pool("max", 3, 1)
 
 
 def test_a_softmax_at_the_end_of_an_input_is_not_read() -> None:

@@ -63,7 +63,7 @@ def test_bad_arguments_are_refused() -> None:
     s = kc.shape(kc.architectures.vanilla(3, "tanh"))
     with refused("targets.*'zeta'"):
         kc.shape(s.network, method="he", zeta=2)
-    with refused("another one, got str"):
+    with refused("another shaping, got str"):
         s.compare("tat")  # pyright: ignore[reportArgumentType]
     with refused(r"kcalc\.Network, got str"):
         kc.depth_limit("tanh")  # pyright: ignore[reportArgumentType]

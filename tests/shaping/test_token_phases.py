@@ -67,14 +67,14 @@ def test_the_scores_of_a_token_cosine() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: kc.token_phases(stack(), T, scores=[1, 2]), "two gains"),
+        (lambda: kc.token_phases(stack(), T, scores=[1, 2]), "two of the gains"),
         (lambda: kc.token_phases(stack(), T, scores=[1, 2], depth=[1, 2]), "depth"),
         (lambda: kc.token_phases(stack(), T, scores=[2, 1], values=[1, 2]), "increasing"),
         (lambda: kc.token_phases(stack(), 0, scores=[1, 2], values=[1, 2]), "an integer >= 1"),
         (lambda: kc.token_phases(kc.repeat(L.Affine(), 2), T, scores=[1, 2], values=[1, 2]),
          "no weights for the gains"),
         (lambda: kc.token_gain(stack(), T, "keys", slope=1.0), "keys"),
-        (lambda: kc.token_gain(stack(), T, "values"), "one target"),
+        (lambda: kc.token_gain(stack(), T, "values"), "one of the targets"),
         (lambda: kc.token_gain(stack(), T, "values", length=1.0), "length"),
         (lambda: kc.token_phases(stack(), T, scores=[1, 2], values=[1, 2]).plot(quantity="q"),
          "quantity"),

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "growth below 1": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", tokens=8, growth=0.5),
-        "from small to large branches it is 1 to",
+        "from small to large branches, it ranges from 1 to",
     ),
     "growth of post-norm": (
         lambda: kc.shape(stack(2, 64, 2, placement="post"), method="edge", tokens=8, growth=2),
@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             tokens=8,
             token_slope=3,
         ),
-        "is unreachable: it is",
+        "is unreachable: it ranges",
     ),
     "centre of blocks": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", centre=1),

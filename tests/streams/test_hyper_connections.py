@@ -101,7 +101,7 @@ def made(**changed: Any) -> kc.Network:
         (lambda: made(h_res=np.ones((2, 3))), "h_res of sub-layer 0 must be a 2 x 2"),
         (lambda: made(h_res=[[0, 0], [1, 1]]), "row 0 of h_res"),
         (lambda: made(h_pre=[1, 1, 1]), "h_pre of sub-layer 0"),
-        (lambda: made(h_pre=lambda layer: [1 - layer] * 2), "a branch reads only weights of 0"),
+        (lambda: made(h_pre=lambda layer: [1 - layer] * 2), "a branch gives weight 0"),
         (lambda: made(h_post=[1, "b c"]), r"h_post of sub-layer 0\[1\]"),
         (lambda: made(readout="max"), "readout"),
         (lambda: made(readout=[0, 0]), "the readout reads"),

@@ -114,7 +114,8 @@ class PointReader:
 
     def _refused(self, there: str) -> KcalcError:
         return KcalcError(
-            f"maps of networks with a class token have {there}; use differences of their values"
+            f"maps of networks with a class token have {there}; use finite differences of their "
+            "values"
         )
 
     def _point(

@@ -31,8 +31,8 @@ from .weights import mean_over_visible, visible, weights_of
 Node = Hashable
 Array = np.ndarray
 TIED = (
-    "the queries are the keys, with scores over key_width: for wide heads the scores are the "
-    "covariances of the queries"
+    "queries and keys are the same vectors, with scores divided by key_width: for wide heads the "
+    "scores are the covariances of the queries"
 )
 
 
@@ -45,18 +45,19 @@ def check_tied(op: P.Attend, node: Node) -> None:
     """Reject equal queries and keys if the limit of their scores is infinite or has no formula."""
     if op.scale != "linear":
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, so scores over sqrt(key_width) grow with "
-            "the width; use scale='linear', or give queries and keys separate Affine layers"
+            f"node {node!r}: queries and keys are the same vectors, so scores divided by "
+            "sqrt(key_width) grow with the width; use scale='linear', or give queries and keys "
+            "separate Affine layers"
         )
     if op.wide is False:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, and their scores have no rule at a finite "
-            "key_width; use wide=True"
+            f"node {node!r}: queries and keys are the same vectors, whose scores have no rule at "
+            "a finite key_width; use wide=True"
         )
     if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, and this does not support rotary, ALiBi "
-            "or relative; drop this option"
+            f"node {node!r}: queries and keys are the same vectors, which does not work with "
+            "rotary, ALiBi or relative; drop this option"
         )
 
 

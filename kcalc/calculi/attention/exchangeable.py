@@ -51,8 +51,8 @@ LARGE = (
     "many heads, with key_width = {} assumed large: scores are Gaussian, and the mean over heads "
     "is an expectation"
 )
-NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
-PATCHES = "tokens are the patches that a layer of stride {} cuts the input into, counted after it"
+NARROW = "many heads with key_width = {}: the mean over heads is an expectation"
+PATCHES = "tokens are the patches into which a layer with stride {} cuts the input"
 LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
     "all tokens get equal weights"
@@ -139,7 +139,7 @@ def by_relation(
             "pooled" if n is None else f"{n} tokens" for n in sorted(counts, key=lambda n: n or 0)
         )
         raise KcalcError(
-            f"node {node!r} reads feature maps of different numbers of tokens ({listed})"
+            f"node {node!r} reads feature maps with different numbers of tokens ({listed})"
         )
     if isinstance(op, P.Fresh) and op.steps and counts - {None, ANY}:
         if not all(
@@ -406,7 +406,7 @@ class Exchangeable:
             return below
         if below.count is None:
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens that were already pooled; leave it out"
+                f"node {node!r} ({op.kind}) mixes tokens that were already pooled; remove it"
             )
         return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 

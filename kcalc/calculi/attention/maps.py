@@ -109,8 +109,8 @@ class TokenMapReading(OverTokens, MapReading):
             return False
         if field is not NUMPY:
             raise KcalcError(
-                "maps of networks with a class token are numbers in double precision: they have "
-                "no certified enclosures, no formulas and no functions of JAX"
+                "maps of networks with a class token are computed only in double precision: they "
+                "have no certified enclosures, formulas or JAX functions"
             )
         return True
 

@@ -65,7 +65,7 @@ Array = np.ndarray
 NUMBERS = 1 << 20  # the number of scores drawn at once
 ALMOST_ZERO = 1e-13  # relative to the mean q value: added to a diagonal to ensure a Cholesky factor
 ALIBI_HEADS = 8  # number of heads whose slopes are used if it is unknown
-SLOPES = f"slopes of ALiBi are those for {ALIBI_HEADS} heads; give heads= for another number"
+SLOPES = f"ALiBi slopes are for {ALIBI_HEADS} heads; give heads= for another number"
 ENTROPIES = 2  # the stream of random numbers of rows
 LARGEST_DRAWN = 1e200  # the largest variance of scores whose squares do not overflow
 
@@ -200,8 +200,8 @@ class Sampled:
         count, more = tokens.count, front.count or 1
         if count is None:
             raise KcalcError(
-                f"node {node!r} puts a class token before tokens that were pooled; put it before "
-                f"the pooling"
+                f"node {node!r} adds a class token after the tokens were pooled; add it before "
+                "the pooling"
             )
         places = self._places(count, more)
         own, first = (self.joint(state).coefficients for state in (tokens, front))
@@ -438,8 +438,9 @@ class Sampled:
         )
         if not largest <= LARGEST_DRAWN:
             raise KcalcError(
-                f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w "
-                "of the Affine layers for queries and keys, or put a norm before them"
+                f"node {node!r}: its attention scores have variance {largest:.3g}, which is too "
+                "large; lower sigma_w of the Affine layers for queries and keys, or put a norm "
+                "before them"
             )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
@@ -448,8 +449,8 @@ class Sampled:
         check_reads(op, node, inputs)
         if op.scale == "linear" and (op.rotary or op.biased or op.normaliser != "softmax"):
             raise KcalcError(
-                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary, "
-                f"ALiBi and relative, or use scale='sqrt'"
+                f"node {node!r}: scores divided by key_width vanish for wide heads; drop rotary, "
+                "ALiBi and relative, or use scale='sqrt'"
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(

@@ -33,7 +33,7 @@ GROWTH = 2, 32  # minimal and maximal factor between rounds
 MOST = 1024  # draws per layer and chain
 LEAST_ERROR = 1e-4
 SAMPLED = (
-    "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
+    "attention is sampled: {draws} draws per layer in each of {chains} independent chains, seed "
     "{seed}"
 )
 UNTIL = ", until errors are at most {error:g}"

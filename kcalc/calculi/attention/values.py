@@ -150,7 +150,9 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
             f"{glimpse(tokens)}"
         ) from None
     if given.dtype.kind == "c" or given.size == 0 or not np.isfinite(numbers).all():
-        raise KcalcError("tokens must be finite real numbers, and at least one of them")
+        raise KcalcError(
+            "tokens must contain at least one number, and all of them must be finite and real"
+        )
     if given.dtype.kind in "iu" and given.ndim in (1, 2):
         ids = np.atleast_2d(given)
         if len(ids) > 1 and np.array_equal(given, given.T) and (np.diagonal(given) > 0).all():
@@ -162,8 +164,9 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
     if given.dtype.kind in "iu" and given.ndim > 2:
         raise KcalcError(
-            f"integers of shape {given.shape} are not token ids (T,) or (N, T); all inputs of a "
-            "network get the same ids, and inputs (N, T, features) must be floats"
+            f"token ids must have shape (T,) or (N, T), got integers of shape {given.shape}; all "
+            "inputs of a network get the same ids, and inputs of shape (N, T, features) must be "
+            "floats"
         )
     if given.ndim == 3:
         rows = numbers.reshape(-1, given.shape[-1])

@@ -292,14 +292,15 @@ def _assumptions(
         notes.append(
             Assumption(
                 "network",
-                "a chain of positively homogeneous activations: variances of q hold at any width",
+                "in a chain of positively homogeneous activations, variances of q are exact at "
+                "any width",
                 "exact",
             )
         )
         notes += [Assumption("network", text, "exact") for text in _dead(network)]
     if not exact or channels.c is not None:
         what = "variances of c are" if exact else "variances are"
-        notes.append(Assumption("network", f"{what} the leading order in 1/width"))
+        notes.append(Assumption("network", f"{what} computed to leading order in 1/width"))
         far = max(
             nodes,
             key=lambda node: max(

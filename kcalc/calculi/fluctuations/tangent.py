@@ -215,7 +215,7 @@ class _Program:
                 "this activation does not read a dense layer; put an Affine before it",
             )
         if not all(isinstance(o, P.Fresh) for _, o in self.readers[node]):
-            self.stop(node, "this activation is not followed by an Affine only")
+            self.stop(node, "layers other than an Affine also read this activation")
         below = self.variance[place] * factor**2
         m = self.moments[node] = activation_moments(op.activation, below.value)
         key = self.noise(node, "square", self.widths[node])

@@ -174,9 +174,9 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
                 return (
                     f"node {node!r} has {law.name} weights, whose distribution has atoms: a "
                     "pre-activation is then exactly 0 with positive probability, the slope of an "
-                    "activation there is undefined, and the formulas for the moments of "
-                    "Jacobians fail. The moments of feature maps (.nodes) hold; use weights "
-                    "without atoms for .weights"
+                    "activation there is undefined, and the formulas for the moments of Jacobians "
+                    "fail. The moments of feature maps (.nodes) remain valid; use weights without "
+                    "atoms for .weights"
                 )
     return ""
 
@@ -205,7 +205,7 @@ def _assumptions(
     if any(not law.stated for law in laws.values()) and jacobians is not None:
         notes.append(
             Assumption(
-                "network", "a distribution of weights that is given by its kurtosis has no atoms"
+                "network", "a weight distribution given by its kurtosis is assumed to have no atoms"
             )
         )
     notes += [
@@ -216,7 +216,7 @@ def _assumptions(
         node for node in network.nodes_of(Affine) if getattr(network.layer(node), "bias", False)
     ]
     if biased and jacobians is not None:
-        notes.append(Assumption("network", "biases start at 0, and |J|^2 counts weights only"))
+        notes.append(Assumption("network", "biases start at 0, and |J|^2 includes only weights"))
     far = [
         node
         for table in (nodes, jacobians or {})
@@ -231,7 +231,7 @@ def _assumptions(
         notes.append(
             Assumption(
                 far[0],
-                text if len(far) == 1 else f"{text} (here and at {len(far) - 1} more)",
+                text if len(far) == 1 else f"{text} (here and at {len(far) - 1} other nodes)",
                 "convention",
             )
         )

@@ -114,7 +114,7 @@ class DepthMoments:
         """
         if not is_key(node, self.layers):
             raise KcalcError(
-                f"node {glimpse(node)} is not an Affine of the block; these are "
+                f"node {glimpse(node)} is not an Affine of the block; its Affine nodes are "
                 f"{', '.join(map(str, self.layers))}"
             )
         k: Any = sp.sympify(as_number(block, "block"), strict=True)

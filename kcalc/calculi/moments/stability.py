@@ -113,8 +113,8 @@ class Budget(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the rates."""
         text = (
-            "relu layers of equal width, fresh Gaussian weights with the variance that keeps E "
-            "|y|^2, no biases"
+            "relu layers of equal width, fresh Gaussian weights with the variance that preserves "
+            "E |y|^2, no biases"
         )
         return (Assumption("network", text, "convention"),)
 

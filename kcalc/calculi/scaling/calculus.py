@@ -269,8 +269,8 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
     for node in given:
         if node not in network.nodes_of(Pool):
             raise KcalcError(
-                f"correlation is given for node {node!r}, a {type(network.layer(node)).__name__}; "
-                f"give it for Pool nodes"
+                f"correlation applies only to Pool nodes, but node {node!r} is a "
+                f"{type(network.layer(node)).__name__}"
             )
     symbolic = bool(network.free_symbols) or any(_has_symbols(v) for v in given.values())
     return {
@@ -455,9 +455,9 @@ def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: st
     for node in network.inputs:
         spatial = network.layer(node).image_shape is not None  # type: ignore[attr-defined]
         where = (
-            f"of correlation {given.correlation} between locations"
+            f"with correlation {given.correlation} between locations"
             if spatial
-            else "of equal second moments in all channels"
+            else "with equal second moments in all channels"
         )
         forward.note(node, f"inputs are {symmetric}{where}")
     if LAWS[law]:

@@ -141,8 +141,8 @@ class ScalingForward:
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
                     f"node {node!r} pads with zeros, so moments differ between locations; no "
-                    "symbolic rule covers that; give numbers (net.subs), or padding='valid' or "
-                    "'circular'"
+                    "symbolic rule covers that; substitute numbers with net.subs, or use "
+                    "padding='valid' or 'circular'"
                 )
             return window
         if not op.dense:
@@ -215,12 +215,12 @@ class ScalingForward:
             self.note(
                 node,
                 f"E {phi.name}^2 and E {phi.name}'^2 are computed for Gaussian pre-activations, "
-                "which is the limit of large widths",
+                "as in the limit of infinite width",
             )
         elif len(below.terms) > 1:
             self.note(
                 node,
-                "it reads a sum whose distribution is symmetric as widths grow, to order 1/width",
+                "it reads a sum whose distribution is symmetric up to terms of order 1/width",
             )
 
     def _activated(

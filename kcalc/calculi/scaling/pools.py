@@ -50,7 +50,8 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     if calculus.symbolic and (op.pooling == "max" or cut(window)):
         what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
         raise KcalcError(
-            f"node {node!r} (Pool) {what}, for which no symbolic rule exists; use net.subs"
+            f"node {node!r} (Pool) {what}, for which no symbolic rule exists; substitute numbers "
+            "with net.subs"
         )
     if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)
@@ -147,7 +148,7 @@ def _note_mean(
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling nu is the value for wide layers: gradients are treated as "
+            "before mean pooling, nu is the value for wide layers: gradients are treated as "
             "independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:

@@ -157,7 +157,7 @@ def _radius(
                 ("weights", "normalisation=...") if rule is None else ("bias", "biases=False")
             )
             raise KcalcError(
-                f"node {node!r}: its {what} may have any values, so there is no bound; give "
+                f"node {node!r}: its {what} may take any value, so there is no bound; give "
                 f"radius=..., weights={{...}}, or {more}"
             )
         return None

@@ -43,7 +43,8 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
         shapes[node] = extents(said if given is None else given, "image_shape")
     if len({len(shape) for shape in shapes.values()}) > 1:
         raise KcalcError(
-            f"the inputs have images of different dimension: {', '.join(map(str, shapes.values()))}"
+            "the image shapes of the inputs have different dimensions: "
+            f"{', '.join(map(str, shapes.values()))}"
         )
     return shapes
 

@@ -350,8 +350,8 @@ class Maximal(Approximable):
         high = one_number(high, "high")
         ends = float(self(low)), float(self(high))
         if not min(ends) <= value <= max(ends):
-            goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
-            raise UnreachableTarget(f"{goes}, but {value:.6g} is not between the two")
+            goes = f"the maximum ranges from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
+            raise UnreachableTarget(f"{goes}, but the target {value:.6g} is not in this range")
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:

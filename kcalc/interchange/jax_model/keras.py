@@ -108,8 +108,8 @@ def _example(model: Any) -> Any:
     spec = getattr(model, "inputs", None) or getattr(model, "_inputs", None)
     if not spec:
         raise KcalcError(
-            f"keras: {model.name!r} does not say its input shape; give an example, kc.read(model, "
-            f"x)"
+            f"keras: {model.name!r} does not specify its input shape; give an example, "
+            "kc.read(model, x)"
         )
     given = getattr(model, "input", spec)
     given = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given

@@ -39,7 +39,7 @@ def _primitive(name: str) -> Any:
 
 
 def _refused(*_: Any, **__: Any) -> Any:
-    raise KcalcError("a model that normalises or drops a constant cannot be read")
+    raise KcalcError("a model that applies normalisation or dropout to a constant cannot be read")
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:

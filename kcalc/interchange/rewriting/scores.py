@@ -81,8 +81,8 @@ class Turn:
         """Fit the angles t base^(-2 f / width); return the base, and notes on differences."""
         if len(self.angles) < 2:
             raise NoAttentionError(
-                "one token does not show the angles of rotary embeddings; give example inputs with "
-                "several tokens"
+                "the angles of rotary embeddings cannot be read from one token; give example "
+                "inputs with several tokens"
             )
         speeds = np.angle(np.exp(1j * (self.angles[1] - self.angles[0])))
         pairs = len(speeds)

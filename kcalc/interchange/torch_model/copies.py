@@ -402,7 +402,7 @@ def _check_apart(given: Any, twin: Any) -> None:
     for tensor in _tensors(twin):
         if tensor.requires_grad and tensor.device.type != "meta" and memory(tensor) in held:
             raise KcalcError(
-                f"the model cannot be copied: after its __deepcopy__, a parameter of shape "
-                f"{tuple(tensor.shape)} still uses the memory of the original; let it copy its "
-                f"parameters"
+                "the model cannot be copied: after its __deepcopy__, a parameter of shape "
+                f"{tuple(tensor.shape)} still uses the memory of the original; make __deepcopy__ "
+                "copy the parameters"
             )

@@ -183,12 +183,12 @@ LENGTH = (
     "as many times as when the model was read, or shape the model for the new length"
 )
 OTHER = (
-    "the edited model calls {} where it called {} when it was shaped; run it as when it was read, "
-    "or read and shape it again"
+    "the edited model calls {} where it called {} when it was shaped; run it in the same way as "
+    "when it was read, or read and shape it again"
 )
 NO_ARGUMENT = (
     "the edited model calls {} without the argument {!r}, which it passed when it was shaped; run "
-    "it as when it was read, or read and shape it again"
+    "it in the same way as when it was read, or read and shape it again"
 )
 NO_NUMBERS = (
     "this {} was created from the class of an edited module, but without its numbers; copy the "
@@ -664,7 +664,7 @@ NOT_COMPILED = (
 )
 OTHER_CALLS = (
     "{} has no source code, so its calls are edited by their order, but this run makes different "
-    "calls; run it as when it was read, or read and shape it again"
+    "calls; run it in the same way as when it was read, or read and shape it again"
 )
 
 

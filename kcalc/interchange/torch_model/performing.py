@@ -123,7 +123,9 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
         if other != path:
-            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are the same module in it"))
+            raise KcalcError(
+                ANOTHER.format(f"in this model, {other!r} and {path!r} are the same module")
+            )
 
 
 def _restore(before: list[Any], tables: list[Any]) -> None:
@@ -246,7 +248,7 @@ def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPla
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
     if not (ordered and once and len(digests) == 1):
-        raise KcalcError(f"the calls of {path!r} are edited by their order and in other ways")
+        raise KcalcError(f"some calls of {path!r} are edited by their order, and others are not")
     found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
     return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
@@ -320,7 +322,7 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
     for steps, visits in changes.items():
         by_site.setdefault(steps[0][3:], {})[steps[1:]] = visits
     if len({site for site, _ in by_site}) < len(by_site):
-        raise KcalcError(f"a call of {path!r} is both a method call and not")
+        raise KcalcError(f"the edits disagree on whether a call of {path!r} is a method call")
     sites: list[tuple[int, bool, tuple[Any, ...]]] = []
     for (site, method), below in sorted(by_site.items()):
         if () in below and len(below) > 1:

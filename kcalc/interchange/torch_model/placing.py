@@ -302,7 +302,7 @@ class Placing:
     ) -> None:
         item: Item = key if isinstance(key, tuple) else ("call", key)
         if item[0] == "call" and not self.graph.calls[item[1]].levels:
-            raise Unplaced("no module of the model makes it")
+            raise Unplaced("no module of the model makes this call")
         if item[0] == "call" and not self.graph.calls[item[1]].levels[0].frames:
             item, action = self._of_module(item[1], action)
         if item not in actions:

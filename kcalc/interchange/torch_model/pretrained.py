@@ -98,7 +98,7 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
             return _pretrained(kind, path, _edits_of(path, edits, options), options)
     if edits is None:
         raise KcalcError(
-            "weights do not contain the edits; give the edits too, "
+            "a file of weights does not contain the edits; pass them as well, "
             "kc.load_edited(model, 'weights.pt', 'edits.json')"
         )
     found = _edits_of(path, edits, options)

@@ -181,7 +181,7 @@ def rows_alike(subject: Subject) -> Iterator[Finding]:
             "error",
             names,
             f"all rows of {named(names)} are equal and get equal gradients, so the units stay "
-            "copies",
+            "copies of each other",
             "draw the weights at random",
             subject.place(names),
         )
@@ -221,8 +221,10 @@ def fans(subject: Subject) -> Iterator[Finding]:
             "INIT-FAN",
             severity,
             names,
-            "the initialiser used a fan that is not the contraction's: " + _fans(members),
-            "use the fan of the contraction in the run; with groups, use the fan of one group",
+            "the initialiser used a fan that differs from the fan of the contraction: "
+            + _fans(members),
+            "use the fan of the contraction that the model runs; with groups, use the fan of one "
+            "group",
             subject.place(names),
         )
 
@@ -312,7 +314,7 @@ def truncation(subject: Subject) -> Iterator[Finding]:
             "INIT-TRUNC",
             "note",
             names,
-            f"{named(names)} is cut at {deep[names[0]]:g} sigma, which has no effect",
+            f"{named(names)} is truncated at {deep[names[0]]:g} sigma, which has no effect",
             "the bounds a, b of trunc_normal_ are absolute; pass a=-2*std, b=2*std",
             subject.place(names),
         )

@@ -60,7 +60,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
                 "OPT-MISSING",
                 "error",
                 members,
-                f"{part(form, members)}: trainable, and {text} of the optimizer",
+                f"{part(form, members)}: trainable, but {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
                 subject.place(members),
             )
@@ -86,7 +86,7 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         "OPT-MISSING",
         "warning" if every else "error",
         names,
-        f"{named(names)}: trainable, and the learning rate of its group is 0"
+        f"{named(names)}: trainable, but the learning rate of its parameter group is 0"
         + (", like that of all groups" if every else ""),
         "set the learning rate of the group"
         + (

@@ -54,7 +54,7 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
             f"{most:.3g}, whatever the size of the router's weights); {idle} of "
             f"{len(router.loads)} experts get none of these {router.tokens} tokens",
             "remove the common part of the tokens before the router: subtract their mean, or move "
-            "the mixture to a layer at which tokens differ more",
+            "the mixture to a layer where tokens differ more",
             subject.place(names),
         )
 

@@ -47,8 +47,8 @@ def stream_remarks(subject: Subject) -> list[str]:
     still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
     if still:
         texts.append(
-            f"{len(still)} parameters weight streams that are equal at initialisation, so their "
-            f"gradient is 0 or rounding: {named(still)}"
+            f"{len(still)} parameters act as weights of streams that are equal at initialisation, "
+            f"so their gradient is 0 or only rounding error: {named(still)}"
         )
     if _only_truncation(subject):
         texts.append(

@@ -60,7 +60,7 @@ def dead(subject: Subject) -> Iterator[Finding]:
         (
             "warning",
             measured.rounded,
-            "is only rounding in 4 steps, and it vanishes in 64 bits",
+            "is only rounding error in 4 steps, and vanishes in 64-bit arithmetic",
             "check what cancels it, such as a weight divided by itself, or values that are equal "
             "for all keys",
         ),
@@ -243,9 +243,10 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 "GRAD-BLOCKS",
                 "warning",
                 names,
-                f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times that "
-                f"at the last",
-                "scale the writers for depth, or put the norm before the branch",
+                f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times the "
+                "gradient at the last",
+                "scale these layers, which write to the stream, for depth, or put the norm before "
+                "the branch",
                 subject.place(names),
             )
 
@@ -293,9 +294,9 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         "warning",
         tuple(name for names in sizes for name in names),
         f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
-        f"times that at {named(last)}, the last",
-        "draw the layers from a distribution that preserves sizes; for ReLUs that is He's, with "
-        "variance 2 / fan_in",
+        f"times the gradient at the result of {named(last)}, the last layer",
+        "draw the layers from a distribution that preserves sizes; for ReLUs, this is He "
+        "initialisation, with variance 2 / fan_in",
         subject.place(first),
     )
 

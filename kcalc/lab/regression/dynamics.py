@@ -108,10 +108,9 @@ def _check_common(kernel: Any, gradients: Array) -> None:
     mean, size = np.abs(gradients.mean(axis=0)), np.abs(gradients).mean(axis=0)
     if np.any(mean > COMMON * size) and (norms := normalised_batches(own.network)):
         raise KcalcError(
-            f"node {norms[0][0]!r}: BatchNorm removes from gradients what all examples of the "
-            f"batch have in common, and y minus the initial outputs has the mean {mean.max():.4g} "
-            "over the examples; pass y - y.mean(axis=0), or the kernel of "
-            "net.without_normalization()"
+            f"node {norms[0][0]!r}: BatchNorm removes the part of the gradients that all examples "
+            f"of the batch share, but y minus the initial outputs has mean {mean.max():.4g} over "
+            "the examples; pass y - y.mean(axis=0), or the kernel of net.without_normalization()"
         )
 
 
@@ -211,7 +210,7 @@ class TrainingCurve(Shown):
             else targets(algebra, initial, len(matrix), "initial")[0]
         )
         if start.shape != y.shape:
-            raise KcalcError(f"initial must be shaped like y, {y.shape}, got {start.shape}")
+            raise KcalcError(f"initial must have the shape of y, {y.shape}, got {start.shape}")
         values, vectors = scipy.linalg.eigh(matrix, check_finite=False)
         found = checked_spectrum(values[::-1], given.dtype)
         across, start_test = _test_side(cross, initial_test, matrix, y)
@@ -497,7 +496,7 @@ class TrainingCurve(Shown):
             raise KcalcError(
                 "t counts steps, so it must contain integers >= 0"
                 if self.learning_rate is not None
-                else "t is a time >= 0"
+                else "t must be a time >= 0"
             )
         return given
 
@@ -505,7 +504,7 @@ class TrainingCurve(Shown):
         wanted, _ = targets(algebra_of(), y_test, len(self._rotated_cross), "y_test")
         if wanted.shape[1] != self.y.shape[1]:
             raise KcalcError(
-                f"y_test must have {self.y.shape[1]} outputs, as y has, got {wanted.shape[1]}"
+                f"y_test must have {self.y.shape[1]} outputs, like y, got {wanted.shape[1]}"
             )
         return wanted
 
@@ -640,6 +639,6 @@ def _test_side(
     start, _ = targets(algebra_of(), initial_test, len(across), "initial_test")
     if start.shape[1] != y.shape[1]:
         raise KcalcError(
-            f"initial_test must have {y.shape[1]} outputs, as y has, got {start.shape[1]}"
+            f"initial_test must have {y.shape[1]} outputs, like y, got {start.shape[1]}"
         )
     return across, start

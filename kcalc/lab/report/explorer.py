@@ -183,7 +183,7 @@ def _touched(found: Explorer) -> str:
     if plain == len(sums):
         return (
             f"{hint}. It changes only the 'after' column: the sums of the network before shaping "
-            "have no weights, so it does not change"
+            "have no weights that could change"
         )
     return (
         f"{hint}. Before shaping, {plain} of {len(sums)} sums have no pair of weights and do not "
@@ -214,8 +214,7 @@ def _choices(found: Explorer, program: Program) -> None:
     if own and "reason" in found.choices[0]:
         found.notes["raw"] = (
             f"Nothing is drawn before shaping yet, because the page has no table of {found.own}: "
-            f"{found.choices[0]['reason']}. Choose an activation to see the network with it "
-            f"instead of {found.own}."
+            f"{found.choices[0]['reason']}. Choose another activation to see the network with it."
         )
 
 

@@ -101,8 +101,8 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
         ratio = ratio if abs(ratio) > 1e-9 else 0.0
         if not found.shares:
             words.append(
-                f"{name}, inputs of c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at "
-                f"equal inputs"
+                f"{name}, inputs with c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at "
+                "equal inputs"
             )
         elif constant > 0.9:
             words.append(

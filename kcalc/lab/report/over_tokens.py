@@ -136,7 +136,7 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
 
 def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
     if np.ndim(np.asarray(tokens, dtype=object)):
-        return "The tokens are the given ones."
+        return "The page uses the given tokens."
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
     return (
         f"Inputs have {size} with q = 1 and pairwise cosine {0 if cosine is None else cosine:g}; "

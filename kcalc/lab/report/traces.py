@@ -103,18 +103,18 @@ def verdict(found: Trace) -> str:
         )
     elif level > 0.92:
         parts.append(
-            "the network hardly distinguishes inputs: orthogonal ones come out with cosine "
+            "the network hardly distinguishes inputs: orthogonal inputs come out with cosine "
             f"{level:.4f}"
         )
     elif level > 0.5:
         parts.append(
-            f"the network keeps part of the differences between inputs: orthogonal ones come out "
+            "the network keeps part of the differences between inputs: orthogonal inputs come out "
             f"with cosine {level:.3f}"
         )
     else:
         shown = 0.0 if abs(level) < 5e-4 else level
         parts.append(
-            "the network keeps inputs distinct: orthogonal ones come out with cosine "
+            "the network keeps inputs distinct: orthogonal inputs come out with cosine "
             f"{shown:.3f}, and the slope at c = 1 is {slope:.4g}"
         )
     if found.kind != "exploding" and 4 < slope <= 1e6:

@@ -238,7 +238,7 @@ def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, lo
             raise KcalcError(f"{name} contains values that are not finite")
     for name, tensor in arrays.items():
         if len(tensor) != len(y):
-            raise KcalcError(f"{name} has {len(tensor)} examples and y {len(y)}")
+            raise KcalcError(f"{name} has {len(tensor)} examples, but y has {len(y)}")
     if loss is not None and not callable(loss):
         raise KcalcError(f"loss must be a function of the output and y, got {glimpse(loss)}")
     return Family(build, base, *batch, chosen, loss or default_loss, False, False)

@@ -81,8 +81,8 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
                 f"node {owner(node)!r} and others like it have weights on the stream between "
-                "residual branches, and depth has exponents only if nothing but branches grows in "
-                "number; leave 'depth' out of axes"
+                "residual branches, and depth has exponents only if the number of branches is all "
+                "that grows; leave 'depth' out of axes"
             )
     given = carried_alone(network, deep, along) if deep else Carried()
     return Growth(channels, {}, scores, deep, known, along, given)
@@ -173,10 +173,10 @@ def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
     Raises: KcalcError in both cases.
     """
     if not wide and not deep:
-        raise KcalcError("the base has the widths and the depth of the network, so nothing grows")
+        raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
     for axis, grown in (("width", wide), ("depth", deep)):
         if axes is not None and (axis in axes) != grown:
-            told = "is of another" if grown else "has the same"
+            told = "has a different" if grown else "has the same"
             advice = f"{'add' if grown else 'leave out'} {axis!r} in axes"
             raise KcalcError(f"the base {told} {axis}; {advice}, or use another base")
 
@@ -362,8 +362,8 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     factors = any(all(t.startswith(w) for t in shown) for w in kinds)
     kind = NotInNetwork if factors else KcalcError
     raise kind(
-        f"node {node!r} {shown[0]}, but {shown[1]} in the base; keep the functions, norms and "
-        f"multipliers of the base. kc.transfer says which multipliers to change"
+        f"node {node!r} {shown[0]}, but {shown[1]} in the base; use the same functions, norms and "
+        "multipliers as the base. kc.transfer reports which multipliers to change"
     )
 
 

@@ -344,7 +344,7 @@ class _Matched:
         if power is None:
             raise KcalcError(
                 f"node {self.name(node)!r} is {sizes[0]:.6g}, but {sizes[1]:.6g} in the base; the "
-                f"ratio is not a power of the width ratio. Keep the multipliers of the base"
+                "ratio is not a power of the width ratio. Use the same multipliers as the base"
             )
         return power
 

@@ -88,7 +88,7 @@ def parted(f: Fold, step: Step) -> Found:
         if use is not None and not alike and f.grows(use.fan_in):
             raise KcalcError(
                 f"the weights of {use.node!r} are used in two roles that conflict: their outputs "
-                f"grow as {_text(found.total)}, and the part that {step.name!r} takes as "
+                f"grow as {_text(found.total)}, and the part that {step.name!r} takes grows as "
                 f"{_text(total(axes))}. These are rows of one matrix, and a parameter can have "
                 "only one rule; use a separate layer for each role"
             ).at(step.name)

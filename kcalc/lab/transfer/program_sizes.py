@@ -18,8 +18,8 @@ from .sizes import Part, Setting, Use, passed, two_roles, used
 
 Node = Hashable
 ALONE = (
-    "it is assumed to keep coordinates of order 1 in both directions, so its rules, and the rules "
-    "of the parameters before and after it, are a guess"
+    "it is assumed to keep coordinates of order 1 in the forward and backward pass, so its rules, "
+    "and the rules of the parameters before and after it, are a guess"
 )
 
 
@@ -217,9 +217,9 @@ class Fold:
         if self.unknown is None:
             reason = f": {why}" if why else ""
             raise KcalcError(
-                f"node {told} has no rule of width{reason}; compute it with operations that have "
-                f'one, or use unknown="heuristic", which assumes that it keeps coordinates of '
-                f"order 1 in both directions"
+                f"node {told} has no width rule{reason}; compute it with operations that have "
+                'one, or use unknown="heuristic", which assumes that it keeps coordinates of '
+                "order 1 in the forward and backward pass"
             ).at(step.name)
         self.guessed.append(step.name)
         for ref in step.refs:

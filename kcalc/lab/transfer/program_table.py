@@ -45,8 +45,8 @@ def _check_numbers(step: Step) -> None:
         if number and name != "scale" and own != base:
             raise KcalcError(
                 f"node {step.name!r} computes {step.kind} with {name} = {own}, but {base} in the "
-                f"base; keep the functions, norms and multipliers of the base. kc.transfer says "
-                f"which multipliers to change"
+                "base; use the same functions, norms and multipliers as the base. kc.transfer "
+                "reports which multipliers to change"
             ).at(step.name)
 
 
@@ -123,7 +123,7 @@ def ratio_of(f: Fold, step: Step, name: str) -> Power:
                 return symbol**p
     raise KcalcError(
         f"node {step.name!r} multiplies by {own:.6g}, but by {base:.6g} in the base; the ratio is "
-        f"not a power of the width ratio. Keep the functions, norms and multipliers of the base"
+        "not a power of the width ratio. Use the same functions, norms and multipliers as the base"
     )
 
 

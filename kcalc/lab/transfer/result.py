@@ -339,8 +339,8 @@ def require_known(transfer: Transfer) -> None:
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
-                    f"the {quantity} of {rule.name!r} is the factor {rule.exponents[quantity]}, "
-                    "and its ratios are unknown; give base= and to="
+                    f"the {quantity} of {rule.name!r} is multiplied by "
+                    f"{rule.exponents[quantity]}, whose ratios are unknown; give base= and to="
                 )
 
 

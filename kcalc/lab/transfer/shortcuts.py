@@ -205,10 +205,10 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
         else [one.total for one in kept]
     )
     return KcalcError(
-        f"the residual stream that ends at node {owner(node)!r} forgets: shortcuts with weights "
-        f"other than 1 carry {use[0]:.3g} and {use[1]:.3g} of it to its end ({where}), but powers "
-        f"of the depth need equal shares; {ADVICE}, or choose shortcut weights so that their "
-        "product over all blocks does not depend on the depth"
+        f"the residual stream that ends at node {owner(node)!r} forgets its past: because of "
+        f"shortcut weights other than 1, the shares that reach its end are {use[0]:.3g} and "
+        f"{use[1]:.3g} ({where}), but powers of the depth need equal shares; {ADVICE}, or choose "
+        "shortcut weights so that their product over all blocks does not depend on the depth"
     )
 
 
@@ -224,9 +224,9 @@ def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
                 for one in (after, before)
             )
             raise KcalcError(
-                f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} in the "
-                "base; the ratio is not a power of the number of branches. Keep the multipliers "
-                "of the base; kc.transfer returns the multipliers to change"
+                f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} in "
+                "the base; the ratio is not a power of the number of branches. Use the same "
+                "multipliers as the base; kc.transfer reports which ones to change"
             )
     return {branch: powers[_form(branch)] for branch in large.factors}
 

@@ -51,8 +51,8 @@ def warn_guessed(transfer: Transfer) -> None:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
             f"the rules of {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
-            f"because {places} without a rule lies on a path through them (unknown='heuristic'); "
-            "check them with kc.trained_coordinates",
+            f"because a path through them contains {places}, for which there is no rule "
+            "(unknown='heuristic'); check them with kc.trained_coordinates",
             stacklevel=4,
         )
 

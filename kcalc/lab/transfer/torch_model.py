@@ -114,9 +114,9 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
         if before and count != before:
             return KcalcError(
                 f"the model has {count} parameters {name!r}, but the base has {before}. If these "
-                "are experts, heads or streams, keep their number, because it changes gates and "
-                "gradients by factors that are not powers of the width. If they are blocks: "
-                f"{error}"
+                "are experts, heads or streams, use the same number in both models, because it "
+                "changes gates and gradients by factors that are not powers of the width. If they "
+                f"are blocks: {error}"
             )
     return error
 
@@ -280,7 +280,7 @@ def _check_constants(base: Any, model: Any) -> None:
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
             raise KcalcError(
                 f"parameter {name!r} starts at {min(one):.4g}, but at {min(two):.4g} in the base; "
-                "keep the initial values of the base. kc.transfer returns how they change"
+                "use the same initial values as the base. kc.transfer reports how to change them"
             )
 
 
@@ -303,7 +303,8 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
             if notes[0] != notes[1]:
                 own, base = (" and ".join(texts) or "no remark" for texts in notes)
                 raise KcalcError(
-                    f"input {node!r}: {own}; in the base: {base}. Keep the functions of the base"
+                    f"input {node!r}: {own}; in the base: {base}. Use the same functions as the "
+                    "base"
                 )
     known = {op.name: op for op in _norms(small)}
     for op in _norms(large):

@@ -229,8 +229,6 @@ def _shares(plan: ChunkPlan, parts: tuple[int, ...], rows: int, columns: int) ->
         "JAX computes kernels from tables, but these rows have many different norms, and no table "
         'covers the way in which this network\'s kernel depends on them. Use backend="numpy" '
         "(the general recursion), rescale the rows to one norm, or pass q= to compare only angles"
-        'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to '
-        "compare only angles"
     )
 
 

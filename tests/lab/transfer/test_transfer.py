@@ -416,7 +416,7 @@ REFUSED = {
     "leaves its width open": lambda: kc.transfer(vanilla(2, features=8)),
     "depth has no exponents": lambda: kc.transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: kc.transfer(residual_network(16), base=residual_network(16)),
-    "is of another width": lambda: kc.transfer(
+    "has a different width": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes="depth"
     ),
     "has the same depth": lambda: kc.transfer(

@@ -77,11 +77,11 @@ def heads(width: int, count: int) -> Any:
 
 
 CHANGED = {
-    "experts in one array": (lambda k: stacked(32 * k, 4 * k), "'softmax'.*keep the number of exp"),
-    "only experts": (lambda k: stacked(32, 4 * k), "'softmax'.*keep the number of experts"),
+    "experts in one array": (lambda k: stacked(32 * k, 4 * k), "'softmax'.*same number of exp"),
+    "only experts": (lambda k: stacked(32, 4 * k), "'softmax'.*same number of experts"),
     "experts chosen": (lambda k: stacked(32 * k, 8, 2 * k), "'topk' selects 4.*but 2 in the"),
     "experts in a list": (lambda k: listed(32 * k, 4 * k), "8 parameters 'each.*', but .* has 4"),
-    "streams": (lambda k: streams(32 * k, 2 * k), "'expand'.*keep the number of streams"),
+    "streams": (lambda k: streams(32 * k, 2 * k), "'expand'.*same number of streams"),
 }  # fmt: skip
 
 

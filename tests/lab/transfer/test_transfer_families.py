@@ -268,7 +268,7 @@ WITHOUT = {
             lambda m, x: m.o(F.leaky_relu(torch.stack([m.i(x), m.i(x)]).sum(0), 1 / w)),
             i=nn.Linear(16, w), o=nn.Linear(w, 5),
         ),
-        "'leaky_relu'.*in the base.*keep the functions",
+        "'leaky_relu'.*in the base.*use the same functions",
     ),
     "factors that are no power": (
         lambda w: Called(

@@ -457,7 +457,7 @@ CHANGED: dict[str, tuple[str, Any]] = {
         changed(lambda w: nn.LayerNorm(w, 1e-5 if w == 16 else 1.0), SAME),
     ),
     "a factor of the input": (
-        "input '.*goes through",
+        "input '.*passes through",
         lambda w: nn.Sequential(Factor(float(w)), nn.Linear(16, w), nn.ReLU(), nn.Linear(w, 5)),
     ),
 }
