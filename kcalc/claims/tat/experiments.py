@@ -104,7 +104,7 @@ PAPER.undecidable(
     "Table 10 with Table 6",
     "50 layers, K-FAC: PReLU initialised at .25 reaches 73.6 with w = .8",
     "Table 6 has the same 73.6 without shortcuts, and PReLU initialised at 0 reaches more with "
-    "shortcuts; this is suspicious, but only the experiment can decide; " + TRAINED,
+    "shortcuts. This is suspicious, but only the experiment can decide; " + TRAINED,
 )
 PAPER.undecidable(
     "TAT-e3",
