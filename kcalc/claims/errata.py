@@ -111,7 +111,7 @@ _DKS = (
     (
         "Sec. 26.4",
         "convergence to 1 for $C'(1)>1$, to some $c_0<1$ for $C'(1)<1$",
-        "the inequalities exchanged",
+        "with the inequalities exchanged",
         "DKS-264",
     ),
     ("App. A", "an auxiliary matrix called both $S$ and $A$", "a single name", "DKS-eq24"),
@@ -157,7 +157,7 @@ _TAT = (
     ("App. B.2", r"$r_2(x)=\mathcal C''(1)\,x$", r"$r_2(x)=x+\mathcal C''(1)$", "TAT-r2"),
     ("App. B.3", r"$\mathcal C(c)$ decreases in $c$", r"it decreases in $\alpha$", "TAT-b3"),
     ("App. B.4, rules for $r_2$", "the input maps to $x$", "it maps to 0", "TAT-b4b"),
-    ("App. B.5, last display", "$3(1-w^2)$", "3, of the branch only", "TAT-b5b"),
+    ("App. B.5, last display", "$3(1-w^2)$", "3, for the branch only", "TAT-b5b"),
     (
         "App. C, Theorem 1, eq. 10",
         r"$\min\{4\,\mathcal C_f'(0),1\}$",
@@ -204,8 +204,8 @@ _SCALING = (
         "SC-extrinsic",
     ),
     (
-        "Sec. 7, against sec. 10 and App. H",
-        "variances from .01 to .1 are advised, standard deviations of .05 used",
+        "Sec. 7, compared with Sec. 10 and App. H",
+        "variances from .01 to .1 are recommended, but standard deviations of .05 are used",
         "one of the two words is wrong: a standard deviation of .05 is a variance of .0025",
     ),
     (
@@ -218,7 +218,7 @@ _SCALING = (
     (
         "Sec. 11, two sentences",
         r"the residual branch has $\alpha^2$, its convolutions $\alpha$",
-        "the shortcut has",
+        "these are the factors of the shortcut",
         "SC-11-shortcut",
     ),
     (

@@ -21,9 +21,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""let output gradients have covariance $g_s$ at one token and $g_d$ between two tokens. Then
     the gradients through queries have covariance $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2(g_sD_s,
     g_dD_c)$ (at one token, between two). Those through keys have
-    $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token and this times $-1/(T-1)$
-    between two. Those through values have $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token, and
-    their sum over all tokens is $\sigma_V^2[g_s + (T-1)g_d]$ in every draw
+    $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token, and $-1/(T-1)$ times this
+    between two tokens. Those through values have $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token,
+    and their sum over all tokens is $\sigma_V^2[g_s + (T-1)g_d]$ in every draw
     """
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)

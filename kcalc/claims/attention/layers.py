@@ -94,8 +94,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-biases", ALIKE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a bias of the keys has no effect in softmax attention; a bias of the queries adds a constant
-    to $G$ for every pair of tokens
+    r"""a key bias has no effect in softmax attention; a query bias adds a constant to $G$ for every
+    pair of tokens
     """
     values = [
         node_values(layer(biases=b), tokens=9, token_cosine=0.2)["attention"]
@@ -118,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-two", TWO)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for two inputs with covariance $r_s$ at equal and $r_d$ at different positions:
+    r"""for two inputs with covariance $r_s$ at the same position and $r_d$ at different positions:
     $K^{12\prime}_{ik} = v[r_d + (r_s-r_d)S(\tau_1^2,\tau_2^2,\kappa_{ik})]$ with $\kappa_{ik} =
     G^{12}_{ik}\sigma_K^2(r_s-r_d)$
     """

@@ -33,15 +33,15 @@ PAPER.undecidable(
     "DKS-K",
     "App. K",
     r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "plots of an experiment with training; it measures the accuracy of predictions, not "
+    "the plots come from a training experiment and show the accuracy of predictions, not "
     "an F1-score",
 )
 
 
 @claim("DKS-eq24", "App. A, eq. 24")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for the vector $y$ of
-    outputs of a layer, which follows from the kernel of $\phi+1$
+    r"""$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for the output vector
+    $y$ of a layer; this follows from the kernel of $\phi+1$
 
     Under: the kernel approximation holds for $\phi$ and $\phi+1$
     """

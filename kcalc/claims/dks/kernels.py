@@ -99,9 +99,9 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
 
 @claim("DKS-gausspert", "Sec. 4.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the output vector of Gaussian weights is that of SUO weights times an independent $\chi_m$
-    variable, and its normalised squared norm is multiplied by a factor with mean 1 and variance
-    $2/m$
+    r"""the output vector for Gaussian weights is the output vector for SUO weights times an
+    independent $\chi_m$ variable, and this multiplies its normalised squared norm by a factor with
+    mean 1 and variance $2/m$
 
     But: for SUO weights with $m\ge k$; the factor is $\chi_m/\sqrt m$ for the vector, and
     $\chi^2_m/m$ for the squared norm

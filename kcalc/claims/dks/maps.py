@@ -209,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     \dfrac{k_1\sqrt{q_{1,1}q_{1,2}}\,c_1+k_2\sqrt{q_{2,1}q_{2,2}}\,c_2}{\sqrt{(k_1q_{1,1}+k_2q_{2,1})(k_1q_{1,2}+k_2q_{2,2})}}$
 
     Printed: the denominator $k_1\sqrt{q_{1,1}q_{1,2}}+k_2\sqrt{q_{2,1}q_{2,2}}$, which is the same
-    only where $q_{i,1}/q_{i,2}$ does not depend on $i$
+    only if $q_{i,1}/q_{i,2}$ does not depend on $i$
     """
     cosine = np.array([1, 2]) @ np.array([2, 1]) / 5
     yield counterexample(

@@ -399,7 +399,7 @@ def _reweighted(network: Network, grows: bool) -> Network:
 @claim("DKS-Jq1", "App. J")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if all q values are 1, $B_q(c)=\tfrac12(C(C(C(c)))+c)$, which compresses c values clearly
-    more than with growing q values, but less than plain ReLU networks do
+    more than $B_q$ with growing q values does, but less than plain ReLU networks do
     """
     for depth, least in ((50, 0.9572), (101, 0.9864), (152, 0.9934)):
         network = _reweighted(resnet(depth), grows=False)

@@ -241,10 +241,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-172ex2", "Sec. 17.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is not a polynomial, because each of the two is
-    larger for some $\psi$
+    r"""$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is not a polynomial, because each of the two
+    terms is the larger one for some $\psi$
 
-    But: only for $D\ge3$; for $D\le2$, the second is never smaller
+    But: only for $D\ge3$; for $D\le2$, the second term is never smaller than the first
     """
     psi = kcalc_psi
     gap = expand(expanded(skipping(2, True)).as_expr() - psi**2 - psi * (psi - 1) ** 2 / 2)

@@ -94,7 +94,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: $E\phi(x)^2=1$, inputs with $\|z\|^2=\dim z$, independent layers
 
     But: this bound is from the literature, and its constants are not proved here; measured errors
-    follow its $1/\varepsilon^2$, and are smaller than the bound by the factors in the evidence
+    have the same dependence $1/\varepsilon^2$, and are smaller than the bound by the factors in the
+    evidence
     """
     widths = np.array(bench.size((128, 256, 512, 1024), (256, 512, 1024, 2048, 4096)))
     draws, depth = bench.size(200, 400), 3
@@ -197,8 +198,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: $\|\phi\|_\infty,\|\phi'\|_\infty\le C$, inputs with $\|z\|^2=k$
 
-    But: this bound is from the literature, was read from a damaged formula, and its constants are
-    not proved here. Measured errors fall like $m^{-1/2}$, faster than its $\varepsilon\sim
+    But: this bound is from the literature, we read it from a damaged formula, and its constants are
+    not proved here. Measured errors fall like $m^{-1/2}$, faster than the bound's $\varepsilon\sim
     m^{-1/4}$, and are smaller than the bound by the factors in the evidence
     """
     widths = np.array(bench.size((256, 512, 1024, 2048), (256, 512, 1024, 2048, 4096)))

@@ -125,8 +125,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SPEC-drawn", "Finite width")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""random networks have the moments of the distribution predicted from their slopes, and its
-    largest singular value with the finite-width shift $-1.2065\,(\pi cn)^{-2/3}$ of $s_{\max}^2$
+    r"""the moments of random networks agree with the distribution predicted from their slopes, and
+    so does their largest singular value, with the finite-width shift $-1.2065\,(\pi cn)^{-2/3}$ of
+    $s_{\max}^2$
     """
     branch = chain(L.Affine(sigma_w=HE), L.Nonlinear("relu"), L.Affine())
     streams = chain(L.Input(), *2 * [residual(branch, shortcut_weight=0.8)])

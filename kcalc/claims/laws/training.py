@@ -68,8 +68,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-batch-gradients", BATCHES)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in the limit of large batch and width, a layer with BatchNorm with gain $\gamma$ and bias
-    $\beta$ multiplies squared gradients by $\gamma^2\,\mathbb E\varphi'(\gamma
+    r"""in the limit of large batch and width, a BatchNorm layer with gain $\gamma$ and bias $\beta$
+    multiplies squared gradients by $\gamma^2\,\mathbb E\varphi'(\gamma
     z+\beta)^2/\operatorname{Var}\varphi(\gamma z+\beta) \ge 1$, which is $\pi/(\pi-1)$ for ReLU
 
     Under: gradients of the loss at different examples are uncorrelated

@@ -346,7 +346,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(share, 0.25, "it is 1/4")
 
 
-@claim("PLG-B8", "Sec. 4, taken to other graphs")
+@claim("PLG-B8", "Sec. 4, extended to other graphs")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""means and fourth moments of $\|y\|$ and $\|J\|$ follow the exact recursion in all graphs in
     which relu comes directly after weights, including skips, concatenations and shared nodes
@@ -404,5 +404,5 @@ PAPER.undecidable(
     "PLG-eq4",
     "Sec. 2, eqs. 3 and 4",
     "the mean-field recursion of squared gradients and its value for relu",
-    "a quotation of other work, whose formulas are lost in our copy",
+    "this quotes other work, and the formulas are lost in our copy",
 )

@@ -205,7 +205,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq5", "Sec. 6.1, eq. 5")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""Xavier's rule with the arithmetic mean of the fans, $2/((n_l+n_{l+1})k_l^2)$, preserves the
-    moments of linear networks with equal widths, and twice this value those of relu networks
+    moments of linear networks with equal widths; twice this value preserves the moments of relu
+    networks
 
     Printed: the rule is $2/(\tfrac12(n_l+n_{l+1})k_l^2)$
     """
@@ -314,7 +315,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-8.1", "Sec. 8.1")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""the first weights and biases have equal scalings if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, which is
-    about 0.2 for 3 channels and k = 3. To this end, data with unit variance are multiplied by
+    about 0.2 for 3 channels and k = 3. So data with unit variance must be multiplied by
     $(n_0k_0^2)^{-1/4}$; otherwise biases learn more slowly
     """
     n, k, q, p, b, y = symbols("n k q p b y", positive=True)

@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from compared(bench, net, s, bench.size(2500, 20000), name)
 
 
-@claim("SC-A6-padding", "Sec. 4 and App. A, taken to zero padding")
+@claim("SC-A6-padding", "Sec. 4 and App. A, extended to zero padding")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""also with zero padding, $\varsigma = n\sum_pf(p)b(p)$ is preserved and
     $\nu=\varsigma/(nmk^2w^2)$
