@@ -101,7 +101,7 @@ def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
 
 
 def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Array | None:
-    """The mean or the second moment at many q on a common grid of nodes, if one suffices."""
+    """Mean or second moment at many q on a common grid of nodes, or None if no grid suffices."""
     powers: dict[Any, int] = {expectations.mean: 1, expectations.second_moment: 2}
     power = powers.get(integrate)
     if power is None or q.size < MANY:

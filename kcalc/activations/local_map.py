@@ -111,7 +111,7 @@ class LocalCMap(_Local, CMap):
     def __call__(
         self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> JaxArray | float | Array:
-        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
+        """Evaluate C(c, q1, q2) with NumPy, or with JAX if an argument is a JAX array.
 
         Raises KcalcError outside -1 <= c <= 1, q > 0.
         """

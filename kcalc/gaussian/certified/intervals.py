@@ -88,7 +88,7 @@ def around(*balls: Ball) -> Range:
 
 
 class Ranges(Numbers):
-    """Arithmetic of ranges: monotone functions act on the ends, and roots on the real part."""
+    """Arithmetic of ranges: monotone functions act on the ends, roots ignore negative numbers."""
 
     def sign(self, u: Range) -> int:
         return 1 if u.low > 0 else -1 if u.high < 0 else 0
