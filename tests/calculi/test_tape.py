@@ -40,5 +40,5 @@ def test_refusals_of_c_values_come_with_the_values():
     )
     cosines = kc.c_map(net)
     assert abs(cosines(0.75) - 0.5) < 1e-15
-    with pytest.raises(kc.KcalcError, match=r"c = -0\.5 there"):
+    with pytest.raises(kc.KcalcError, match=r"c = -0\.5 is too small there"):
         cosines(-0.5)
