@@ -76,7 +76,7 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} zero, so its token is always 0; "
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is always 0; "
             "change one of them"
         )
     return matrix

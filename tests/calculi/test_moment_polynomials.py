@@ -178,6 +178,6 @@ def test_moments_beyond_doubles_are_told() -> None:
     ]
     assert len(far) == 3 + 6 and texts(deeper)[-1] == (
         "affine_4",
-        f"{told} (here and at 8 more)",
+        f"{told} (here and at 8 other nodes)",
         "convention",
     )
