@@ -106,7 +106,9 @@ WINDOWS = (
     "its windows cover locations that the model rearranged by a reshape or a transpose, which the "
     "network leaves out"
 )
-ENDS = "the model transposes its locations at the output, which the network leaves out"
+ENDS = (
+    "the model transposes its spatial axes at the output, and the network omits this transposition"
+)
 
 
 def moved_windows(

@@ -450,8 +450,8 @@ def differentiated(composition: Composition, order: int) -> Composition:
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(
-            f"formulas of derivatives exist up to order {len(DOTS) - 1}, got {order}; call the "
-            "derivative with numbers instead"
+            f"derivative formulas are available only up to order {len(DOTS) - 1}, got {order}; "
+            "evaluate the derivative at numbers instead"
         )
     rate = _Rate(composition)
     stages = tuple(rate.stage(stage, order) for stage in composition.stages)

@@ -97,7 +97,7 @@ SINGLE = {
     "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "include padding zeros"),
     "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),
     "pieces": (lambda: Rearranged(True), 6, "some of the locations into channels"),
-    "turned": (lambda: Rearranged(False), 6, "transposes its locations"),
+    "turned": (lambda: Rearranged(False), 6, "transposes its spatial axes"),
 }
 
 

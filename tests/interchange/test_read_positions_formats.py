@@ -87,7 +87,7 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     ),
     "turned": (
         lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
-        "transposes its locations",
+        "transposes its spatial axes",
     ),
 }
 

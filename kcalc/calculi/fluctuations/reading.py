@@ -169,8 +169,8 @@ class FunctionRules:
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)
                 raise FreshnessError(
-                    f"node {node!r} adds feature maps that share {shared!r}; merge its weights "
-                    f"into one path"
+                    f"node {node!r} adds feature maps that both depend on {shared!r}; combine "
+                    f"the paths from {shared!r} into one"
                 )
             amounts |= {atom: w * a for atom, a in one.amounts.items()}
         return self._made(node, addends[0][1].width, amounts, adds=tuple(addends))
