@@ -106,9 +106,7 @@ WINDOWS = (
     "its windows cover locations that the model rearranged by a reshape or a transpose, which the "
     "network leaves out"
 )
-ENDS = (
-    "the model transposes its spatial axes at the output, and the network omits this transposition"
-)
+ENDS = "the model transposes its spatial axes at the output, which the network does not do"
 
 
 def moved_windows(

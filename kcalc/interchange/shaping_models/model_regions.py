@@ -43,8 +43,8 @@ NOISE = "it uses random numbers of the model, for example to draw from a distrib
 MIXES = "weights over tokens are not edited"
 NOTHING = "it has no activations"
 ROUTER = (
-    "only the experts of a mixture are edited, not its router. The q of the mixture is S_2 times the "
-    "q of one expert, where S_2 is kc.moe_statistics(...).second"
+    "only the experts of a mixture are edited, not its router. The q of the mixture is S_2 times "
+    "the q of one expert, where S_2 is kc.moe_statistics(...).second"
 )
 GATES = "gates"  # the option of a method that says how to treat gates
 # layers at which a region ends if an assumption fails
