@@ -236,7 +236,7 @@ def test_sums_that_cannot_be_followed():
     ):
         fluctuations(crooked)
     again = net(("t", Sum(), "a c"), ("s", Sum(), "a t"), ("q", Concat(), "s b"))
-    with pytest.raises(kc.FreshnessError, match="node 's' adds feature maps that both depend on 'a'"):
+    with pytest.raises(kc.FreshnessError, match="node 's' adds .* that both depend on 'a'"):
         fluctuations(again)
     wild = kc.activation(sp.exp(sp.Symbol("x") ** 2 / 5))
     with refused(r"beyond double precision|infinite|diverges"):
