@@ -5,7 +5,7 @@ straight from the definitions.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -181,4 +181,35 @@ def behind(parents: Parents, entry: Any, exit: Any) -> set[Any]:
             if parent != entry and parent not in found:
                 found.add(parent)
                 waiting.append(parent)
+    return found
+
+
+def is_region(parents: Parents, outputs: Iterable[Any], entry: Any, exit: Any) -> bool:
+    """Rules 1-3: nothing but ``entry`` is read from outside, and only ``exit`` is used there."""
+    inside = behind(parents, entry, exit)
+    if any(not parents[node] for node in inside) or not any(
+        entry in parents[node] for node in inside
+    ):
+        return False
+    used = {p for node, above in parents.items() if node not in inside for p in above} | set(
+        outputs
+    )
+    return inside & used == {exit}
+
+
+def strict_pairs(net: kc.Network) -> list[tuple[Node, Node]]:
+    """(entry, exit) of every subnetwork, by the rules tried on every pair of nodes."""
+    parents = {node: above for node, _, above in net.steps()}
+    return [(s, t) for t in net for s in net if s != t and is_region(parents, net.outputs, s, t)]
+
+
+def strict_slopes(
+    net: kc.Network, psi: Any, q: Fraction | None = None
+) -> dict[tuple[Node, Node], Slope]:
+    """The slope of every subnetwork and its derivative: that at its exit over that at its entry."""
+    at = slopes(net, psi, q)
+    found = {}
+    for s, t in strict_pairs(net):
+        ratio = at[t].value / at[s].value
+        found[s, t] = Slope(ratio, ratio * (at[t].degree - at[s].degree))
     return found

@@ -98,5 +98,9 @@ def relu(x: Any) -> Any:
     return sp.Max(x, 0)
 
 
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + sp.exp(-x))
+
+
 def layers_of(reading: kc.Reading) -> list[Any]:
     return [layer for _, layer, _ in reading.network.steps()]

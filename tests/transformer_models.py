@@ -281,3 +281,48 @@ class T5(nn.Module):
             x = x + layer["o"]((weights @ v).transpose(1, 2).reshape(x.shape))
             x = x + layer["mlp"](layer["n2"](x))
         return self.norm(x)
+
+
+class ViT(nn.Module):
+    """Patches by a convolution, a class token, learned positions, a fused layer for queries, keys
+    and values.
+    """
+
+    def __init__(
+        self, blocks: int, width: int, heads: int, side: int, patch: int, token: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads, self.patches = heads, nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width)) if token else None
+        self.places = nn.Parameter(torch.zeros(1, (side // patch) ** 2 + token, width))
+        self.norm, self.layers = nn.LayerNorm(width), nn.ModuleList()
+        for _ in range(blocks):
+            mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            parts = {
+                "qkv": nn.Linear(width, 3 * width),
+                "proj": nn.Linear(width, width),
+                "mlp": mlp,
+            }
+            self.layers.append(
+                nn.ModuleDict({**parts, "n1": nn.LayerNorm(width), "n2": nn.LayerNorm(width)})
+            )
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        if self.token is not None:
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
+        x = x + self.places
+        b, t, c = x.shape
+        for layer in self.layers:
+            q, k, v = (
+                layer["qkv"](layer["n1"](x))
+                .reshape(b, t, 3, self.heads, c // self.heads)
+                .permute(2, 0, 3, 1, 4)
+                .unbind(0)
+            )
+            x = x + layer["proj"](
+                F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c)
+            )
+            x = x + layer["mlp"](layer["n2"](x))
+        x = self.norm(x)
+        return x.mean(1) if self.token is None else x[:, 0]

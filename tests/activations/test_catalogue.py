@@ -7,6 +7,9 @@ quadrature.
 
 from __future__ import annotations
 
+import math
+
+import mpmath
 import pytest
 import sympy as sp
 from refusals import refused
@@ -19,14 +22,64 @@ from kcalc.activations import (
     gaussian,
     hard_shrink,
     hermite,
+    names,
     rectified_power,
     scaled_erf,
     snake,
 )
+from kcalc.fields import NUMPY, SYMPY, mpmath_field
+from kcalc.fields.balls import Enclosure, ball_field
+from kcalc.fields.jets import Jet, JetField
 
 R = sp.Rational
+WIDE = mpmath_field(30)
+CLOSED = [name for name in names() if activation(name).has_closed_form]
 
 # --- one formula, many number systems -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_balls_enclose_and_jets_differentiate(name):
+    phi, balls, precise = activation(name), ball_field(30), mpmath_field(120)
+    with mpmath.workdps(60):
+        for gap in (R(0), R(1, 10**16), R(3, 4), R(2)):
+            for q1, q2 in ((R(1), R(1)), (R(1, 100), R(100))):
+                with balls.working():
+                    ball = phi._closed_gap(*[balls.number(x) for x in (gap, q1, q2)], field=balls)
+                truth = phi._closed_gap(*[precise.number(x) for x in (gap, q1, q2)], field=precise)
+                assert Enclosure.of(ball).contains(truth) and float(ball.rad()) < 1e-35  # type: ignore[union-attr]
+    jet = phi._closed_gap(0.75, Jet.variable(2.0, 1), 3.0, JetField(NUMPY))
+    with mpmath.workdps(60):
+        slope = mpmath.diff(
+            lambda q: phi._closed_gap(
+                precise.number(0.75), precise.number(q), precise.number(3), precise
+            ),
+            2,
+        )
+    assert (jet.coefficients[1] if isinstance(jet, Jet) else 0.0) == pytest.approx(
+        float(slope), abs=1e-14
+    )
+    series = phi.taylor(0.75, 2.0, 3.0, 5)
+    for got, expected in zip(series, phi.taylor(R(3, 4), 2, 3, 5, precise), strict=True):
+        assert got == pytest.approx(float(expected), rel=1e-11, abs=1e-13)
+
+
+def test_derivatives_are_infinite_where_they_diverge():
+    for field in (NUMPY, WIDE, SYMPY):
+        for end in (0, 2):
+            _, slope, bend = activation("relu").taylor(end, 1, 1, 2, field)
+            assert (
+                float(slope) == pytest.approx(1 if end == 0 else 0, abs=1e-15)
+                and float(bend) == math.inf
+            )
+            _, slope, bend = activation("heaviside").taylor(end, 1, 1, 2, field)
+            assert float(slope) == math.inf and float(bend) == (math.inf if end == 0 else -math.inf)
+            assert [float(part) for part in activation("identity").taylor(end, 1, 1, 2, field)] == [
+                end,
+                1,
+                0,
+            ]
+    assert float(rectified_power(2).taylor(0, 1, 1, 2)[2]) == pytest.approx(2 / 3, rel=1e-15)
 
 
 # --- as the textbooks write it --------------------------------------------------------------------

@@ -5,7 +5,10 @@ Kinks exact or to 50 digits, proven places and growth, refusals by name.
 
 from __future__ import annotations
 
+import math
+
 import mpmath
+import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
@@ -13,6 +16,8 @@ from refusals import refused
 from kcalc.activations.acceptance import read_kinks
 from kcalc.activations.jumps import exact_jumps, rounded_jumps, side_value
 from kcalc.activations.pieces import (
+    _exact_value,
+    compile_pieces,
     landmark,
     real_roots,
     resolve,
@@ -83,11 +88,30 @@ def test_limits_at_kinks() -> None:
 @pytest.mark.parametrize(
     ("inner", "marks"),
     [
+        (2 * X - 3, [(1.5, 0.5)]),
+        (4 * X**2 - 8 * X, [(1.0, 0.5)]),
+        (X**3, []),
+        (sp.exp(X), []),
         (sp.I * X, []),
     ],
 )
 def test_landmarks(inner: sp.Expr, marks: list[tuple[float, float]]) -> None:
     assert landmark(inner) == marks
+
+
+def test_compiled_pieces() -> None:
+    values = compile_pieces((-X, X**2, -X), (0.0, 2.0))
+    np.testing.assert_array_equal(values(np.array([-3.0, 1.5, 2.0, 5.0])), [3.0, 2.25, -2.0, -5.0])
+    np.testing.assert_array_equal(values(np.array([0.5, 1.0])), [0.25, 1.0])
+    assert values(np.zeros(0)).size == 0
+
+
+def test_values_that_overflow_in_between() -> None:
+    soft = sp.log(1 + sp.exp(X))
+    assert _exact_value(soft, 1000.0) == 1000.0
+    assert math.isnan(_exact_value(soft, math.nan)) and math.isnan(_exact_value(sp.sqrt(X), -1.0))
+    assert _exact_value(sp.exp(X), 1e5) == math.inf
+    assert compile_pieces((soft,), ())(np.array([1000.0])) == pytest.approx([1000.0], rel=1e-15)
 
 
 # -- proven places and bounds ----------------------------------------------------------------------

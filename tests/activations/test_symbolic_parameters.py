@@ -75,11 +75,13 @@ def test_numbers_for_symbols() -> None:
 NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "value": lambda phi, net: phi(1.0),
     "jax": lambda phi, net: phi(pytest.importorskip("jax").numpy.ones(2)),
+    "q map": lambda phi, net: phi.q_map(2.0),
     "c map": lambda phi, net: phi.c_map(0.3),
     "series": lambda phi, net: phi.c_map.series(4),
     "ball": lambda phi, net: phi.c_map.ball(0.3),
     "plot": lambda phi, net: phi.plot(),
     "composed": lambda phi, net: phi.composed(kc.activation("tanh")),
+    "combine": lambda phi, net: kc.activations.combine([(1, phi, 1)]),
     "multiply": lambda phi, net: kc.activations.multiply(phi, phi),
     "bounds": lambda phi, net: kc.activation_bounds(phi),
     "gain": lambda phi, net: kc.gain(phi),
@@ -90,6 +92,7 @@ NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "gradients": lambda phi, net: kc.gradients(net),
     "dks": lambda phi, net: kc.shape(net),
     "tat": lambda phi, net: kc.shape(net, method="tat"),
+    "jax model": lambda phi, net: kc.to_jax(net),
     "json": lambda phi, net: kc.save_json(net, "never.json"),
     "smoothness": lambda phi, net: kc.smoothness(net, radius=1.0, features=4),
 }
@@ -104,6 +107,16 @@ NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 def test_where_numbers_are_needed_the_symbol_is_named(kind: str, phi: kc.Activation) -> None:
     with refused(r"\b(a|alpha)\b.*subs|symbol"):
         NEEDS_NUMBERS[kind](phi, A.vanilla(2, phi))
+
+
+def test_names_of_other_quantities_are_refused() -> None:
+    """kc.symbols.q as a slope would be read as the q value of the input."""
+    for name in ("q", "c", "p", "x", "phi", "pi"):
+        for symbol in (sp.Symbol(name, positive=True), sp.Symbol(name, real=True)):
+            with refused("a different letter"):
+                kc.activations.leaky_relu(1 + symbol)
+            with refused("a different letter"):
+                kc.activation("erf").transformed(input_scale=symbol**2 + 1)
 
 
 def test_shifts_and_scales_of_any_sign() -> None:

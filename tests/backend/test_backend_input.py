@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
@@ -38,6 +39,17 @@ def params() -> Any:
 @lru_cache
 def own() -> Any:
     return MODEL.unstack(params(), X)
+
+
+def test_keys_of_every_kind_draw_what_the_whole_number_draws() -> None:
+    for key in (np.int64(3), jnp.int32(3), jax.random.key(3), jax.random.PRNGKey(3)):
+        drawn = MODEL.init(key, X)
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(jax.tree.leaves(drawn), jax.tree.leaves(MODEL.init(3, X)), strict=True)
+        )
+    many = jax.jit(jax.vmap(lambda key: MODEL.init(key, X)))(jax.random.split(jax.random.key(0), 2))
+    assert many[next(iter(params()))]["weight"].shape[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -73,6 +85,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no bias": (
         lambda: MODEL.stack(own() | {"affine_1": {"weight": X}}, X),
         r"own\['affine_1'\] must contain .*, got \['weight'\]",
+    ),
+    "other shape": (
+        lambda: MODEL.stack(own() | {"affine_1": own()["affine_1"] | {"bias": X}}, X),
+        r"own\['affine_1'\]\['bias'\] has shape \(3, 4\), but .* need \(4,\)",
     ),
     "text": (
         lambda: MODEL.stack(own() | {"affine_1": own()["affine_1"] | {"bias": "a"}}, X),
@@ -116,6 +132,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (lambda: kc.empirical_ntk(MODEL, params(), X, memory=-1), "memory must be"),
     "memory in words": (lambda: kc.empirical_ntk(MODEL, params(), X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
     "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),
+    "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
     "nan in x": (
         lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
         r"x contains nan at \(1, 2\)",
@@ -128,6 +145,22 @@ def test_what_does_not_fit_is_one_error(name: str) -> None:
     call, match = CASES[name]
     with refused(match):
         call()
+
+
+def test_huge_and_tiny_vectors_are_normalised() -> None:
+    expected = kc.normalise_locations(X[:, None])
+    for scale in (1e200, 1e-200):
+        assert np.allclose(kc.normalise_locations(scale * X[:, None]), expected, rtol=1e-14)
+    assert np.allclose(
+        kc.normalise_locations(1e200 * X, "constant")[:, :4],
+        np.sqrt(5) * X / np.linalg.norm(X, axis=1, keepdims=True),
+    )
+    assert kc.normalise_locations(X.astype(np.float32)).dtype == np.float32
+    assert np.allclose(
+        kc.normalise_locations(jnp.asarray(1e25 * X, jnp.float32)),
+        kc.normalise_locations(X),
+        atol=1e-6,
+    )
 
 
 def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
@@ -161,6 +194,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
             {"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())},
             "without_normalization",
         ),
+        ({"x": X * np.nan}, "not finite"),
         ({"x": X * 0}, "0 everywhere"),
         ({"widths": "ab"}, "must be a sequence"),
         ({"weights": "zeros"}, "'affine_1': its coordinates are 0 at width 8"),

@@ -41,6 +41,27 @@ def leaky(alpha: Any, c: Any) -> Any:
     return c + k * (MP.sqrt(1 - c * c) - c * MP.acos(c))
 
 
+def test_maximal_c_values_of_chains() -> None:
+    mu = maximal_c_value(kc.architectures.vanilla(4))
+    for alpha in (-1.0, -0.3, 0.0, 0.6, 1.0):
+        truth = MP.mpf(0)
+        for _ in range(4):
+            truth = leaky(MP.mpf(alpha), truth)
+        assert mu(alpha) == pytest.approx(float(truth), rel=4e-15, abs=1e-16)
+    assert mu(np.array([[-1.0, 0.6]])).shape == (1, 2)
+    most = float(mu(-1.0))
+    assert mu.inverse(most) == pytest.approx(-1.0, abs=1e-12)
+    assert mu.inverse([[0.1, 0.2]]).shape == (1, 2)
+    with pytest.raises(kc.UnreachableTarget, match="at most 0.877053 "):
+        mu.inverse(most + 1e-9)
+    for wrong in (0.0, 1.0, -0.5):
+        with refused("strictly.*0.*1"):
+            mu.inverse(wrong)
+    with refused(r"negative_slope.*\[-1.*1\]"):
+        mu.active(1.5)
+    assert mu.to_dict()["at_relu"] == float(mu(0.0))
+
+
 def test_what_a_maximal_c_value_takes_for_granted() -> None:
     net = kc.chain(
         Input(8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,7 @@ REFUSED = {
     "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
+    "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),
     "behind pooling": (
         lambda: kc.node_values(
             kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3
@@ -151,3 +153,14 @@ REFUSED = {
 def test_refusals_name_what_is_in_the_way(call: Any, text: str) -> None:
     with refused(text):
         call()
+
+
+def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:
+    net = wired(("x", L.Input(3, (2, 2))), ("front", L.ClassToken(2.0, 2), "x"))
+    model = kc.to_jax(net)
+    params, x = model.init(0), np.arange(12.0).reshape(1, 2, 2, 3)
+    made = np.asarray(model.apply(params, x)).reshape(6, 3)
+    np.testing.assert_allclose(made[2:], x.reshape(4, 3))
+    assert made[:2].any()
+    kc.save_json(net, tmp_path / "net.json")
+    assert kc.load_json(tmp_path / "net.json") == net

@@ -32,13 +32,7 @@ def compare(network: kc.Network, deep: DeepKernel, q: float, gap: np.ndarray = G
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    "widths",
-    [
-        [64] * 30,
-        [64, 32] * 15,
-    ],
-)
+@pytest.mark.parametrize("widths", [[64] * 30, [64, 32] * 15, [64] * 15 + [32] * 15])
 def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[int]) -> None:
     """There a layer's parameters count by what it sums over, and a bias even where it is 0."""
     layers = [
@@ -50,3 +44,14 @@ def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[
     deep = DeepKernel(kc.ntk(network, parameterization="standard").reading, 1.0, None)
     compare(network, deep, 1.0)
     assert deep._powers
+
+
+@pytest.mark.parametrize("layer", [0, 5, 24])
+def test_layers_that_count_otherwise_are_walked_through(layer: int) -> None:
+    """Weights of the parameters' kernels.
+
+    All in one layer, which all pieces but one are without.
+    """
+    network = kc.architectures.vanilla(24, "relu", sigma_w=ROOT2)
+    affine = network.nodes_of(L.Affine)[layer]
+    compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}), 1.0)

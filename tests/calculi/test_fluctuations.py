@@ -15,7 +15,7 @@ from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
-from kcalc.network.layers import Affine, Concat, Input, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
 
 
 def draw(net, c, draws, seed, orthogonal=False):
@@ -106,6 +106,17 @@ NETS = {
     "biases": kc.chain(
         Input(N), kc.repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)
     ),
+    "transition": kc.chain(
+        Input(N),
+        Affine(N),
+        kc.residual(
+            kc.chain(Nonlinear("softplus"), Affine(2 * N)),
+            0.6,
+            shortcut=kc.chain(Nonlinear("tanh"), Affine(2 * N)),
+        ),
+        Nonlinear("sin"),
+        Affine(N),
+    ),
     "input skip": wired(
         ("x", Input(N)),
         ("A", Affine(N), "x"),
@@ -144,6 +155,28 @@ def chain(phi, depth=30, sigma_w=1):
     return kc.architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.3, -1.0, 1.0])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_one_layer_by_integration(slope, orthogonal):
+    """E r^2 and Var log r of r = mean phi(z_i)^2 for n = 3 by drawing directions densely.
+
+    Log r is smooth, so quadrature on the sphere.
+    """
+    n, draws = 3, 400_000
+    rng = np.random.default_rng(5)
+    z = rng.standard_normal((draws, n))
+    if orthogonal:
+        z *= math.sqrt(n) / np.linalg.norm(z, axis=1, keepdims=True)
+    r = np.mean(np.where(z > 0, z, slope * z) ** 2, axis=1)
+    log_second, spread = ratio(
+        leaky_relu(sp.Float(slope) if slope not in (0, 1, -1) else int(slope)), n, orthogonal
+    )
+    mean = (1 + slope**2) / 2
+    assert math.exp(log_second) == pytest.approx(np.mean(r**2) / mean**2, rel=0.01)
+    logs = np.log(r[r > 0])
+    assert spread == pytest.approx(logs.var(), rel=0.02, abs=1e-12)
+
+
 @pytest.mark.parametrize("n", [1024, 4096])
 def test_very_wide_layers_have_the_leading_order(n: int) -> None:
     """Orthogonal weights: ``Var log r = (E phi^4 / (E phi^2)^2 - 3) / n + O(1 / n^2)``."""
@@ -158,9 +191,22 @@ def test_very_wide_layers_have_the_leading_order(n: int) -> None:
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
+        (chain("relu", 2), {}, "features=N"),
+        (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
+        (chain("relu", 2), {"features": 4, "q": -1}, "must be > 0"),
+        (chain("relu", 2), {"features": 4, "q": 1e-300}, "double precision"),
         (chain("relu", 2), {"features": 4, "q": 1e300}, "double precision"),
+        (chain("relu", 2), {"features": 4, "c": 1.5}, "cosine"),
+        (chain("relu", 2, sp.Symbol("s", positive=True)), {"features": 4}, "net.subs"),
+        (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
         (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
         (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
+        (kc.architectures.wide_resnet(10), {}, "image"),
+        (
+            kc.chain(Input(4), Affine(4), kc.residual(kc.chain(Nonlinear("relu"))), Affine(4)),
+            {},
+            "not Gaussian",
+        ),
     ],
 )
 def test_refusals(net, options, message):

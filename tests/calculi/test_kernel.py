@@ -8,6 +8,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+import sympy as sp
 from refusals import refused
 from wiring import wired
 
@@ -88,6 +89,24 @@ def test_angles_keep_their_digits_near_zero() -> None:
             assert C.gap_at_angle(theta) == pytest.approx(float(1 - c), rel=1e-12)
             assert C.at_angle(theta) == pytest.approx(float(mpmath.acos(c)), rel=1e-12)
     assert C.gap_at_angle(0.0) == 0.0
+
+
+def test_compositions_repeat_where_the_network_repeats() -> None:
+    text = str(kc.c_map(A.vanilla(100, "relu")).expr)
+    assert "100 times" in text
+    assert len(text) < 200
+    assert "99 times" in str(kc.c_map(A.vanilla(100, "tanh")).expr)
+    assert kc.c_map(A.vanilla(100)).closed_form is None
+    assert len(kc.c_map(A.resnet_v2(152))._repr_latex_()) < 6000
+    assert sp.simplify(kc.q_map(A.vanilla(3, "relu")).closed_form - kc.symbols.q / 8) == 0
+
+
+def test_symbols_ask_for_subs() -> None:
+    net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
+    C = kc.c_map(net)
+    with refused(r"\.subs"):
+        C(0.5)
+    assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
 
 
 def test_exploding_and_vanishing_q_name_the_node() -> None:

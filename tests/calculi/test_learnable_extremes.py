@@ -5,6 +5,7 @@ Shared Gaussians, fusions, precision without x64, near-duplicates, bad parameter
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.activations.traced import traced
+from kcalc.activations.traced import cross, cross_drop, traced
+from kcalc.calculi.learnable_parameters import common_level, gaps_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -53,6 +55,16 @@ NETS = {
 }
 
 
+@cache
+def plane(kinks: tuple[float, ...] = (0.0,)) -> tuple[np.ndarray, np.ndarray]:
+    """A rule for E g(z) on the line, split at given places."""
+    t, w = np.polynomial.legendre.leggauss(40)
+    edges = np.unique([*np.arange(-12, 12.5, 1.5), *kinks])
+    half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
+    z = (middle[:, None] + half[:, None] * t).ravel()
+    return z, (half[:, None] * w).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+
+
 QUICK = ("sin after tanh",)
 
 
@@ -70,6 +82,52 @@ def test_shared_and_fused_activations(name: str) -> None:
         for one, want in zip(kernel(params, X, kind="both"), truth, strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, want, rtol=1e-10, atol=1e-12)
+
+
+def test_fusion_against_a_plane_rule() -> None:
+    k = X[:2] @ X[:2].T / 5
+    q, c = np.diag(k), k[0, 1] / np.sqrt(k[0, 0] * k[1, 1])
+    z, w = plane()
+    x, y = np.meshgrid(z, z, indexing="ij")
+    u, v = np.sqrt(q[0]) * x, np.sqrt(q[1]) * (c * x + np.sqrt(1 - c * c) * y)
+    kernel = kc.learnable_kernel(NETS["sin after tanh"])
+    params = {
+        "constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}
+    }
+    found = np.asarray(kernel(params, X[:2], kind="nngp"))
+    want = np.sum(np.sin(np.tanh(1.5 * u) + 0.2) * np.sin(np.tanh(1.5 * v) + 0.2) * np.outer(w, w))
+    assert abs(found[0, 1] - want) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)]
+)
+def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
+    """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
+    f, g = (kc.activation(name).numeric(0) for name in (first, second))
+    q1, q2, top, loss = 0.8, 1.3, 0.9, 0.25
+    z, w = plane()
+    x, y = np.meshgrid(z, z, indexing="ij")
+
+    def at(c: float) -> float:
+        return float(
+            np.sum(
+                f(np.sqrt(q1) * x)
+                * g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y))
+                * np.outer(w, w)
+            )
+        )
+
+    with jax.enable_x64(True):
+        phi, psi = (traced(kc.activation(name), {}) for name in (first, second))
+        sizes = jnp.asarray(q1), jnp.asarray(q2)
+        whole, drop, slope = cross_drop(phi, psi, *sizes, jnp.asarray(top), jnp.asarray(loss))
+        same, lost, _ = cross_drop(phi, psi, *sizes, None, jnp.asarray(0.35))
+        assert abs(float(cross(phi, psi, *sizes, jnp.asarray(0.3))) - at(0.3)) < 1e-11
+    assert abs(float(whole) - at(top)) < 1e-11
+    assert abs(float(whole - drop) - at(top - loss)) < 1e-11
+    assert abs(float(slope) - (at(top - loss + 1e-4) - at(top - loss - 1e-4)) / 2e-4) < 1e-7
+    assert abs(float(same - lost) - at(0.65)) < 1e-11
 
 
 @pytest.mark.parametrize(
@@ -101,11 +159,40 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
         kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
 
 
+@pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_near_duplicates_keep_their_angle(scale: float | None) -> None:
+    """The NTK of relu, one hidden layer.
+
+    2 c f'(t) + ..., in closed form of the angle, which mpmath knows to 40 digits.
+    """
+    mpmath = pytest.importorskip("mpmath")
+    rows = np.vstack([X, 1.7 * X[0], X[0] + 1e-9 * X[1], X[1] + 1e-12 * X[2]])
+    if scale is not None:
+        rows = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True))
+    kernel = kc.learnable_kernel(kc.architectures.vanilla(1))
+    found = np.asarray(kernel({}, rows))
+    with jax.enable_x64(True):
+        traced_rows = np.asarray(jax.jit(lambda x: kernel({}, x))(jnp.asarray(rows)))
+    with mpmath.workdps(40):
+        for i, j in ((0, 4), (0, 5), (1, 6), (0, 1)):
+            u, v = ([mpmath.mpf(float(x)) for x in rows[k]] for k in (i, j))
+            norm = mpmath.sqrt(mpmath.fdot(u, u) * mpmath.fdot(v, v))
+            t = mpmath.acos(min(mpmath.fdot(u, v) / norm, mpmath.mpf(1)))
+            post = norm / 5 * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t)) / (2 * mpmath.pi)
+            want = float(post + norm / 5 * mpmath.cos(t) * (mpmath.pi - t) / (2 * mpmath.pi))
+            for matrix in (found, traced_rows):
+                assert abs(matrix[i, j] / want - 1) < 2e-14
+    slopes = jax.jit(jax.grad(lambda x: kernel({}, x).sum()))(jnp.asarray(rows))
+    assert bool(jnp.all(jnp.isfinite(slopes)))
+
+
 BAD = [
     ([1], "mapping"),
     ({"sigma_w": "a"}, "one real number"),
     ({"sigma_w": 0.0}, "must be > 0"),
+    ({"sigma_w": -1.0}, "must be > 0"),
     ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
+    ({"sigma_b": -0.1}, "must be >= 0"),
     ({"constants": 3}, "nonlinear layer"),
     ({"constants": {"nonlinear_1": 5}}, "constants of nonlinear_1"),
     ({"constants": {"nonlinear_1": {"input_scale": 0.0}}}, "must not be zero"),
@@ -179,3 +266,23 @@ def test_networks_and_targets_that_cannot_be_learnt() -> None:
         kernel.log_marginal_likelihood({}, X, np.ones(3), 0.1)
     with refused("unknown nonlinear layer 'affine_1'"):
         kernel({"constants": {"affine_1": {"input_scale": 2.0}}}, X)
+
+
+def test_gaps_of_two_sets_have_no_diagonal() -> None:
+    first, second = X[:3], np.concatenate([X[:1], -X[1:2], 2 * X[2:3]])
+    u, v = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in (first, second))
+    found = gaps_of(first, second, False)
+    np.testing.assert_allclose(found, 1 - u @ v.T, atol=1e-15)
+    assert found[0, 0] < 1e-30 and found[1, 1] == 2.0 and found[2, 2] < 1e-30
+    with jax.enable_x64(True):
+        traced = jax.jit(lambda one, two: gaps_of(one, two, False))(first, second)
+    np.testing.assert_allclose(traced, found, atol=1e-15)
+
+
+def test_the_level_of_rows_under_a_trace_is_what_the_caller_says() -> None:
+    sizes = [jnp.asarray([2.5, 2.5])]
+    assert common_level(sizes, True, True) == common_level(sizes, None, True) == 2.5
+    assert float(jax.jit(lambda s: common_level([s], True, True))(sizes[0])) == 2.5
+    seen: list[Any] = []
+    jax.jit(lambda s: seen.append(common_level([s], None, True)) or s)(sizes[0])
+    assert seen == [None]

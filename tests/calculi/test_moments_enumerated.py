@@ -20,7 +20,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.moments import Moments, depth_stability, moments
+from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import WeightLaw
 from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
 from kcalc.network.network import Network
@@ -233,6 +233,43 @@ def test_expressions_of_random_networks_agree_with_numbers(seed: int) -> None:
 
 def relu_block(sigma_w: Any, width: Any = N) -> Network:
     return kc.chain(Input(width), Affine(width, sigma_w=sigma_w), Nonlinear("relu"))
+
+
+def test_factors_of_a_relu_layer() -> None:
+    found = moments_at_depth(relu_block(sp.sqrt(2) * ALPHA), 3)
+    assert (
+        sp.simplify(found.fourth_factor - ALPHA**4 * (N + 5) / N)
+        == sp.simplify(found.minus_factor - ALPHA**4 * (N - 1) / N)
+        == 0
+    )
+    assert (
+        sp.simplify(found.relative_factor - (N + 5) / N) == 0
+        and sp.simplify(found.relative - ((1 + 5 / N) ** 3 - 1)) == 0
+    )
+    assert (
+        found.to_dict()["mean_factor"] == "alpha**2"
+        and found.to_dict()["layers"]["affine_1"]["second"] == "1"
+    )
+    assert (
+        repr(found)
+        == "DepthMoments(3 nodes, depth 3, input |x|^2 = 1, q = 1/n, mean factor alpha**2)"
+        and r"\left(\alpha^{2}\right)^{3}" in found._repr_latex_()
+    )
+    assert [note.node for note in found.assumptions] == ["block", "block"]
+    assert [note.node for note in found.stability(ALPHA).assumptions] == ["block", "block"]
+    k = sp.Symbol("k", integer=True, positive=True)
+    values = {N: 4, ALPHA: sp.Rational(4, 5)}
+    general = found.jacobian("affine_1", k)
+    for block in (1, 3):
+        one = general.subs({**values, k: block})
+        other = found.jacobian("affine_1", block).subs(values)
+        assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-14)
+    for block in (0, 4, -1, 1.5, sp.Rational(1, 2)):
+        with refused("integer.*1.*3"):
+            found.jacobian("affine_1", block)
+    assert moments_at_depth(relu_block(1)).jacobian("affine_1", 7).mean != 0
+    with refused("these are affine_1"):
+        found.jacobian("relu", 1)
 
 
 def test_scalings_that_keep_moments_bounded() -> None:

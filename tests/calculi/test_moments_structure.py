@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import moments_oracle as oracle
 import pytest
 import sympy as sp
 from refusals import refused
@@ -14,6 +15,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.moments import moments, moments_at_depth
+from kcalc.calculi.moments.moment import Moment
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -29,6 +31,7 @@ from kcalc.network.network import Network
 
 n = sp.Symbol("n", integer=True, positive=True)
 alpha = sp.Symbol("alpha", positive=True)
+SIGMAS = 4.0
 X = ("x", Input(3))
 
 
@@ -36,11 +39,45 @@ def net(*steps: Any) -> Network:
     return wired(X, *steps)
 
 
+def agrees(network: Network, law: Any = "gaussian", draws: int = 12_000) -> None:
+    """Every mean of |y|^2, |y|^4, |J|^2, |J|^4 within 4 standard errors of drawn networks."""
+    found = oracle.deviations(moments(network, weights=law), network, draws, 11, law)
+    assert max(found.values()) < SIGMAS, max(found.items(), key=lambda item: item[1])
+
+
+def test_equal_sums_are_one_vector_and_stacks_of_sums_are_followed() -> None:
+    """[W1 x, W2 x] + a [W3 x, W4 x], twice, added to a newer stack: read slot by slot."""
+    heads = [(f"W{i}", Affine(3 if i % 2 else 2, sigma_w=0.8 + i / 10), "x") for i in range(1, 5)]
+    agrees(
+        net(
+            *heads,
+            ("one", Concat(), "W1 W2"),
+            ("two", Concat(), "W3 W4"),
+            ("sum", Sum((1, 0.5)), "one two"),
+            ("same", Sum((1, 0.5)), "one two"),
+            ("V1", Affine(3), "sum"),
+            ("V2", Affine(2), "same"),
+            ("three", Concat(), "V1 V2"),
+            ("end", Sum((0.5, 0.5, -1)), "sum same three"),
+            ("W", Affine(2), "end"),
+        )
+    )
+
+
 W, RELU = ("W", Affine(3), "x"), ("a", Nonlinear("relu"), "W")
 PARTS = [(f"W{i}", Affine(k), "x") for i, k in enumerate((2, 3, 3, 2))]
 STACKS = [("one", Concat(), "W0 W1"), ("two", Concat(), "W2 W3")]
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "the input after": ([W, ("j", Concat(), "W x"), ("r", RELU[1], "j")], "'r'.*network's"),
+    "the input before": (
+        [W, ("j", Concat(), "x W"), ("r", RELU[1], "j")],
+        "'r'.*network's",
+    ),
+    "the input": ([("r", RELU[1], "x")], "network's input"),
+    "a sum": (
+        [W, ("V", Affine(3), "W"), ("s", Sum(), "W V"), ("r", RELU[1], "s")],
+        "'r'.*a sum",
+    ),
     "means": ([W, RELU, ("s", Sum(), "x a")], "'a'.*mean of the activation is not 0"),
     "a half line": ([W, RELU, ("m", Scale(-1), "a"), ("r", RELU[1], "m")], "maps to 0"),
     "a sign": (
@@ -49,9 +86,12 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "a difference": ([W, RELU, ("s", Sum((1, -1)), "a a")], "cancel"),
     "widths": ([W, ("V", Affine(n), "x"), ("s", Sum(), "W V")], "widths"),
+    "no width": ([("W", Affine(), "x")], r"node 'W' has none; give features=N"),
     "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "differently aligned"),
+    "smooth": ([W, ("r", Nonlinear("tanh"), "W")], "not for tanh"),
     "a kink elsewhere": ([W, ("r", Nonlinear("relu6"), "W")], "not for relu6"),
     "biases": ([("W", Affine(3, sigma_b=sp.Rational(1, 10)), "x")], "'W'.*sigma_b = 0"),
+    "a kernel": ([("W", Affine(2, kernel=(1, 3)), "x")], "'W'.*convolution"),
     "a stride": ([("W", Affine(2, stride=2), "x")], "'W'.*convolution"),
     "groups": ([("W", Affine(3, groups=3), "x")], "'W'.*groups"),
     "standardised": ([("W", Affine(3, standardised=True), "x")], "standardised"),
@@ -80,6 +120,7 @@ def test_what_does_not_close_is_refused(name: str) -> None:
         ({"features": 5, "weights": -2.1}, ">= -2"),
         ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
         ({"features": 5, "input_fourth": 2}, "must lie in"),
+        ({"features": 5, "output": "zz"}, "unknown output"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -95,6 +136,26 @@ def test_single_taps_are_dense() -> None:
 
 
 # -- laws, symbols, depth --------------------------------------------------------------------------
+
+
+def test_symbols_are_filled_in_one_after_the_other() -> None:
+    m = sp.Symbol("m", integer=True, positive=True)
+    found = moments(
+        wired(("x", Input(n)), ("W", Affine(m, sigma_w=alpha), "x")),
+        jacobian=True,
+    )
+    half = found.subs({"n": 5})
+    assert sp.simplify(half.out.mean - m * alpha**2 / 5) == 0 and half.symbolic
+    done = half.subs({m: 4, alpha: sp.Rational(1, 2)})
+    assert done.out.mean == pytest.approx(0.2, rel=1e-15) and not done.symbolic
+    assert done.out.fourth == pytest.approx(0.04 * (1 + 2 / 4), rel=1e-14)
+    assert half.to_dict()["nodes"]["W"]["mean"] == str(half.out.mean) == half.out.text("mean")
+    assert done.subs({}).out is done.out and done.out.subs({n: 3}) is done.out
+    with refused("beta"):
+        found.subs({"beta": 1})
+    with refused("no symbols"):
+        moments(net(("W", Affine(2), "x"))).subs({"n": 1})
+    assert Moment.of_expressions(sp.Integer(0), sp.Integer(0)).relative == 0
 
 
 def test_a_width_for_symbols_is_refused() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from fuzz.cases import case
+from wiring import wired
 
 import kcalc as kc
 from kcalc.network import primitives as P
@@ -12,6 +15,22 @@ from kcalc.network.layers import layer_of
 from kcalc.network.primitives import Inner, owner
 
 L = kc.layers
+
+
+@dataclass(frozen=True)
+class UnitNorm(L.Layer):
+    """Channels divided by their Euclidean norm times a number: a norm and a factor."""
+
+    size: float
+
+    def lowered(self, reads: P.Reads) -> P.Program:
+        norm = P.Norm(centred=False, reads=reads.channels[0], origin=self)
+        return [(norm, (0,)), (P.Mix(weights=(self.size,), origin=self), (1,))]
+
+
+def test_labels_of_what_is_written_out_are_new() -> None:
+    steps = [("x", L.Input(8)), ("n.1", L.Affine(8), "x"), ("n", UnitNorm(0.7), "n.1")]
+    assert list(wired(*steps, outputs=["n"]).written_out()) == ["x", "n.1", "n.1'", "n"]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,12 +8,14 @@ import json
 import math
 from typing import Any
 
+import mpmath
 import pytest
 import sympy as sp
 from refusals import refused
 
 import kcalc as kc
 from kcalc.calculi.scaling import Scaling, scaling
+from kcalc.calculi.scaling.activation_moments import maximum
 
 A, L = kc.architectures, kc.layers
 RELU = L.Nonlinear("relu")
@@ -28,6 +30,66 @@ def mlp(*widths: int, sigma_w: object = 1, bias: bool = True) -> kc.Network:
 
 
 # -- closed forms ----------------------------------------------------------------------------------
+
+
+def test_an_mlp_by_hand() -> None:
+    """He weights, widths 20, 30, 50, 7.
+
+    f = 2, 2, 1 behind the layers, b = 1, 1/... from the top, gamma = zeta/(n m w^2).
+    """
+    s = scaling(mlp(20, 30, 50, 7, sigma_w=sp.sqrt(2)))
+    assert [s.tensors[f"affine_{i}"].forward for i in (1, 2, 3)] == pytest.approx([2, 2, 2])
+    back = [7 * (2 / 50), 7 * (2 / 50) / 2 * 50 * (2 / 30), 1]
+    assert s.tensors["nonlinear_2"].backward == pytest.approx(back[0])
+    assert s.tensors["nonlinear_1"].backward == pytest.approx(back[1])
+    assert {round(t.scaling, 10) for t in s.tensors.values()} == {14.0}
+    for node, (a, b) in {"affine_1": (20, 30), "affine_2": (30, 50), "affine_3": (50, 7)}.items():
+        w = 2 / a
+        assert (
+            s.weights[node].gamma
+            == pytest.approx(14 / (a * b * w * w))
+            == s.weights[node].extrinsic
+        )
+        assert s.biases[node] == pytest.approx(14 / (b * 4))
+    assert s.output_moment == pytest.approx(2) and not s.violations
+    assert s.spread == pytest.approx((50 / 7) / (30 / 50))  # gamma goes like fan-in over fan-out
+
+
+def clipped_maximum(scale: int, count: int) -> float:
+    """E clip(scale Y, -1, 1)^2 for the maximum Y of independent standard normals, to 30 digits."""
+    with mpmath.workdps(30):
+        edge = mpmath.mpf(1) / scale
+
+        def within(y: Any) -> Any:
+            return count * (scale * y) ** 2 * mpmath.npdf(y) * mpmath.ncdf(y) ** (count - 1)
+
+        beyond = 1 - mpmath.ncdf(edge) ** count + mpmath.ncdf(-edge) ** count
+        return float(mpmath.quad(within, [-edge, 0, edge]) + beyond)
+
+
+def test_maxima_of_normals() -> None:
+    """E max^2 of 2, 3, 4 standard normals: 1, 1 + sqrt3/(2 pi), 1 + sqrt3/pi.
+
+    With correlation r: r + (1 - r) times it.
+    """
+    for count, value in (
+        (2, 1.0),
+        (3, 1 + math.sqrt(3) / (2 * math.pi)),
+        (4, 1 + math.sqrt(3) / math.pi),
+    ):
+        assert maximum(2, None, 1.0, 0.0, count) == pytest.approx(value, rel=1e-12)
+        assert maximum(2, None, 2.0, 0.3, count) == pytest.approx(2 * (0.3 + 0.7 * value), rel=1e-9)
+    relu = kc.activation("relu")
+    assert maximum(2, relu, 1.0, 0.0, 1) == pytest.approx(0.5, rel=1e-12)
+    assert maximum(2, relu, 1.0, 0.0, 4, 1) == pytest.approx(1 - 2**-4, rel=1e-12)
+    assert maximum(2, kc.activation("hard_tanh"), 400.0, 0.0, 4) == pytest.approx(
+        clipped_maximum(20, 4), rel=1e-12
+    )
+    s = scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("max", 2)))
+    assert (
+        s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5)
+        and "max pooling" in s.violations[0].text
+    )
 
 
 # -- objects and errors ----------------------------------------------------------------------------
@@ -96,14 +158,28 @@ def test_what_is_violated_is_said() -> None:
 @pytest.mark.parametrize(
     ("network", "options", "words"),
     [
+        (A.vanilla(2), {}, "features"),
         (A.vanilla(2), {"features": 0}, "integer >= 1"),
         (kc.chain(L.Input(3), L.Affine(4, kernel=3)), {}, "image_shape"),
         (kc.chain(L.Input(3, (4, 4)), L.Affine(4)), {"image_shape": (5, 5)}, "leave one"),
         (kc.chain(L.Input(3, (2, 2)), L.Affine(4, kernel=3, padding="valid")), {}, "does not fit"),
+        (mlp(3, 4), {"input_moment": -1}, "> 0"),
+        (mlp(3, 4), {"input_correlation": 2}, r"\[-1, 1\]"),
+        (mlp(3, 4), {"correlation": 2}, "correlation"),
+        (mlp(3, 4), {"input_symmetric": 1}, "True or False"),
+        (mlp(3, 4), {"weights": "delta_orthogonal"}, "independent in all taps"),
         (mlp(3, 4), {"correlation": {"affine_1": 0}}, "Pool"),
+        (kc.chain(L.Input(3), L.Affine(4), L.LayerNorm()), {}, "without_normalization"),
+        (kc.chain(L.Input(3), L.Affine(4), L.BatchNorm()), {}, "without_normalization"),
         (kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("weighted_mean", 2)), {}, "weighted"),
         (kc.chain(L.Input(3), L.Affine(4, standardised=True)), {}, "standardised"),
+        (
+            kc.chain(L.Input(3), L.Affine(4), RELU, L.Nonlinear("tanh")),
+            {},
+            "activation of an activation",
+        ),
         (kc.chain(L.Input(3), L.Affine(4), L.Nonlinear("sign"), L.Affine(2)), {}, "jumps"),
+        (kc.chain(L.Input(3), L.Opaque("x", "y")), {}, "Opaque"),
         (kc.chain(L.Input(n[0], (4, 4)), L.Affine(4, kernel=3)), {}, "zeros"),
         (kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2)), {}, "symbolic"),
     ],

@@ -19,6 +19,7 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.scaling import scaling
 from kcalc.calculi.scaling.levels import Level
+from kcalc.network.notes import read_at
 
 L = kc.layers
 RELU, TANH = L.Nonlinear("relu"), L.Nonlinear("tanh")
@@ -199,6 +200,13 @@ A = ("a", L.Affine(4), "x")
     ("steps", "options", "says"),
     [
         ([X, ("a", L.Affine(), "x")], {}, r"'a'.*features"),
+        ([("x", L.Input()), A], {}, "channels of the input 'x' is unknown"),
+        (
+            [X, A, ("b", L.Affine(5), "x"), ("s", L.Sum(), "a b")],
+            {},
+            "different widths .*'b': 5",
+        ),
+        ([X, A, ("b", L.Affine(n), "x"), ("s", L.Sum(), "a b")], {}, "different widths"),
         (
             [IMAGE, A, ("p", L.Pool("mean", 2), "x"), ("s", L.Sum(), "a p")],
             {},
@@ -210,7 +218,23 @@ A = ("a", L.Affine(4), "x")
             r"'s' \(Concat\).*pool them",
         ),
         ([X, A, ("s", L.Sum((1, -1)), "a a"), ("y", L.Affine(2), "s")], {}, "cancel"),
+        ([X, ("p", L.Product(), "x x")], {}, "'p'.*rule"),
+        (
+            [IMAGE, ("f", L.Flatten(), "x"), ("g", L.Affine(4, groups=2), "f")],
+            {},
+            "'g'.*flattened",
+        ),
+        ([X, ("g", L.Affine(4, groups=3), "x")], {}, "3 groups.* 4 input"),
         ([X, ("g", L.Affine(5, groups=2), "x")], {}, "2 groups.* 5 output"),
+        ([X, A], {"input_moment": n, "features": 3}, None),
+        ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
+        ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
+        ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
+        (
+            [IMAGE, A, ("t", TANH, "a"), ("u", TANH, "a"), ("s", L.Sum(), "t u")],
+            {},
+            "correlation is unknown",
+        ),
     ],
 )
 def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -> None:
@@ -261,3 +285,12 @@ def test_maps_have_the_shape_of_locations() -> None:
     assert np.shape(numbers["flatten_1"].forward_map) == (6,)
     assert float(symbols["nonlinear_1"].forward_map) == pytest.approx(0.98, rel=1e-14)  # 1.4^2 / 2
     assert sp.simplify(symbols["flatten_1"].backward_map - 2 / (6 * n)) == 0
+
+
+def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None:
+    network = kc.chain(L.Input(3), conv(4), L.Flatten(), L.Affine(2)).with_notes(
+        [read_at("input", (7, 7))]
+    )
+    assert scaling(network, image_shape=(7, 7)).weights["affine_2"].inputs == 4 * 49
+    with refused(r"images.*\(8.*8\)"):
+        scaling(network, image_shape=(8, 8))

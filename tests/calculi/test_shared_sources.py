@@ -21,6 +21,17 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)
 WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
 
 
+def relu_moments(q1: float, q2: float, c: float) -> float:
+    """E relu(u) relu(v)."""
+    return (
+        math.sqrt(q1 * q2) / (2 * math.pi) * (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c)))
+    )
+
+
+def relu_mean(q: float) -> float:
+    return math.sqrt(q / (2 * math.pi))
+
+
 def right_or_refused(network: kc.Network, truth: float) -> None:
     """No third way."""
     try:
@@ -65,6 +76,21 @@ def mixing(matrix: Any, *more: tuple[str, Any, str]) -> kc.Network:
 MINUS, SWAP, FLIP = [[-1, 0], [0, -1]], [[0, 1], [1, 0]], [[-1, 0], [0, 1]]
 
 
+def test_tokens_that_change_sign() -> None:
+    """h - h / 2, and relu(g) - relu(h), whose means cancel."""
+    network = mixing(
+        MINUS,
+        ("s", L.Sum([1, 0.5]), "h t"),
+        ("g", L.Affine(), "x"),
+        ("r", L.Nonlinear("relu"), "g"),
+        ("d", L.Sum(), "r b"),
+    )
+    found = kc.node_values(network, C)
+    assert found["s"] == pytest.approx((0.25, 0.25, C), rel=1e-13)
+    own, across = 1 - 1 / math.pi, 2 * (relu_moments(1, 1, C) - relu_mean(1) ** 2)
+    assert found["d"] == pytest.approx((own, own, across / own), rel=1e-12)
+
+
 def test_tokens_of_two_signs_need_mean_zero() -> None:
     with refused("'b'.*changes.*0"):
         kc.node_values(mixing(FLIP), C)
@@ -89,3 +115,21 @@ def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -
     for q in (1e-5, 1e-7, 1.5e-8, 1.2e-8):
         with refused("'y'.*addends.*1e-08"):
             Q(q)
+
+
+def test_independent_addends_whose_means_cancel() -> None:
+    """sigmoid(f) - sigmoid(g), of mean square 2 Var sigmoid, which is q/8 for small q, where the
+    means are 1/2.
+    """
+    steps = [(node, L.Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
+    network = wired(
+        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), *steps, ("y", L.Sum([1, -1]), "a b")
+    )
+    for q in (1.0, 1e-2, 1e-4):
+        half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
+        assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(
+            2 * float(WEIGHTS @ half**2), rel=1e-10
+        )
+    for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
+        with refused("'y'.*addends.*1e-08"):
+            kc.node_values(network, C, q1, q2)

@@ -5,14 +5,18 @@ spectra during training.
 from __future__ import annotations
 
 import json
+import math
 
+import jax
 import numpy as np
 import pytest
+import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.smoothness import residual_spectrum
-from kcalc.network.skips import averaging_shortcuts, skip_network
+from kcalc.network.skips import averaging_shortcuts, projection_shortcuts, skip_network
 from kcalc.verification.spectra import training_spectra, variance_spectra
 
 L = kc.layers
@@ -21,11 +25,26 @@ L = kc.layers
 # -- the law ---------------------------------------------------------------------------------------
 
 
+def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
+    law = residual_spectrum(1, 0)
+    x = np.linspace(0, 2, 9)
+    assert law.density(x) == pytest.approx(np.sqrt(4 - x * x) / math.pi, abs=1e-7)
+    assert law.mean() == pytest.approx(8 / (3 * math.pi), abs=1e-6) and law.support == (0, 2)
+    half = residual_spectrum(0.5, 0)  # singular values of half the matrix
+    assert half.density(x / 2) == pytest.approx(2 * law.density(x), abs=1e-7)
+    # A = -I/2 is not shifted upwards
+    assert np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
+    assert "not for a single matrix" in law.assumptions[0].text
+    assert "support" in str(law) and "\n" not in repr(law)
+    json.dumps(law.to_dict(), allow_nan=False)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         (0,),
         (-1,),
+        (sp.Symbol("s"),),
         (1, 1, 0),
     ],
 )
@@ -37,6 +56,45 @@ def test_bad_laws(arguments: tuple[object, ...]) -> None:
 
 
 # -- shortcuts I + A -------------------------------------------------------------------------------
+
+
+def identity_part(before: int, after: int, stride: int) -> np.ndarray:
+    """The matrix of I that is added to a projection from ``before`` to ``after`` channels, on 4 x 6
+    images.
+    """
+    net = kc.chain(
+        L.Input(before, (4, 6)),
+        kc.residual(
+            L.Affine(after, kernel=3, stride=stride), shortcut=L.Affine(after, stride=stride)
+        ),
+    )
+    (node,) = projection_shortcuts(net)
+    needed, steps = {(node, "I")}, list(averaging_shortcuts(net).steps())
+    for name, _, parents in reversed(steps):
+        needed |= set(parents) if name in needed else set()
+    model = kc.to_jax(
+        wired(*[step for step in steps if step[0] in needed], outputs=[(node, "I")]),
+        dtype="float64",
+    )
+    with jax.enable_x64(True):
+        found = jax.jacobian(lambda x: model.apply(model.init(0), x).ravel())(
+            np.zeros((1, 4, 6, before))
+        )
+        return np.asarray(found).reshape(found.shape[0], -1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stride"), [(3, 3, 1), (3, 3, 2), (2, 4, 2), (2, 6, 1)]
+)
+def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, stride: int) -> None:
+    matrix = identity_part(before, after, stride)
+    assert matrix.shape == (24 * after // stride**2, 24 * before)
+    assert np.linalg.svd(matrix, compute_uv=False) == pytest.approx(1, abs=1e-12)
+    if stride == 2 and before == after:  # an average over windows
+        assert (
+            np.count_nonzero(matrix[0]) == 4
+            and len(set(np.round(matrix[0][matrix[0] != 0], 12))) == 1
+        )
 
 
 def test_refused_changes() -> None:
@@ -91,3 +149,20 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
         training_spectra(net, X, labels, steps=-1)
     with refused("positive"):
         variance_spectra(net, factors=(0.0, 1.0))
+
+
+def test_sums_that_are_no_residual_blocks_have_no_projection() -> None:
+    doubled = wired(
+        ("x", L.Input()), ("a", L.Affine(4), "x"), ("s", L.Sum(), "a a"), ("b", L.Affine(), "s")
+    )
+    assert projection_shortcuts(doubled) == ()
+    # nothing that both addends depend on: all before them is walked through
+    apart = wired(
+        ("x", L.Input()),
+        ("y", L.Input()),
+        ("a", L.Affine(4), "x"),
+        ("b", L.Affine(4, kernel=3), "y"),
+        ("c", L.Affine(4), "b"),
+        ("s", L.Sum(), "a c"),
+    )
+    assert projection_shortcuts(apart) == ("a",)

@@ -5,19 +5,71 @@ Every pair of nodes tried, at 50 digits.
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from slope_oracle import (
+    MP,
+    Slope,
+    mixing_network,
+    strict_slopes,
+)
 from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.calculi.subnetworks import maximal_slope
+from kcalc.calculi.subnetworks import maximal, maximal_slope
 from kcalc.network.layers import Nonlinear
 
 psi = kc.symbols.psi
+QS = (None, Fraction(3, 2))
+SEEDS = range(18)
+
+
+@cache
+def truth(seed: int, at: float, q: Fraction | None) -> dict[Any, Slope]:
+    return strict_slopes(mixing_network(seed), at, q)
+
+
+def number(q: Fraction | None) -> float | None:
+    return None if q is None else float(q)
+
+
+@pytest.mark.parametrize("q", QS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_maximal_slope(seed: int, q: Fraction | None) -> None:
+    net = mixing_network(seed)
+    mu = maximal_slope(net, number(q))
+    for at in (1.0, 1.25, 6.0):
+        table = truth(seed, at, q)
+        top = max([MP.mpf(1), *(slope.value for slope in table.values())])
+        assert mu(at) == pytest.approx(float(top), rel=2e-13)
+        if top > 1 and mu.symbols:
+            owner = mu.active(at)
+            reached = table[owner.entry, owner.exit]
+            assert float(reached.value) == pytest.approx(float(top), rel=2e-13)
+            logs = mu._log_and_slope(float(np.log(at)))
+            assert logs == pytest.approx(
+                (float(MP.log(top)), float(reached.degree)), rel=1e-12, abs=2e-13
+            )
+    if mu.symbols:
+        target = 1.7 * mu(1.0)
+        root = mu.inverse(target)
+        assert (
+            max(slope.value for slope in strict_slopes(net, root, q).values()) / MP.mpf(target) - 1
+            < 1e-12
+        )
+    strict, depth = mu.bounds(1.5).strict_depth, mu.depth
+    far = strict_slopes(net, MP.mpf(10) ** 60)
+    assert (
+        strict == max((round(float(slope.degree)) for slope in far.values()), default=0)
+        and strict <= depth
+    )
 
 
 def test_mixes_of_maps_along_one_path() -> None:
@@ -71,3 +123,13 @@ def test_mixes_of_maps_along_one_path() -> None:
         own.inverse(2.0)
     assert own({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
     assert maximal_slope(kc.chain(kc.layers.Affine()), symbols_by_activation=True)({}) == 1.0
+
+
+def test_tokens_may_change_places_but_not_mix() -> None:
+    swap, mean = kc.layers.TokenMix([[0, 1], [1, 0]]), kc.layers.TokenMix([[0.5, 0.5], [0.5, 0.5]])
+    start = kc.layers.Input(3, (2,))
+    assert maximal_slope(kc.chain(start, Nonlinear("relu"), swap)).pieces == (psi,)
+    with pytest.raises(kc.NoRule, match="slope polynomials have no rule"):
+        maximal_slope(kc.chain(start, Nonlinear("relu"), mean))
+    with pytest.raises(kc.NoRule, match="maxima over subnetworks have no rule"):
+        maximal(kc.chain(start, Nonlinear("relu"), kc.layers.BatchNorm()), abs)

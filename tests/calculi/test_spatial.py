@@ -4,7 +4,11 @@ and the calculus of equal locations.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
+from wiring import layered
 
 import kcalc as kc
 from kcalc.activations import activation
@@ -14,6 +18,86 @@ from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
 LOCAL = LocationMaps()
+
+
+def conv(
+    kernel: Any,
+    stride: Any = (1, 1),
+    padding: Any = "same",
+    sigma_w: float = 1.4,
+    sigma_b: float = 0.2,
+) -> list[Any]:
+    return ["conv", kernel, stride, padding, sigma_w, sigma_b]
+
+
+RELU, ERF, ALL = ["relu"], ["erf"], ["mean", None, None]
+
+
+def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
+    """Three images whose locations are alike, their q values and cosines."""
+    colours = rng.normal(size=(3, 3))
+    q = np.mean(colours**2, axis=1)
+    c = colours @ colours.T / 3 / np.sqrt(np.outer(q, q))
+    return np.broadcast_to(colours[:, None, None], (3, 6, 5, 3)), q, c
+
+
+DELTA = {
+    "mean": kc.chain(
+        L.Affine(kernel=3, sigma_w=1.4),
+        L.Nonlinear("relu"),
+        L.Affine(kernel=3),
+        L.Nonlinear("erf"),
+        L.Pool("mean"),
+        L.Affine(),
+    ),
+    "flatten": kc.chain(
+        L.Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
+        L.Nonlinear("tanh"),
+        L.Flatten(),
+        L.Affine(),
+        L.Nonlinear("gelu"),
+        L.Affine(),
+    ),
+    "norms": kc.chain(
+        L.Affine(kernel=3),
+        L.Nonlinear("relu"),
+        L.LayerNorm(),
+        L.Affine(kernel=2),
+        L.RMSNorm(),
+        L.Nonlinear("swish"),
+        L.Affine(),
+    ),
+    "wide": kc.architectures.wide_resnet(16),
+    "resnet": kc.architectures.layernorm_resnet(50).map_layers(
+        lambda _, layer: (
+            L.Pool("mean", layer.window, layer.stride) if isinstance(layer, L.Pool) else layer
+        )
+    ),
+    "densenet": kc.architectures.densenet(4),
+}
+
+
+@pytest.mark.parametrize("name", DELTA)
+def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
+    """Delta weights on images whose locations agree.
+
+    What kc.ntk and kc.c_map say of one location.
+    """
+    images, q, c = equal_locations(np.random.default_rng(0))
+    size = (6, 5) if name in ("mean", "flatten", "norms", "densenet") else (8, 8)
+    images = np.broadcast_to(images[:, :1, :1], (3, *size, 3))
+    K = kc.ntk(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    plain = kc.ntk(DELTA[name])
+    at = c.clip(-1, 1), q[:, None], q[None, :]
+    nngp, tangent = (v.reshape(3, 3, -1) for v in K.both(images))
+    exact = ~np.eye(3, dtype=bool)  # on the diagonal the plain functions are handed a rounded c
+    for got, wanted in ((nngp, plain.nngp(*at)), (tangent, plain(*at))):
+        assert abs(got / wanted[..., None] - 1)[exact].max() < 1e-13
+    diagonal = np.arange(3)
+    for got, wanted in ((nngp, plain.nngp(1.0, q)), (tangent, plain(1.0, q))):
+        assert abs(got[diagonal, diagonal] / wanted[:, None] - 1).max() < 1e-13
+    C = kc.c_map(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    assert abs(C(images).reshape(3, 3, -1) - kc.c_map(DELTA[name])(*at)[..., None]).max() < 1e-13
 
 
 def test_long_series() -> None:
@@ -28,6 +112,34 @@ def test_long_series() -> None:
     assert abs(jet.value - value).max() < 1e-14
     assert abs(jet.coefficients[1] / slope - 1).max() < 1e-12
     assert abs(jet.value[0, 0] / value[0, 0] - 1) < 1e-12
+
+
+def test_blocks_and_halves() -> None:
+    rng = np.random.default_rng(2)
+    X, Y = rng.normal(size=(7, 4, 4, 2)), rng.normal(size=(3, 4, 4, 2))
+    X[5] = X[1]
+    Y[2] = X[0]
+    net = layered([conv((3, 3)), RELU, conv((3, 3)), RELU, ALL, ["dense", 1.0, 0.0]])
+    K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
+    nngp, tangent = K.both(X)
+    pair = K.reading.bytes_per_pair() / 2**20
+    for memory in (1.1 * pair, 4.5 * pair, 9.5 * pair):
+        for got, wanted in zip(K.both(X, memory=memory), (nngp, tangent), strict=True):
+            assert abs(got - wanted).max() < 1e-15
+    assert np.array_equal(nngp, nngp.T)
+    assert np.array_equal(tangent, tangent.T)
+    # equal images, equal rows: their angle is 0, not rounding
+    assert np.array_equal(tangent[5], tangent[1])
+    mixed = K.matrix(X, Y)
+    assert mixed[0, 2] == tangent[0, 0]
+    assert abs(mixed - K.matrix(np.concatenate([X, Y]))[:7, 7:]).max() < 1e-15
+    assert np.array_equal(K.matrix(X, X), tangent)
+    assert np.array_equal(K.matrix(X), tangent)
+    assert abs(K.nngp.matrix(X) - nngp).max() < 1e-15
+    assert K.matrix(X.astype(np.float32)).dtype == np.float32
+    assert (
+        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
+    )
 
 
 def test_notes() -> None:

@@ -60,6 +60,32 @@ def test_what_carries_no_embedding_is_refused():
         kc.tied_readout(gpt(causal=False), tokens=None)
 
 
+def test_tangent_kernels_through_tied_readouts_are_refused():
+    torch = pytest.importorskip("torch")
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm, self.inner = (
+                torch.nn.Embedding(50, 32),
+                torch.nn.LayerNorm(32),
+                torch.nn.Linear(32, 32),
+            )
+            self.head = torch.nn.Linear(32, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: Any) -> Any:
+            x = self.table(ids)
+            return self.head(self.norm(x + self.inner(self.norm(x))))
+
+    net = kc.read(Tied(), torch.zeros(1, 5, dtype=torch.long)).network
+    with refused("'head'.*embedding"):
+        kc.ntk(net, tokens=5)
+    assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
+    found = kc.tied_readout(net, tokens=5)
+    assert net.layer(found.output) == L.LayerNorm() and 0.5 < found.cosine < 1
+
+
 @pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])
 def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, float]) -> None:
     net = kc.architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)

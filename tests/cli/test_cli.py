@@ -135,6 +135,9 @@ def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 BAD = [
+    (("shape", "vanilla-0"), ">= 1"),
+    (("shape", "resnet-77"), "50"),
+    (("shape", "wide-resnet-251"), "250"),
     (("shape", "vanila-100"), "vanilla-100"),
     (
         ("shape", "vanilla-99999999999"),
@@ -148,13 +151,23 @@ BAD = [
         ("shape", "densenet-" + "9" * 5000),
         "layers must be an integer >= 1 and <= 1000000, got 9999",
     ),
+    (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
+    (("shape", "vanilla-10", "--zeta", "1"), "> 1"),
     (("shape", "vanilla-10", "--zeta", "nan"), "finite"),
+    (("shape", "vanilla-10", "--zeta", "a"), "not a number"),
     (("shape", "vanilla-10", "--method", "sdk"), "dks"),
+    (("shape", "layernorm-resnet-50"), "normalised"),
     (("shape", "vanilla-10", "--shortcut-weight", ".5"), "does not apply"),
     (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1"),
+    (("maps", "missing.json"), "missing.json"),
+    (("maps", "vanilla-0", "--slopes"), ">= 1"),
+    (("maps", "vanilla-10", "--slopes", "--q", "-1"), "> 0"),
+    (("maps", "missing.json", "--slopes"), "missing.json"),
     (("shape", "vanilla-10", "--subnetworks", "stict"), "strict"),
     (("maps", "vanilla-10", "--q", "-1"), "> 0"),
+    (("maps", "vanilla-10", "--plot", "/nonexistent/f.png"), "nonexistent"),
     (("maps", "vanilla-10", "--plot", "f.xyz"), "xyz"),
+    (("shape", "vanilla-10", "--json", "/nonexistent/f.json"), "nonexistent"),
     (("maps",), "NET"),
     ((), "COMMAND"),
     (("mpas", "vanilla-10"), "mpas"),
@@ -185,6 +198,53 @@ def test_import_pulls_in_no_framework() -> None:
 def test_public_names_exist_and_are_documented() -> None:
     for name in kc.__all__:
         assert getattr(kc, name).__doc__, name
+
+
+STEM = [
+    ("x", kc.layers.Input(), ()),
+    ("a", kc.layers.Affine(), ("x",)),
+    ("n", kc.layers.Nonlinear("relu"), ("a",)),
+    ("b", kc.layers.Affine(), ("n",)),
+]
+
+
+@pytest.fixture
+def two_heads(tmp_path: Path) -> str:
+    layers = kc.layers
+    net = kc.Network.from_steps(
+        [*STEM, ("m", layers.Nonlinear("tanh"), ("b",)), ("c", layers.Affine(sigma_w=2.0), ("m",))],
+        ["b", "c"],
+    )
+    kc.save_json(net, tmp_path / "net.json")
+    return str(tmp_path / "net.json")
+
+
+def test_maps_and_kernels_of_several_outputs_are_told_apart(
+    two_heads: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "maps", two_heads)
+    assert (status, err) == (0, "") and "fixed points" not in out
+    net = kc.load_json(Path(two_heads))
+    values, q = kc.c_map(net)(0.0), kc.q_map(net)(1.0)
+    first, second = out.split("output b\n")[1].split("output c\n")
+    for text, node in ((first, "b"), (second, "c")):
+        assert f"Q(1) = {q[node]:.10g}" in text and f"{values[node]:.10f}" in text
+    status, out, err = run(capsys, "ntk", two_heads)
+    assert (status, err) == (0, "") and out.index("output b") < out.index("output c")
+    assert f"{kc.ntk(net)(0.5)['b']:.10g}" in out.split("output c\n")[0]
+
+
+def test_post_activation_networks_are_rewritten_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = kc.layers
+    net = kc.Network.from_steps(
+        [*STEM, ("s", layers.Sum(), ("n", "b")), ("y", layers.Affine(), ("s",))]
+    )
+    kc.save_json(net, tmp_path / "v1.json")
+    status, out, _ = run(capsys, "maps", str(tmp_path / "v1.json"), "--preactivated")
+    assert status == 0 and "rewritten as pre-activation, new inputs of" in out
+    assert f"{kc.c_map(net.preactivated())(0.0):.10f}" in out
 
 
 def test_objects_of_python_that_cannot_be_had(

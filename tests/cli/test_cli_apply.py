@@ -88,6 +88,7 @@ def test_a_patch_is_written(module: str, capsys: pytest.CaptureFixture[str]) -> 
         ("apply vanilla-5 edits.json --output w.pt", "module:attribute"),
         ("apply {}:build edits.json", "--output"),
         ("apply {}:build edits.json --output w.pt --weights none", "keep"),
+        ("apply {}:build edits.json --output w.pt --seed 1" + "0" * 30, "--seed"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -144,6 +144,16 @@ def test_bad_shapes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         assert "too large for an example input; use a smaller" in error and error.count("\n") == 1
 
 
+def test_normalisation_is_dropped_on_request_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kc.save_json(residual(), tmp_path / "net.json")
+    for command in ("maps", "shape"):
+        assert main([command, "net.json", "--without-normalization"]) == 0
+        printed = capsys.readouterr().out
+        assert "removed normalisation: n" in printed and "normalised sums: s" in printed
+
+
 def test_the_commands_take_onnx_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx = pytest.importorskip("onnx")
     from onnx_graphs import model, node, weights

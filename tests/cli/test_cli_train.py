@@ -23,6 +23,23 @@ def test_one_method_at_one_learning_rate(capsys: pytest.CaptureFixture[str]) -> 
     assert "0.001" in line
 
 
+def test_methods_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, picture = tmp_path / "t.csv", tmp_path / "p.svg"
+    arguments = [
+        *words("--compare none,he:relu --learning-rate 1e-3,1e-2 --seeds 2 --table"),
+        str(table),
+        "--plot",
+        str(picture),
+    ]
+    assert main([*words("train vanilla-2 --activation tanh"), *arguments, *QUICK]) == 0
+    text = capsys.readouterr().out
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["label"] for row in rows] == ["none", "he:relu"]
+    assert all(row["runs"] == "2" for row in rows)
+    assert all(f"{100 * float(row['accuracy']):.2f}" in text for row in rows)
+    assert picture.stat().st_size > 3000
+
+
 def test_a_table_alone_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     command = words("train vanilla-2 --activation tanh --learning-rate 1e-3 --table -")
     assert main([*command, *QUICK]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("built_by_width.py").write_text(BUILDER)
     return tmp_path
+
+
+def test_a_function_of_the_width(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "transfer built_by_width:build --input 2,4 --width 8 --to 32 --optimizer sgd"
+    assert main([*words.split(), "--json", "rules.json"]) == 0
+    assert "2.weight hidden sgd" in " ".join(capsys.readouterr().out.split())
+    rules = json.loads((folder / "rules.json").read_text())["parameters"]
+    assert [rule["learning_rate"] for rule in rules if rule["name"].endswith("weight")] == [
+        4,
+        1,
+        0.25,
+    ]
 
 
 def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

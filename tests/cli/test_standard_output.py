@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from command_words import words
 
 from kcalc.cli import main
+
+
+def test_pages_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("report vanilla-3 --activation tanh -o -")) == 0
+    out = capsys.readouterr().out
+    assert out.lstrip().lower().startswith("<!doctype html") and "wrote" not in out
+    assert not Path("-").exists()
+    assert main(words("shape vanilla-3 --activation tanh --export torch -o -")) == 0
+    source = capsys.readouterr().out
+    compile(source, "source", "exec")
+    assert main(words("shape vanilla-3 --activation tanh --export torch")) == 0
+    assert capsys.readouterr().out == source
 
 
 @pytest.mark.parametrize(

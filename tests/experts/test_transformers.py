@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import kcalc as kc
@@ -9,6 +10,36 @@ from kcalc import KcalcError
 
 SIZES = {"blocks": 2, "features": 64, "heads": 4, "hidden": 96, "vocabulary": 100}
 ALIKE = {"causal": False, "rotary": None}
+
+
+def test_values_of_a_mixture_in_a_stack() -> None:
+    net = kc.architectures.llama(**SIZES, **ALIKE, experts=8, routed_scale=3)
+    values = kc.node_values(net, c=0.4, tokens=16, token_cosine=0.2)
+    for block in ("block_1", "block_2"):
+        router, expert, mixed = (
+            values[f"{block}.{name}"] for name in ("router", "expert.down", "mixture")
+        )
+        for cosine in ("c", "token_cosine1"):
+            found = kc.moe_statistics(8, 2, router.q1, float(getattr(router, cosine)))
+            assert mixed.q1 == pytest.approx(9 * found.second * expert.q1)
+            ratio = found.cross / found.second * getattr(expert, cosine)
+            assert getattr(mixed, cosine) == pytest.approx(ratio, abs=2e-8)
+    heuristic = [note.node for note in values.assumptions if note.kind == "heuristic"]
+    assert heuristic == ["block_2.attend.norm", "block_2.mlp.norm", "norm"]
+
+
+@pytest.mark.slow
+def test_gradients_of_exchangeable_tokens_are_those_of_a_covariance() -> None:
+    net = kc.architectures.llama(**{**SIZES, "blocks": 1}, **ALIKE, experts=4, shared_hidden=32)
+    alike = kc.gradients(net, tokens=4, token_cosine=0.3)
+    sampled = kc.gradients(net, tokens=0.7 * np.eye(4) + 0.3)
+    for node in ("block_1.router", "block_1.expert.down", "block_1.shared.up", "embedding"):
+        assert alike.weights[node] == pytest.approx(sampled.weights[node], rel=1e-3)
+        assert alike.difference is not None and sampled.difference is not None
+        assert alike.difference[node] == pytest.approx(sampled.difference[node], rel=1e-3)
+    kernel = kc.ntk(net, tokens=0.7 * np.eye(4) + 0.3)
+    exact = kc.ntk(net, tokens=4, token_cosine=0.3)(1.0)
+    assert np.asarray(kernel.ntk)[0, 0, 0, 0] == pytest.approx(exact, rel=1e-3)
 
 
 def test_profiles() -> None:
@@ -22,6 +53,9 @@ def test_profiles() -> None:
     ("options", "words"),
     [
         ({"experts": 4, "top_k": 5}, "lower top_k"),
+        ({"experts": 0}, "experts"),
+        ({"shared_hidden": 8}, "give experts="),
+        ({"experts": 4, "score": "top"}, "score"),
     ],
 )
 def test_bad_options(options: dict[str, object], words: str) -> None:

@@ -5,13 +5,17 @@ What goes in is enclosed, what comes out contains the truth, flint's precision i
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import flint
 import mpmath
+import numpy as np
 import pytest
 import sympy as sp
 from flint import arb, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from refusals import refused
 
 from kcalc.fields.balls import Enclosure, ball_field, working
@@ -26,6 +30,21 @@ def _precision_is_left_alone():
     assert ctx.prec == before
 
 
+def exact(value: mpmath.mpf) -> Fraction:
+    sign, man, exp, _ = value._mpf_
+    whole = Fraction(-int(man) if sign else int(man))
+    return whole * Fraction(2) ** int(exp)
+
+
+def holds(ball: arb, truth: mpmath.mpf, slack: str = "1e-70") -> bool:
+    """Whether the ball contains an mpmath value that is good to ``slack`` relative to 1
+    + |value|.
+    """
+    room = Fraction(slack) * (1 + abs(exact(truth)))
+    found = Enclosure.of(ball)
+    return exact(found.lower) - room <= exact(truth) <= exact(found.upper) + room
+
+
 # --- numbers in -----------------------------------------------------------------------------------
 
 
@@ -36,7 +55,129 @@ def test_balls_that_are_not_finite_are_refused():
         Enclosure.of(arb(1) / 0)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        -3,
+        0.1,
+        2.0**-300,
+        np.float32(0.1),
+        np.int64(5),
+        np.array(0.3),
+        mpmath.mpf("0.1"),
+        sp.Float(0.1),
+    ],
+)
+def test_binary_numbers_are_exact(value):
+    ball = FIELD.number(value)
+    assert ball.is_exact()
+    if not isinstance(value, sp.Float | mpmath.mpf):
+        assert exact(Enclosure.of(ball).mid) == Fraction(float(value))
+
+
+_X = sp.Symbol("x")
+CONSTANTS = [
+    *(
+        sp.sqrt(2),
+        sp.pi / 3,
+        sp.E,
+        sp.exp(sp.Rational(1, 3)),
+        sp.log(2),
+        sp.Rational(2, 7),
+        sp.cbrt(5),
+        sp.atan(sp.Rational(1, 2)),
+    ),
+    *(
+        sp.erf(1),
+        sp.sin(1) * sp.cosh(2),
+        sp.GoldenRatio,
+        sp.EulerGamma,
+        sp.sqrt(2 / sp.pi),
+        sp.asinh(1) ** 3,
+    ),
+    sp.real_roots(_X**5 - _X - 1)[0],
+]
+
+
+@pytest.mark.parametrize("constant", CONSTANTS, ids=str)
+def test_symbolic_constants_are_enclosed_tightly(constant):
+    ball = FIELD.number(constant)
+    with mpmath.workdps(80):
+        truth = mpmath.mpf(sp.Float(constant.evalf(75), 75)._mpf_)
+        assert holds(ball, truth)
+    assert float(ball.rad()) < 1e-38 * max(1.0, abs(float(constant)))
+
+
 # --- functions ------------------------------------------------------------------------------------
+
+FUNCTIONS = [
+    "sqrt",
+    "exp",
+    "expm1",
+    "log",
+    "sin",
+    "cos",
+    "tan",
+    "atan",
+    "asin",
+    "acos",
+    "erf",
+    "erfc",
+    "cosh",
+    "sinh",
+    "tanh",
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(x=st.floats(min_value=2.0**-16, max_value=1.0), radius=st.sampled_from([0.0, 1e-35, 1e-6]))
+def test_functions_enclose_their_values(x, radius):
+    with mpmath.workdps(80):
+        for name in FUNCTIONS:
+            ball = getattr(FIELD, name)(arb(x, radius))
+            assert holds(ball, getattr(mpmath, name)(mpmath.mpf(x)))
+            assert radius or float(ball.rad()) < 1e-38 * max(1.0, abs(float(ball)))
+
+
+GAPS = [
+    "0",
+    "1e-300",
+    "1e-40",
+    "1e-16",
+    "1e-8",
+    "0.001",
+    "0.29",
+    "0.5",
+    "1",
+    "1.5",
+    "1.999999999",
+    "2",
+]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_angle_helpers_are_tight_at_every_gap(gap):
+    u = mpmath.mpf(gap)  # an exact double
+    ball = FIELD.number(u)
+    with mpmath.workdps(400 if u < 1e-20 else 120):
+        t = 2 * mpmath.asin(mpmath.sqrt(u / 2))
+        truths = {
+            "angle": t,
+            "sine": mpmath.sin(t),
+            "sine_excess": mpmath.sin(t) - t * mpmath.cos(t),
+        }
+        if u < mpmath.mpf("1e-100"):
+            truths["sine_excess"] = t**3 / 3 - t**5 / 30
+        for name, truth in truths.items():
+            got = getattr(FIELD, name)(ball)
+            error = abs(exact(Enclosure.of(got).mid) - exact(truth))
+            rounding = abs(exact(truth)) * Fraction(1, 10**80) + Fraction(
+                1, 10 ** (100 if u == 2 else 900)
+            )
+            assert error <= exact(Enclosure.of(got).radius) + rounding
+            if name != "sine" or u < 2:
+                assert exact(Enclosure.of(got).radius) <= abs(exact(truth)) * Fraction(1, 10**36)
 
 
 @pytest.mark.parametrize(("function", "value"), [("sqrt", -1), ("asin", 1.5), ("acos", -2)])
@@ -49,6 +190,20 @@ def test_arguments_outside_the_domain_are_refused(function, value):
 
 
 # --- results --------------------------------------------------------------------------------------
+
+
+def test_an_enclosure_is_its_ball_exactly():
+    with FIELD.working():
+        ball = 1 / arb.pi()
+    found = Enclosure.of(ball)
+    assert exact(found.lower) == exact(found.mid) - exact(found.radius)
+    assert exact(found.upper) == exact(found.mid) + exact(found.radius)
+    assert found.contains(1 / sp.pi) and not found.contains(1 / sp.pi + sp.Rational(1, 10**40))
+    assert Enclosure.of(arb(0.25, 0.125)).contains(0.375) and Enclosure.of(
+        arb(0.25, 0.125)
+    ).contains("0.375")
+    assert not Enclosure.of(arb(0.25, 0.125)).contains("0.3750001")
+    assert found.contains(found) and abs(float(found) - 1 / math.pi) < 1e-15
 
 
 def test_enclosures_compare_with_text_fractions_and_each_other():

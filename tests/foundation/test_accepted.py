@@ -4,8 +4,10 @@ of every kind, symbols without effect.
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -16,6 +18,7 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.fields.arguments import real_array
+from kcalc.foundation.files import write_whole
 
 L = kc.layers
 
@@ -39,6 +42,8 @@ def test_exact_numbers_alone_and_in_lists() -> None:
 @pytest.mark.parametrize(
     "given",
     [
+        np.zeros(2, [("a", float)]),
+        np.zeros(2, [("a", float), ("b", float)]),
         np.zeros(2, "V8"),
         [None],
         [[True]],
@@ -47,6 +52,17 @@ def test_exact_numbers_alone_and_in_lists() -> None:
 def test_what_is_no_array_of_numbers(given: Any) -> None:
     with refused("^c"):
         real_array(given, "c")
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="this system has no /dev/fd")
+def test_a_pipe_of_the_process_itself_is_written(tmp_path: Path) -> None:
+    out, into = os.pipe()
+    try:
+        write_whole(f"/dev/fd/{into}", b"through")  # as /dev/stdout is, where it is piped on
+        assert os.read(out, 99) == b"through"
+    finally:
+        os.close(out)
+        os.close(into)
 
 
 def test_symbols_that_moments_do_not_depend_on() -> None:

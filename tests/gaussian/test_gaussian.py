@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
@@ -9,6 +12,15 @@ from refusals import refused
 import kcalc as kc
 
 x = sp.Symbol("x", real=True)
+
+
+def test_one_variable():
+    assert kc.expectation(sp.cos(x), 2.0) == pytest.approx(math.exp(-1), rel=1e-15)
+    assert kc.expectation("relu", np.array([1.0, 4.0])) == pytest.approx(
+        [1 / math.sqrt(2 * math.pi), 2 / math.sqrt(2 * math.pi)], rel=1e-14
+    )
+    q = sp.Symbol("q", positive=True)
+    assert sp.simplify(kc.expectation("abs", q) - sp.sqrt(2 * q / sp.pi)) == 0
 
 
 def test_refusals():

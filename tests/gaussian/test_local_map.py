@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from thinning import mostly_slow
 
 import kcalc as kc
 
@@ -30,6 +31,18 @@ POINTS = [
 def quotient(f, h=2e-4):
     """A difference quotient of order 4."""
     return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(["tanh", "softplus", "elu", "hard_tanh", "softsign", "swish"])
+)
+@pytest.mark.parametrize("which", [1, 2, None])
+def test_q_derivatives_are_difference_quotients(name, which):
+    C = kc.activation(name).c_map
+    moves = {1: (1, 0), 2: (0, 1), None: (1, 1)}[which]
+    for c, q1, q2 in POINTS:
+        truth = quotient(lambda h, c=c, q1=q1, q2=q2: C(c, q1 + h * moves[0], q2 + h * moves[1]))
+        assert C.q_derivative(which)(c, q1, q2) == pytest.approx(truth, abs=2e-9), (c, q1, q2)
 
 
 def test_q_derivatives_of_closed_forms_to_rounding():

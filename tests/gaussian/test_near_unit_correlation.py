@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gaussian_pieces import STEPS
 from oracles import end_zones as oracle
 from refusals import refused
 
 from kcalc.fields.chebyshev import Piecewise, adaptive
-from kcalc.gaussian.expectations import near_unit_correlation
+from kcalc.gaussian.expectations import near_unit_correlation, smoothing
 from kcalc.gaussian.expectations.near_unit_correlation import ZONE, EndZone
+from kcalc.gaussian.expectations.smoothing import smoothed
 
 RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "end_zones.json").read_text())[
     "records"
@@ -30,6 +32,7 @@ ROWS = {
 }
 KEYS = list(ROWS)
 ALWAYS = [0, 1, 4, 5, 6, 12, 14, 15, 16, 18, 22, 26, 27, 29, 31, 33, 34, 37]
+X = np.array([-3.0, -0.5, -0.2, 0.0, 0.31, 0.75, 1.2, 4.0])
 
 
 def zone(key: Any) -> EndZone:
@@ -78,12 +81,7 @@ def test_values_and_derivatives(key: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        KEYS[10],
-        KEYS[12],
-        KEYS[27],
-    ],
+    "key", [KEYS[10], KEYS[12], KEYS[27], pytest.param(KEYS[4], marks=pytest.mark.slow)]
 )
 def test_tables_agree_with_single_values(key: Any) -> None:
     """More than a few points at once come from tables.
@@ -100,6 +98,13 @@ def test_tables_agree_with_single_values(key: Any) -> None:
             values[-1, order], rel=1e-6
         )
     np.testing.assert_allclose(found.drop(many)[: theta.size], drops, rtol=1e-13)
+
+
+def test_too_many_panels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoothing, "_MOST", 20)
+    smoothed(STEPS, 0, X, 0.01)
+    with refused("'steps' varies too fast"):
+        smoothed(STEPS, 0, np.linspace(-10, 10, 50), 5.0)
 
 
 def _count(table: Piecewise) -> int:

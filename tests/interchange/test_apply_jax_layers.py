@@ -89,12 +89,17 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "join": (lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"], FLAT),
     "scaled": (lambda p, x: 0.5 * (x @ p["w"]), FLAT),
     "repeated": (lambda p, x: jax.image.resize(conv(x, p["k"]), (2, 12, 12, 4), "nearest"), IMAGE),
+    "layer norm": (lambda p, x: norm(conv(x, p["k"])) @ p["u"], IMAGE),
     "rms norm": (lambda p, x: norm(x @ p["w"], centre=False) @ p["u"], FLAT),
+    "one group": (lambda p, x: norm(conv(x, p["k"]), (1, 2, 3)) @ p["u"], IMAGE),
     "mean pool": (lambda p, x: mean_pool(conv(x, p["k"])), IMAGE),
     "mean that counts zeros": (lambda p, x: windows_of_nine(conv(x, p["k"])) / 9, IMAGE),
     "wrapped": (lambda p, x: conv(padded(x, "wrap"), p["k"], "VALID"), IMAGE),
     "reflected": (lambda p, x: conv(padded(x, "reflect"), p["k"], "VALID"), IMAGE),
+    "replicated": (lambda p, x: conv(padded(x, "edge"), p["k"], "VALID"), IMAGE),
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
+    "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
+    "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
     "an image as a row": (
         lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]),
         IMAGE,
@@ -105,6 +110,10 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     ),
     "an image handed on with other rows": (
         lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4),
+        IMAGE,
+    ),
+    "an image handed on as a row": (
+        lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4),
         IMAGE,
     ),
     "a row plus an image": (
@@ -128,6 +137,12 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         ),
         IMAGE,
     ),
+    "a row times an image": (
+        lambda p, x: (
+            jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) * row(x.reshape(2, 36, 3), p["r3"])
+        ),
+        IMAGE,
+    ),
     "channels in the middle": (
         lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3),
         IMAGE,
@@ -140,7 +155,9 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         ),
         IMAGE,
     ),
+    "weights computed from a parameter": (lambda p, x: jnp.tanh(x @ (2 * p["w"])) @ p["u"], FLAT),
     "weights with a factor": (lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"], FLAT),
+    "an input turned": (lambda p, x: conv(x.transpose(0, 2, 3, 1), p["k"]), (2, 3, 6, 6)),
 }
 
 
@@ -155,6 +172,25 @@ def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> Non
     )
     assert np.asarray(again(new, x)) == pytest.approx(
         np.asarray(function(P, x)), rel=1e-4, abs=1e-5
+    )
+
+
+def dropping(p: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ p["w"])
+    return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.8, h.shape), h / 0.8, 0) @ p["u"]
+
+
+def test_dropout_stays_where_the_network_has_it_and_goes_where_it_has_not() -> None:
+    x = jnp.asarray(R.standard_normal((50, 6)), jnp.float32)
+    reading = read(dropping, P, x)
+    (drop,) = reading.network.nodes_of(L.Dropout)
+    same = SimpleNamespace(network=reading.network)
+    again, new = apply_jax(dropping, reading, same, weights="keep")
+    assert np.array_equal(again(new, x), dropping(P, x))
+    without = SimpleNamespace(network=reading.network.without([drop]))
+    again, new = apply_jax(dropping, reading, without, weights="keep")
+    assert np.asarray(again(new, x)) == pytest.approx(
+        np.tanh(np.asarray(x) @ np.asarray(P["w"])) @ np.asarray(P["u"]), rel=1e-4, abs=1e-5
     )
 
 
@@ -178,3 +214,20 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     edits = edits_of(reading, SimpleNamespace(network=reading.network))
     with refused("parameter 's'"):
         apply_edits((model, {"u": own["u"]}), edits)
+
+
+def test_parameters_whose_paths_fall_together() -> None:
+    own = {"a.b": P["w"], "a": {"b": P["u"]}}
+    x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
+
+    def two(p: Any, x: Any) -> Any:
+        return jnp.tanh(x @ p["a.b"]) @ p["a"]["b"]
+
+    reading = read(two, own, x)
+    function, new = apply_jax(
+        two, reading, SimpleNamespace(network=reading.network), weights="keep"
+    )
+    assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
+    assert np.asarray(function(new, x)) == pytest.approx(
+        np.asarray(two(own, x)), rel=1e-5, abs=1e-5
+    )

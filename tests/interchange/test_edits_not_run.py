@@ -147,7 +147,82 @@ def test_what_no_example_ran_is_told(kind: Any) -> None:
     assert again.left_alone == s.edits.left_alone
 
 
+class Quiet(Net):
+    """What did not run calls nothing that shaping edits, or is edited wherever it is called."""
+
+    def build(self) -> None:
+        self.act = nn.ReLU()
+
+    def inner(self, x: Any) -> Any:
+        if torch.jit.is_scripting():
+            return F.gelu(self.b(x))
+        if len(x) > 8 and x.shape[-1] + len(x) > 20:
+            x = self.act(self.a(x))
+        return self.act(self.b(x))
+
+
+@pytest.mark.parametrize("kind", [Net, Quiet])
+def test_nothing_is_told_of_what_is_edited(kind: Any) -> None:
+    s, _ = shaped(kind())
+    assert not s.left_alone and not s.edits.left_alone and "not run" not in str(s)
+
+
 # -- what training computes otherwise --------------------------------------------------------------
+
+
+class ByHand(nn.Module):
+    """A batch norm written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(N))
+        self.register_buffer("var", torch.ones(N))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            mean, var = x.mean(0), x.var(0, unbiased=False)
+            with torch.no_grad():
+                self.mean.lerp_(mean, 0.1)
+                self.var.lerp_(var, 0.1)
+        else:
+            mean, var = self.mean, self.var
+        return (x - mean) / torch.sqrt(var + 1e-3)
+
+
+class Derived(ByHand):
+    """Divides by what a method makes, and the activation is in the same module."""
+
+    def statistics(self, x: Any) -> Any:
+        if self.training:
+            return x.mean(0), x.var(0)
+        return self.mean, self.var
+
+    def forward(self, x: Any) -> Any:
+        _, var = self.statistics(x)
+        scale = torch.rsqrt(var + 1e-3)
+        return F.relu(x * scale)
+
+
+class Normed(Net):
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def inner(self, x: Any) -> Any:
+        return F.relu(self.a(F.relu(self.norm(self.b(x)))))
+
+
+@pytest.mark.parametrize("norm", [ByHand, Derived])
+def test_batch_norms_written_by_hand_end_a_region(norm: Any) -> None:
+    net = Normed(norm())
+    s, made = shaped(net, activation="tanh")
+    assert any("differently in training" in why for why in s.left_alone.values())
+    at = [call.place[0] for edit in s.edits for call in edit.calls]
+    assert "norm" not in at  # nothing between its input and its activation
+    x = torch.randn(5, N)
+    for mode in (True, False):
+        net.train(mode), made.train(mode)
+        assert torch.allclose(net.norm(x), made.norm(x))
 
 
 # -- functions of several operations ---------------------------------------------------------------

@@ -536,3 +536,23 @@ def test_gradients_are_those_by_the_order_of_calls(kind, exchanged, x):
     y.square().sum().backward()
     wanted = {name: p.grad for name, p in same.named_parameters() if p.grad is not None}
     assert got and all(gap(got[name], value) < 1e-5 for name, value in wanted.items())
+
+
+def test_checkpoints_of_functions_have_the_same_gradients(x, monkeypatch):
+    made = agrees(Checkpointed(), x)
+    got = gradients(made, x)
+    monkeypatch.setitem(globals(), "checkpoint", lambda f, *args, **kwargs: f(*args))
+    wanted = gradients(made, x)
+    assert got and all(torch.equal(got[name], value) for name, value in wanted.items())
+
+
+class Asking(Net):
+    def forward(self, x):
+        y = F.relu(self.a(x)) if torch.compiler.is_compiling() else torch.relu(self.a(x))
+        return self.act(self.b(y))
+
+
+def test_functions_that_ask_whether_they_are_compiled_are_left_alone(x):
+    _, _, edits = edited(Asking(), x, left=None)
+    assert list(edits.left_alone) == ["1"] and "compiled" in edits.left_alone["1"]
+    agrees(Asking(), x, left=None)

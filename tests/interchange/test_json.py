@@ -13,6 +13,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
+from kcalc.interchange.expressions import to_tree
 from kcalc.interchange.json_format import parse_json
 
 L, A = kc.layers, kc.architectures
@@ -31,12 +32,24 @@ NETWORKS = {
         ),
     ),
     "kinked": kc.shape(A.vanilla(4), "relu").network,
+    "norm of heads": kc.chain(L.Input(8), L.Affine(8), L.L2Norm(4, 2.5), L.Affine(2)),
     "prefix": wired(
         ("x", L.Input(8)),
         *((name, L.Affine(8), "x") for name in "qkv"),
         ("a", L.Attend(2, 4, prefix=3), "q k v"),
     ),
 }
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_round_trip_is_the_identity(name: str, tmp_path: Path) -> None:
+    net = NETWORKS[name]
+    text = json.dumps(network_to_dict(net))
+    back = network_from_dict(json.loads(text))
+    assert back == net
+    assert json.dumps(network_to_dict(back)) == text
+    kc.save_json(net, tmp_path / "net.json")
+    assert kc.load_json(tmp_path / "net.json") == net
 
 
 def small() -> dict:
@@ -62,6 +75,7 @@ def nonlinear(tree: object) -> dict:
 
 BAD = {
     "extra field": (lambda d: d.update(evil=1), "unknown field"),
+    "double id": (lambda d: d["nodes"][1].update(id="input"), "defined twice"),
     "unknown activation": (
         lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}),
         "tanh",
@@ -84,6 +98,20 @@ BAD = {
         ),
         "too large",
     ),
+    "unhashable relation": (
+        lambda d: d["nodes"][2].update(
+            layer=nonlinear(
+                {
+                    "op": "Piecewise",
+                    "rows": [
+                        {"value": 1, "if": {"rel": {}, "args": [1, 2]}},
+                        {"value": 0, "if": True},
+                    ],
+                }
+            )
+        ),
+        "condition",
+    ),
     "zero denominator": (
         lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}),
         "denominator",
@@ -93,6 +121,13 @@ BAD = {
         "power of 0",
     ),
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
+    "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
+    "half a character as name": (
+        lambda d: d["nodes"][2].update(
+            layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
+        ),
+        r"the name 'f\\udfff' contains '\\udfff'.* leave it out",
+    ),
     "half a character as reason": (
         lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}),
         "Opaque: reason .* leave it out",
@@ -154,6 +189,36 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with refused("folder.*exist"):
         kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registered_name_belongs_to_its_function() -> None:
+    """Another function under the name is refused, by reader and writer.
+
+    The same one, written otherwise, is not.
+    """
+
+    def document(expr: sp.Expr, name: str) -> dict:
+        layer = {
+            "type": "Nonlinear",
+            "activation": {"name": name, "expr": to_tree(expr), "kinks": []},
+        }
+        return {
+            "schema": "kcalc.network/1",
+            "nodes": [
+                {"id": "x", "layer": {"type": "Input"}},
+                {"id": "act", "layer": layer, "reads": ["x"]},
+            ],
+        }
+
+    for name in ("tanh", "Tanh", "silu"):
+        with refused(rf"node 'act', activation: '{name}' is the name of .*rename the activation"):
+            network_from_dict(document(sp.sin(x), name))
+    again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
+    assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
+    assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
+    wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
+    with refused("rename the activation"):
+        network_to_dict(wrong)
 
 
 def test_text_of_networks_is_utf8(tmp_path: Path) -> None:

@@ -11,10 +11,65 @@ import sympy as sp
 import kcalc as kc
 from kcalc.cli.targets import given_tokens
 from kcalc.fields.degrees import poly
+from kcalc.interchange import network_from_dict
 from kcalc.interchange.fusion import recognised
 from kcalc.lab.audit import lock
 
 x = sp.Symbol("x", real=True)
+X = {"symbol": "x"}
+
+
+def op(name, *args):
+    return {"op": name, "args": list(args)}
+
+
+def tower(tree, exponent, levels, between=lambda tree: tree):
+    for _ in range(levels):
+        tree = between(op("Pow", tree, exponent))
+    return tree
+
+
+def document(tree, **activation):
+    layer = {"type": "Nonlinear", "activation": {"name": "mine", "expr": tree} | activation}
+    nodes = [
+        {"id": "x", "layer": {"type": "Input", "features": 8}},
+        {"id": "a", "layer": {"type": "Affine", "features": 8}, "reads": ["x"]},
+        {"id": "p", "reads": ["a"], "layer": layer},
+    ]
+    return {"schema": "kcalc.network/1", "nodes": nodes}
+
+
+def waves(weight):
+    return op("Add", op("sin", X), op("Mul", weight, op("cos", X)))
+
+
+TOWERS = {
+    "powers": tower(X, 64, 9),
+    "two levels": tower(X, 64, 2),
+    "of a sum": tower(op("Add", X, 1), 64, 9),
+    "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
+    "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
+}
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_the_degree_of_a_document_is_bounded_before_anything_is_expanded(name):
+    start = time.process_time()
+    with pytest.raises(kc.KcalcError, match=r"'p'.*degree|degree|'p'.*many terms"):
+        network_from_dict(document(TOWERS[name]))
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("tree", [tower(10**40, 64, 9), tower(op("Mul", 10**40, X), 64, 2)])
+def test_numbers_of_a_document_do_not_grow_without_bound(tree):
+    with pytest.raises(kc.KcalcError, match="'p'.*(digits|degree)"):
+        network_from_dict(document(op("Mul", X, tree)))
+
+
+def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
+    many = op("Max", *[op("Add", op("Mul", k, X), k * k) for k in range(200)])
+    with pytest.raises(kc.KcalcError, match="'p'.*Max"):
+        network_from_dict(document(many))
 
 
 @pytest.mark.parametrize(
@@ -22,6 +77,11 @@ x = sp.Symbol("x", real=True)
     [
         x**3000000,
         (x + 1) ** 3000000,
+        sp.Max(x, 0) ** 3000000,
+        sp.Abs(x) ** sp.Float(1e300),
+        ((x + 1) ** 64 + 1) ** 64,
+        sp.exp(-((x + 1) ** 10**9)),
+        (sp.sin(x) + sp.cos(x)) ** 3000000,
     ],
 )
 def test_activations_have_a_bounded_degree(expr):

@@ -253,6 +253,32 @@ def test_code_of_libraries_is_copied(project, tmp_path, monkeypatch):
         assert (tmp_path / "src" / "ours" / f"{name}.py").read_text() == old.read_text()
 
 
+def test_only_the_edited_calls_change(project):
+    """Comments, layout and all other lines stay; the text of calls is written around."""
+    model, _, s = shaped("Residual")
+    text = s.edits.patch(model, root=project)
+    lines = text.partition("+++ b/src/ours/shaped_residual.py")[0].splitlines()
+    removed = [line[1:].strip() for line in lines if line.startswith("-") and line[1:2] != "-"]
+    added = [line[1:].strip() for line in lines if line.startswith("+") and line[1:2] != "+"]
+    assert removed == [
+        "def branch(self, x):",
+        "return torch.tanh(x)",
+        "y = F.relu(",
+        "return x + self.branch(self.second(y))",
+        "x = x + torch.tanh(self.last(x))",
+    ]
+    assert added == [
+        "from ours.shaped_residual import shaped",
+        "def branch(self, x, here=None):",
+        "return shaped(here, 1, torch.tanh, x)",
+        "y = shaped(self, 1, F.relu,",
+        'return shaped(self, 2, "+", x, shaped(self, 3, self.branch, self.second(y)))',
+        "from .shaped_residual import shaped",
+        'x = shaped(self, 1, "+", x, shaped(self, 2, torch.tanh, self.last(x)))',
+    ]
+    assert "import kcalc" not in text and "from kcalc" not in text
+
+
 def test_the_shaping_makes_the_patch_of_the_model_that_was_read(project, tmp_path, monkeypatch):
     """``s.patch(path)``; paths begin at the folder of imports, or at the present one above it."""
     monkeypatch.chdir(tmp_path)
@@ -263,6 +289,32 @@ def test_the_shaping_makes_the_patch_of_the_model_that_was_read(project, tmp_pat
     assert "import shaped as shaped_call" in text
     monkeypatch.chdir(project)
     assert "+++ b/src/ours/looped.py" in s.patch()
+
+
+def test_ends_of_lines_stay(project, tmp_path):
+    """A file with the line ends of Windows and no last line end."""
+    package = tmp_path / "endings"
+    package.mkdir()
+    body = (
+        ENCODED.replace("Encoded", "Ending")
+        .rstrip("\n")
+        .replace("self.net(x)", "self.net(x).relu()")
+    )
+    (package / "__init__.py").write_bytes(body.replace("\n", "\r\n").encode())
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from endings import Ending  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    model, x = Ending().eval(), torch.randn(2, 5, 16)
+    s = kc.shape(kc.read(model, x), method="dks", zeta=1.5, assume_independent=True)
+    text = s.edits.patch(model, root=tmp_path)
+    done = subprocess.run(
+        ["patch", "-p1", "--binary"], input=text.encode(), cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = (package / "__init__.py").read_bytes()
+    assert new.count(b"\r\n") == new.count(b"\n") and not new.endswith(b"\n")
 
 
 def test_what_cannot_be_patched(project, tmp_path):

@@ -56,6 +56,25 @@ def read(biases: Any, causal: bool = True) -> Any:
     return kc.read(model, (2, T, len(biases) * WIDTH))
 
 
+@pytest.mark.parametrize(
+    "biases",
+    [
+        -power_law(12)[:, None, None] * APART.abs(),
+        -RELEASED[:, None, None] * APART.abs() / WIDTH**0.5,
+        -torch.linspace(0.1, 0.7, 6)[:, None, None] * APART.abs(),
+        -torch.full((3, 1, 1), 0.25) * APART.abs(),
+    ],
+    ids=["one power law", "Falcon's scale", "learned", "one slope"],
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_other_slopes_are_told(biases: Any, causal: bool) -> None:
+    found = read(biases, causal)
+    (node,) = found.network.nodes_of(L.Attend)
+    layer = found.network.layer(node)
+    assert found.fidelity.level != "exact" and not layer.alibi and layer.relative is None
+    assert any("ALiBi" in note.text and note.node == node for note in found.notes)
+
+
 def test_biases_by_signed_distance_are_no_random_ones() -> None:
     found = read(-RELEASED[:, None, None] * APART, causal=False)
     (node,) = found.network.nodes_of(L.Attend)
@@ -68,3 +87,20 @@ def test_random_biases_by_distance_are_read(causal: bool) -> None:
     found = read(table[:, APART + T - 1], causal)
     (node,) = found.network.nodes_of(L.Attend)
     assert found.fidelity.level == "exact" and found.network.layer(node).relative is not None
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mpt"])
+@pytest.mark.parametrize("heads", [6, 12])
+def test_models_of_transformers(kind: str, heads: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    if kind == "bloom":
+        sizes = {"hidden_size": heads * WIDTH, "n_layer": 1, "n_head": heads}
+        model = transformers.BloomModel(transformers.BloomConfig(vocab_size=50, **sizes))
+    else:
+        sizes = {"d_model": heads * WIDTH, "n_layers": 1, "n_heads": heads, "max_seq_len": 32}
+        model = transformers.MptModel(transformers.MptConfig(vocab_size=50, **sizes))
+    found = kc.read(model.eval(), torch.arange(2 * T).reshape(2, T))
+    (node,) = found.network.nodes_of(L.Attend)
+    layer = found.network.layer(node)
+    assert layer.alibi and layer.heads == heads
+    assert not [note for note in found.notes if note.node == node or "bias" in note.text]

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_graphs import model, node, weights
 from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange import recognise, rewriting
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
-from kcalc.interchange.rewriting import heads, norms
+from kcalc.interchange.onnx_model import graph_values as onnx_rules
+from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
+from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -93,6 +96,31 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
         assert told(reading) or where == "_written"
 
 
+def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(nn.Module):
+        gate: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.register_buffer("gate", torch.ones(8))
+
+        def forward(self, x: Any) -> Any:
+            return self.b(torch.tanh(self.a(x)) * self.gate.cumsum(0))
+
+    monkeypatch.setattr(walker, "_constant", failing(KeyError))
+    check(kc.read(Fixed(), (2, 8), sigmas=False), KeyError)
+
+
+@pytest.mark.parametrize("kind", [KeyError, OSError])
+def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    from kcalc.interchange import builder
+
+    monkeypatch.setattr(builder, "recognised", failing(kind))
+    reading = small()
+    assert any("the works" in note.text for note in reading.notes)
+
+
 @pytest.mark.parametrize("rule", ["with_parts", "with_norms", "with_mixing", "with_heads"])
 def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     def fail(trace: Any) -> Any:
@@ -104,6 +132,28 @@ def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -
         monkeypatch.setattr(heads._Heads, "refused", lambda self, name: True)
     reading = attends()
     assert any(rule in text and "KeyError" in text for text in told(reading))
+
+
+INSIDE: dict[str, tuple[Any, str]] = {
+    "sources": (heads.Followed, "source"),
+    "mixing": (mixing._Mixing, "attempt"),
+    "norms": (norms.Norms, "_replaced"),
+    "parts": (split_layers._Parts, "_resolve"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("kind", [KeyError, RuntimeError])
+def test_one_part_in_a_rewriting_rule_fails(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
+) -> None:
+    owner, method = INSIDE[name]
+    if name in ("mixing", "parts"):  # where attention is not read
+        monkeypatch.setattr(heads._Heads, "refused", lambda self, name: True)
+    monkeypatch.setattr(owner, method, failing(kind))
+    reading = attends()
+    notes = [note for note in reading.notes if "internal error" in note.text]
+    assert notes and all(kind.__name__ in note.text for note in notes)
 
 
 def test_a_reading_that_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +186,19 @@ def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exce
     check(of_jax(), kind, "tanh")
 
 
+def test_a_rule_of_jax_that_fails_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = jax_reader.RULES["dot_general"]
+
+    def fail(reader: Any, eqn: Any, values: Any) -> Any:
+        if len([op for op in reader.ops.values() if isinstance(op, Linear)]) == 1:
+            own(reader, eqn, values)
+            raise KeyError("the works")
+        return own(reader, eqn, values)
+
+    monkeypatch.setitem(jax_reader.RULES, "dot_general", fail)
+    check(of_jax(), KeyError, "dot_general")
+
+
 @pytest.mark.parametrize(
     ("owner", "name"),
     [(norms.Norms, "_replaced"), (finishing, "bias_added"), (softmax, "_written_out")],
@@ -148,6 +211,15 @@ def test_the_end_of_a_reading_of_jax_fails(
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [KeyError, ZeroDivisionError])
+def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    pytest.importorskip("onnx")
+    nodes = [node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")]
+    held = {"u": weights(6, 6), "v": weights(6, 6)}
+    monkeypatch.setitem(onnx_rules.RULES, ("", "Softplus"), failing(kind))
+    check(kc.read(model(nodes, {"x": [2, 6]}, ["y"], held), sigmas=False), kind, "Softplus")
 
 
 # -- parts of parts of a layer -------------------------------------------------------------------
@@ -203,7 +275,7 @@ def flax_builder(width: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder, flax_builder])
-@pytest.mark.parametrize("example", [(2, 8)])
+@pytest.mark.parametrize("example", [np.zeros((2, 8), np.float32), (2, 8)])
 def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
     name = re.escape(build.__name__)
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:

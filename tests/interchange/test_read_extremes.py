@@ -50,6 +50,30 @@ class Maxout(nn.Module):
         return self.b(self.a(x).view(-1, 8, 2).amax(-1))
 
 
+def test_maxout_by_a_reshape_is_no_pooling_of_locations() -> None:
+    reading = kc.read(Maxout(), (2, 6))
+    (note,) = (note for note in reading.notes if note.level == "not read")
+    assert "maxout" in note.text and "torch.maximum" in note.text
+
+
 def test_a_class_is_no_model() -> None:
     with refused("Maxout.*class"):
         kc.read(Maxout, (2, 6))
+
+
+class Insists(nn.Module):
+    """An optional input that it cannot do without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Any, y: Any = None) -> Any:
+        if y is None:
+            raise ValueError("y is needed")
+        return self.a(x) + self.a(y)
+
+
+def test_an_optional_input_that_is_needed_is_named() -> None:
+    with refused("optional.*inputs"):
+        kc.read(Insists(), (2, 6))

@@ -80,7 +80,9 @@ class Always(nn.Dropout):
         return torch.nn.functional.dropout(x, self.p, training=True)
 
 
-DROPOUT = {
+DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
+    "by the mode of the module": (lambda m, h: m.drop(h), False),
+    "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
     "in a module of its own": (lambda m, h: m.always(h), True),
     "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
 }
@@ -99,13 +101,57 @@ def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) ->
     assert truth / q == pytest.approx(2.0 if on else 1.0, rel=0.2)
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox(always: bool) -> None:
+    jax = pytest.importorskip("jax")
+    nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
+    x = jax.numpy.ones((2, 8))
+
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, x, train: bool):
+            drop = linen.Dropout(0.5, deterministic=not (train or always))
+            return linen.Dense(4)(drop(jax.nn.tanh(linen.Dense(16)(x))))
+
+    class Nnx(nnx.Module):
+        def __init__(self) -> None:
+            self.a = nnx.Linear(8, 16, rngs=nnx.Rngs(0))
+            self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(2))
+
+        def __call__(self, x):
+            h = jax.nn.tanh(self.a(x))
+            return self.drop(h, deterministic=False) if always else self.drop(h)
+
+    class Equinox(eqx.Module):
+        a: eqx.nn.Linear
+        drop: eqx.nn.Dropout
+
+        def __call__(self, x, key=None):
+            h = jax.nn.tanh(self.a(x))
+            return self.drop(h, key=key, inference=False if always else None)
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    last = Equinox(eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Dropout(0.5))
+    module = Linen(), Linen().init({"params": keys[0], "dropout": keys[1]}, x, train=False)
+    for given in ((module, x), (module, x, True), (Nnx(), x), (last, x[0])):
+        reading = kc.read(*given)
+        assert any("active in evaluation mode" in n.text for n in reading.notes) == always
+
+
 # -- what is not read, by its name -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("function", "name"),
     [
+        (lambda h: h.sum(-1), "the sum over channels"),
+        (lambda h: h.amax(-1), "the maximum over channels"),
+        (lambda h: h.mean(-1), "averages channels"),
         (lambda h: h.amin(-1), "minimum over axes (1,)"),
+        (lambda h: h.max(-1)[0], "the maximum over channels"),
+        (lambda h: h.logsumexp(-1), "logsumexp"),
+        (lambda h: h.prod(-1), "prod"),
+        (lambda h: h.var(-1), "a variance"),
         (lambda h: h.norm(dim=-1), "a norm"),
     ],
 )
@@ -115,11 +161,36 @@ def test_operations_over_channels_go_by_their_names(function, name: str) -> None
     assert any(name in text for text in told), told
 
 
+ONE_NUMBER = {
+    "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
+    "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
+    "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
+    "waves beside each other": lambda m, x, t: m.b(
+        m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(32, 64)
+            self.register_buffer("w", torch.linspace(0.1, 3, 32))
+
+        def forward(self, x, t):
+            return ONE_NUMBER[name](self, x, t if t.ndim == 2 else t[:, None])
+
+    for count in (1, 2):
+        reading = kc.read(Model(), (count, 8), (count, 1)[:rank])
+        assert reading.fidelity.level == "not read", reading
+        assert not any("first shifts or scales the input" in note.text for note in reading.notes)
+
+
 @pytest.mark.parametrize(
-    ("gain", "bias"),
-    [
-        (-1.5, 0.25),
-    ],
+    ("gain", "bias"), [(2.0, 0.0), (0.5, 1.0), (-1.5, 0.25), (1.0, -0.5), (3.0, 0.0)]
 )
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, lambda width: nn.GroupNorm(8, width)])
 def test_gains_and_biases_of_norms_that_all_channels_share_are_read(

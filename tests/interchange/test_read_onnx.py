@@ -11,10 +11,10 @@ import pytest
 import sympy as sp
 
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.trace import Op, Pointwise
+from kcalc.interchange.trace import Linear, Op, Pointwise
 
 pytest.importorskip("onnx")
-from onnx_graphs import model, node, ran
+from onnx_graphs import model, node, ran, weights
 
 RNG = np.random.default_rng(5)
 
@@ -97,7 +97,93 @@ def test_unary_operators_are_those_of_onnxruntime(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "op", ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu"]
+)
+def test_binary_operators_are_those_of_onnxruntime(op: str) -> None:
+    proto = model([node(op, "x y", "z")], {"x": ["N", 1], "y": ["N", 1]}, ["z"])
+    x, y = (
+        RNG.uniform(0.1, 3, (12, 1)).astype(np.float32) * (1 if op == "Pow" else sign)
+        for sign in (-1, 1)
+    )
+    assert value_of(op_of(proto, Pointwise), x[:, 0], y[:, 0]) == pytest.approx(
+        ran(proto, x, y)[0][:, 0], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "op", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor"]
+)
+def test_tests_and_where_are_those_of_onnxruntime(op: str) -> None:
+    logical = op in ("And", "Or", "Xor")
+    nodes = [node("Greater", "x zero", "p"), node("Less", "x one", "q")] if logical else []
+    nodes += [
+        node(op, "p q" if logical else "x y", "t"),
+        node("Not", "t", "n"),
+        node("Where", "n x y", "z"),
+        node("Cast", "t", "c", to=1),
+        node("Add", "z c", "out"),
+    ]
+    proto = model(
+        nodes,
+        {"x": ["N", 1], "y": ["N", 1]},
+        ["out"],
+        {"zero": np.float32(0), "one": np.float32(1)},
+    )
+    x, y = RNG.uniform(-2, 2, (2, 16, 1)).astype(np.float32)
+    y[:4] = x[:4]
+    trace = trace_onnx(proto)
+    symbols = dict(zip(("x", "y"), sp.symbols("x y", real=True), strict=True))
+    forms: dict[str, Any] = dict(symbols)
+    for found in trace.ops:
+        if isinstance(found, Pointwise):
+            forms[found.name] = found.function(*(forms[r] for r in found.reads))
+    expr = forms[trace.outputs[0]]
+    pairs = (
+        {symbols["x"]: sp.Rational(float(a)), symbols["y"]: sp.Rational(float(b))}
+        for a, b in zip(x[:, 0], y[:, 0], strict=True)
+    )
+    got = [float(expr.subs(pair, simultaneous=True)) for pair in pairs]
+    assert got == pytest.approx(ran(proto, x, y)[0][:, 0], rel=1e-6)
+
+
 # -- normalisation written out ---------------------------------------------------------------------
 
 
 # -- windows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "groups"),
+    [(3, 1, 1, 1), (3, 2, 1, 2), (4, 3, 1, 4), (2, 2, 2, 1)],
+)
+def test_convolutions_have_the_padding_and_size_of_onnxruntime(
+    auto: str, kernel: int, stride: int, dilation: int, groups: int
+) -> None:
+    pads = {"pads": [1, 0, 0, 2]} if auto == "NOTSET" else {}
+    made = node(
+        "Conv",
+        "x w b",
+        "y",
+        auto_pad=auto,
+        strides=[stride] * 2,
+        dilations=[dilation] * 2,
+        group=groups,
+        **pads,
+    )
+    w, b = weights(8, 4 // groups, kernel, kernel), weights(8)
+    proto = model([made], {"x": [2, 4, 11, 8]}, ["y"], {"w": w, "b": b})
+    x = weights(2, 4, 11, 8)
+    try:
+        truth = ran(proto, x)[0]
+    except Exception:
+        pytest.skip("onnxruntime refuses automatic padding with dilation")
+    found = op_of(proto, Linear)
+    assert found.shape == truth.shape
+    padded = np.pad(x, [(0, 0), (0, 0), *found.padding])
+    explicit = node(
+        "Conv", "x w b", "y", strides=[stride] * 2, dilations=[dilation] * 2, group=groups
+    )
+    again = ran(model([explicit], {"x": list(padded.shape)}, ["y"], {"w": w, "b": b}), padded)[0]
+    assert again == pytest.approx(truth, abs=1e-5)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx_graphs import model, node, ran, weights
 from refusals import refused
+from trace_values import values_of
 
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.read import read
@@ -161,6 +162,15 @@ READ: dict[str, Case] = {
         17,
     ),
 }
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_trace_computes_what_onnxruntime_computes(name: str) -> None:
+    proto = proto_of(READ[name])
+    x = np.random.default_rng(1).standard_normal(READ[name][1]).astype(F)
+    (truth,), (got,) = ran(proto, x), values_of(trace_onnx(proto), x.astype(float))
+    assert got.shape == truth.shape
+    assert got == pytest.approx(truth, rel=1e-5, abs=1e-5)
 
 
 UNREAD: dict[str, tuple[Case, str]] = {

@@ -350,6 +350,24 @@ def test_a_stop_inside_of_a_norm() -> None:
         kc.ntk(network)
 
 
+def test_a_pooled_feature_map_that_is_stopped() -> None:
+    """A mean over locations is no part of a norm here."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    head = nn.Linear(8, 4)
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = model, head
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.body(x).mean((2, 3)).detach())
+
+    found = kc.gradients(kc.read(Pooled().eval(), (2, 3, 8, 8)).network).weights
+    assert found["body.0"] == 0
+    assert found["head"] > 0
+
+
 class Attention(nn.Module):
     def __init__(self, place: int, early: bool) -> None:
         super().__init__()

@@ -5,7 +5,11 @@ that nothing is changed.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +17,15 @@ import numpy as np
 import pytest
 from refusals import refused
 
+import kcalc as kc
+
 torch = pytest.importorskip("torch")
 
 from test_read_torch import Fn  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.network.layers import (  # noqa: E402
@@ -60,6 +67,33 @@ def test_many_forms_of_a_model() -> None:
     assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(
         plain
     )
+
+
+class Cond(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        return torch.cond(x.sum() > 0, lambda y: torch.sin(y), lambda y: torch.cos(y), (x,))
+
+
+BRANCHES = """
+import test_read_torch_models as models
+found = models.read(models.Cond(), (2, 6))
+assert found.fidelity.nodes["a"] == "exact", found
+assert found.fidelity.level == "not read" or found.remarks, found
+"""
+
+
+def test_branches_within_the_graph() -> None:
+    """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in
+    one process.
+    """
+    here = Path(__file__).parent
+    found = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
+    subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=here, env=found)
 
 
 UNREAD: dict[str, tuple[Any, str]] = {
@@ -132,6 +166,16 @@ class Named(nn.Module):
 
     def forward(self, x: torch.Tensor, *, size: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.a(x) * size)
+
+
+def test_example_inputs_by_name() -> None:
+    """One array is one input: its rows are none, even of a batch of one."""
+    linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    for given in ((1, 6), torch.ones(1, 6), np.ones((1, 6)), [(1, 6)]):
+        assert len(kc.read(linear, example_inputs=given).network) == 3
+        assert len(listed(given)) == 1
+    with refused("example_inputs="):
+        kc.read(linear, (1, 6), example_inputs=(1, 6))
 
 
 def test_errors_stand_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,18 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from tape import Tape, layers_of
+from tape import Tape, layers_of, relu, sigmoid
 
 import kcalc as kc
+from kcalc.foundation.errors import KcalcError
+from kcalc.interchange.fusion import exact_number
 from kcalc.interchange.trace import (  # fmt: skip
     Drop,
     Entry,
     Held,
+    Join,
+    Pooling,
+    Repeat,
     Trace,
 )
 
@@ -25,9 +31,34 @@ L = kc.layers
 @pytest.mark.parametrize(
     ("pieces", "name"),
     [
+        (lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "mish"),
+        (lambda x: 0.5 * x * (1 + sp.erf(x * 0.7071067811865475)), "gelu"),
+        (lambda x: 0.5 * x * (1 + sp.erf(x * float(np.float32(0.70710677)))), "gelu"),
         (
             lambda x: 0.5 * x * (1 + sp.tanh(0.7978845608028654 * (x + 0.044715 * x**3))),
             "gelu_tanh",
+        ),
+        (
+            lambda x: (
+                0.5
+                * x
+                * (
+                    1
+                    + sp.tanh(
+                        float(np.float32(0.7978846)) * (x + float(np.float32(0.044715)) * x**3)
+                    )
+                )
+            ),
+            "gelu_tanh",
+        ),
+        (lambda x: x * sp.Min(sp.Max(x + 3, 0), 6) / 6, "hard_swish"),
+        (lambda x: sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True)), "elu"),
+        (
+            lambda x: (
+                1.0507009873554805
+                * sp.Piecewise((x, x > 0), (1.6732632423543772 * (sp.exp(x) - 1), True))
+            ),
+            "selu",
         ),
     ],
 )
@@ -37,6 +68,53 @@ def test_hand_written_activations_have_their_names(pieces: Callable[[Any], Any],
     assert [
         layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)
     ] == [name]
+
+
+def test_products_of_different_feature_maps_are_products():
+    tape = Tape(2, 6)
+    a, b = tape.dense("x", 6), tape.dense("x", 6)
+    out = tape.apply(lambda p, q: 3 * p * q, tape.apply(sigmoid, a), b)
+    reading = tape.read(tape.dense(out, 2))
+    assert [type(layer).__name__ for layer in layers_of(reading)][-3:] == [
+        "Product",
+        "Scale",
+        "Affine",
+    ]
+    assert kc.c_map(reading.network)(0.0) == 0
+
+
+def test_a_bias_of_something_read_elsewhere_is_not_absorbed():
+    tape = Tape(2, 6)
+    z = tape.dense("x", 4)
+    shifted = tape.apply(lambda a, b: a + b, z, tape.held([1.0, 2.0, 3.0, 4.0], "b"))
+    total = tape.apply(lambda a, b: a + b, z, tape.dense(tape.apply(relu, shifted), 4))
+    reading = tape.read(total)
+    assert reading.fidelity.level == "not read"
+
+
+def test_pools_concatenations_and_dropout():
+    tape = Tape(2, 8, 6, 6)
+    a, b = tape.conv("x", 8), tape.conv("x", 5)
+    both = tape.add(Join, "cat", (2, 13, 6, 6), (a, b), axis=1)
+    pool = tape.add(
+        Pooling,
+        "pool",
+        (2, 13, 3, 3),
+        (both,),
+        kind="max",
+        axes=(2, 3),
+        window=(2, 2),
+        stride=(2, 2),
+    )
+    drop = tape.add(Drop, "drop", (2, 13, 3, 3), (pool,), rate=0.1)
+    none = tape.add(Drop, "none", (2, 13, 3, 3), (drop,), rate=0.0)
+    up = tape.add(Repeat, "up", (2, 13, 6, 6), (none,))
+    reading = tape.read(up)
+    assert layers_of(reading)[3:] == [L.Concat(), L.Pool("max", 2), L.Dropout(0.1), L.Resize(2)]
+    assert reading.fidelity.counts == {"exact": 6, "pooling": 1}
+    apart = Tape(2, 8, 6, 6)
+    rows = apart.add(Join, "rows", (2, 8, 12, 6), (apart.conv("x", 8), apart.conv("x", 8)), axis=2)
+    assert isinstance(apart.read(rows).network.layer("rows"), L.Opaque)
 
 
 def test_what_no_network_is():
@@ -63,6 +141,16 @@ def test_what_no_network_is():
         kc.read(3.5)
     with refused(r"\.onnx"):
         kc.read("model.h5")
+
+
+def test_literals():
+    assert exact_number(float(np.float32(0.1)), np.float32) == sp.Rational(1, 10)
+    assert exact_number(0.5) == sp.Rational(1, 2) and exact_number(1.702) == sp.Rational(1702, 1000)
+    assert exact_number(math.sqrt(2 / math.pi)) == sp.sqrt(2 / sp.pi)
+    assert exact_number(0.123456789123) == sp.Float(0.123456789123)
+    assert exact_number(3) == 3 and exact_number(-1e-6) == sp.Rational(-1, 10**6)
+    with pytest.raises(KcalcError):
+        exact_number(float("inf"))
 
 
 def test_a_reading_shows_itself():

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import model, node, weights
+from onnx_graphs import model, node, ran, weights
+from trace_values import values_of
 
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.rewriting import rewritten
-from kcalc.interchange.trace import Mixed, NotRead
+from kcalc.interchange.trace import Contract, Linear, Mixed, NotRead, Part
 
 pytest.importorskip("onnx")
 
@@ -53,15 +54,102 @@ HELD: dict[str, Any] = {
     "all": np.full((4, 4), -np.inf, F),
 }
 ROWS, IMAGE = [2, 4, 6], [2, 3, 5, 5]
+CUT, CUT2 = node("Slice", "l s1 e4 a2", "y"), node("Slice", "l s1 e4 a1", "y")
+DENSE, CONV = node("MatMul", "x w", "a"), node("Conv", "x k", "a")
 
 
 def turned(perm: list[int], source: str = "a", target: str = "l") -> Any:
     return node("Transpose", source, target, perm=perm)
 
 
+PARTS: dict[str, tuple[list[Any], list[int]]] = {
+    "after a bias": ([DENSE, node("Add", "a b", "l"), CUT], ROWS),
+    "after a column": ([DENSE, node("Mul", "a col", "l"), CUT], ROWS),
+    "of a batch norm": ([CONV, node("BatchNormalization", "a n b b n", "l"), CUT2], IMAGE),
+    "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
+    "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
+    "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
+    "of turned factors": (
+        [
+            DENSE,
+            turned([0, 2, 1], "a", "at"),
+            node("MatMul", "x v", "c"),
+            turned([0, 2, 1], "c", "ct"),
+            node("Mul", "at ct", "l"),
+            CUT2,
+        ],
+        ROWS,
+    ),
+    "of reshaped factors": (
+        [
+            DENSE,
+            node("Reshape", "a rows", "ar"),
+            node("MatMul", "x v", "c"),
+            node("Reshape", "c rows", "cr"),
+            node("Mul", "ar cr", "l"),
+            node("Slice", "l s1 e4 a3", "y"),
+        ],
+        ROWS,
+    ),
+}
+KEPT: dict[str, tuple[list[Any], list[int], str]] = {
+    "of a grouped layer": (
+        [node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2],
+        [2, 3, 7, 7],
+        "a grouped convolution",
+    ),
+    "of merged channels": (
+        [CONV, node("Reshape", "a flat", "l"), CUT2],
+        IMAGE,
+        "both channels and locations",
+    ),
+    "of merged factors": (
+        [
+            CONV,
+            node("Reshape", "a flat", "af"),
+            node("Sigmoid", "af", "gate"),
+            node("Mul", "af gate", "l"),
+            CUT2,
+        ],
+        IMAGE,
+        "",
+    ),
+    "of locations": ([DENSE, node("Slice", "a s1 e4 a1", "y")], ROWS, "locations"),
+}
+
+
 def proto_of(nodes: list[Any], shape: list[int]) -> Any:
     used = {name for n in nodes for name in n.input}
     return model(nodes, {"x": shape}, ["y"], {k: v for k, v in HELD.items() if k in used})
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_layers_become_layers_with_the_same_numbers(name: str) -> None:
+    proto = proto_of(*PARTS[name])
+    trace, _ = rewritten(trace_onnx(proto))
+    assert not any(isinstance(op, Part) for op in trace.ops)
+    x = weights(*PARTS[name][1])
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
+    whole = sum(op.weight.size for op in trace_onnx(proto).ops if isinstance(op, Linear))
+    assert (
+        sum(op.weight.size for op in trace.ops if isinstance(op, Linear)) < whole
+        or "joined" in name
+    )
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_parts_of_what_is_made_together_stay_parts(name: str) -> None:
+    nodes, shape, words = KEPT[name]
+    before = trace_onnx(proto_of(nodes, shape))
+    after, _ = rewritten(before)
+    (part,) = [op for op in after.ops if isinstance(op, Part)]
+    assert words in part.reason and len(after.ops) <= len(before.ops)
+    x = weights(*shape)
+    assert values_of(after, x.astype(float))[0] == pytest.approx(
+        ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5
+    )
 
 
 def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
@@ -82,6 +170,12 @@ def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
     ]
 
 
+MIXED: dict[str, list[Any]] = {
+    "scaled and shifted": attention(node("Mul", "s half", "r"), node("Add", "r one", "t")),
+    "bent, all alike": attention(node("Tanh", "s", "t")),
+    "handed on": attention(node("Identity", "s", "t")),
+    "a fixed matrix": [node("MatMul", "x v", "c"), node("MatMul", "m c", "y")],
+}
 NOT_MIXED: dict[str, list[Any]] = {
     "bent twice": attention(node("Exp", "s", "r"), node("Mul", "r s", "t")),
     "without a root": attention(node("Sub", "s one", "r"), node("Sqrt", "r", "t")),
@@ -90,6 +184,18 @@ NOT_MIXED: dict[str, list[Any]] = {
     "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
     "scores of a layer": attention(node("MatMul", "s m", "t")),
 }
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_attention_that_attends_to_nothing_is_the_mixing_it_computes(name: str) -> None:
+    proto = proto_of(MIXED[name], ROWS)
+    trace, _ = rewritten(trace_onnx(proto))
+    assert not any(isinstance(op, Contract) for op in trace.ops)
+    assert any(isinstance(op, Mixed) for op in trace.ops) or name == "a fixed matrix"
+    x = weights(*ROWS)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", NOT_MIXED)

@@ -11,6 +11,9 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from benchmarks.architectures import NAMED  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 60}
 GROUPED = {"num_key_value_heads": 2, "intermediate_size": 64}
@@ -68,6 +71,19 @@ def test_transformers_are_shaped(name: str) -> None:
     assert all(max(found.values()) < 1e-9 for found in s.residuals.values())
 
 
+OTHERS = "U-Net VAE FiLM WaveNet Highway googlenet mobilenet_v3_large vit_b_16 convnext_tiny"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS.split())
+def test_architectures_of_the_table_are_shaped(name: str) -> None:
+    entry = NAMED[name]
+    if entry.library:
+        pytest.importorskip(entry.library)
+    s = kc.shape(kc.read(entry.model(), *entry.example()))
+    assert shaped_names(s) - {"sigmoid", "hard_sigmoid", "softplus"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ecaresnet26t", "cait_xxs24_224", "levit_128s"])
 def test_architectures_of_timm_are_shaped(name: str) -> None:
@@ -79,6 +95,25 @@ def test_architectures_of_timm_are_shaped(name: str) -> None:
 
 
 # -- layers that are read in parts -----------------------------------------------------------------
+
+
+class Halves(nn.Module):
+    """One projection for the gate and the values, as in Phi-3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(16, 8)
+        self.head = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: Any) -> Any:
+        gate, values = self.up(x).chunk(2, -1)
+        return self.head(self.down(F.silu(gate) * values))
+
+
+def test_a_product_beyond_the_target_leaves_the_parts_to_be_drawn_anew() -> None:
+    s = kc.shape(kc.read(Halves(), torch.randn(4, 8)))
+    assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"mul"}
+    assert "zeta" in s.left_alone["mul"] and shaped_names(s) == {"swish", "relu"}
 
 
 class Latent(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+import sympy as sp
 
 import kcalc as kc
 
@@ -56,10 +57,49 @@ def test_eigenvalues_of_relu(dimension: int) -> None:
         assert np.all(found.errors < 4e-14)
 
 
+def test_circle_and_sums() -> None:
+    circle = RELU.sphere_eigenvalues(2, 300)
+    assert circle.eigenvalues[0] == pytest.approx(4 / np.pi**2, rel=1e-14)
+    assert circle.multiplicities[:3] == (1, 2, 2)
+    assert circle.total == 1 and circle.rest == pytest.approx(4 / np.pi**2 / 3 / 300**3, rel=0.02)
+    powers = kc.activation(sp.Symbol("x", real=True) ** 3).c_map.sphere_eigenvalues(
+        5, 6
+    )  # (9 c + 6 c^3) / 15
+    assert powers.multiplicities == (1, 5, 14, 30, 55, 91, 140)
+    assert powers.shares == pytest.approx(
+        [0, 0.6 + 0.4 * 3 / 7, 0, 0.4 * 4 / 7, 0, 0, 0], abs=1e-14
+    )
+    assert powers.rest == pytest.approx(0, abs=1e-14)
+    large = kc.activation("exp").c_map.sphere_eigenvalues(10**6, 4)  # shares of powers of c
+    series = np.cumprod([1, 1, 1 / 2, 1 / 3, 1 / 4])
+    bound = large.errors * [float(n) for n in large.multiplicities] + 1e-5
+    assert np.all(np.abs(large.shares - series / np.e) < bound) and bound[4] < 1e-3
+
+
+def test_deep_and_chaotic_kernels_and_other_q() -> None:
+    net = kc.architectures.vanilla(30, "tanh", sigma_w=3.0)
+    found = kc.ntk(net).sphere_eigenvalues(2, 40, q=2.0)
+    near = np.geomspace(1e-16, np.pi / 2, 3000)  # its peak has a width of about 1e-9
+    theta = np.concatenate([[0], near, np.pi - near[-2::-1], [np.pi]])
+    values = kc.ntk(net).at_angle(theta, q=2.0)
+    assert found.total == values[0] == kc.ntk(net)(1.0, q=2.0)
+    for k in (1, 3, 21):
+        whole = np.trapezoid(values * np.cos(k * theta), theta) / np.pi
+        assert found.eigenvalues[k] == pytest.approx(whole, rel=2e-4)
+    assert np.all(np.abs(found.eigenvalues[::2]) <= found.errors[::2])  # an odd function
+    kinked = kc.c_map(kc.architectures.vanilla(2, "hard_tanh")).sphere_eigenvalues(3, 21)
+    assert np.all(np.abs(kinked.eigenvalues[::2]) <= 4 * kinked.errors[::2])
+    assert kinked.eigenvalues[1] * 3 + kinked.eigenvalues[3] * 7 < 1 < 1.001 - kinked.rest
+    assert list(kinked.to_dataframe().columns)[:3] == ["degree", "multiplicity", "eigenvalue"]
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
+        (lambda: RELU.sphere_eigenvalues(1, 3), "dimension"),
+        (lambda: RELU.sphere_eigenvalues(3, -1), "max_degree"),
         (lambda: RELU.sphere_eigenvalues(3, 30000), "max_degree"),
+        (lambda: RELU.sphere_eigenvalues(3, 3, q=0), "q"),
         (lambda: kc.token_map(ONE_TOKEN, tokens=4).sphere_eigenvalues(3, 3), "tokens"),
     ],
 )

@@ -21,10 +21,93 @@ HARD = kc.architectures.vanilla(1, "hard_tanh")
 TANH = kc.architectures.vanilla(3, "tanh", sigma_w=1.5)
 
 
+def relu_kernels(theta: mpmath.mpf, depth: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """(NNGP, NTK) of ``vanilla(depth, "relu", sigma_w=sqrt 2)`` at q = 1, from the arc-cosine
+    kernels.
+    """
+    weight = MP.mpf(ROOT2) ** 2
+    q, k, t = weight, weight * MP.cos(theta), weight * MP.cos(theta)
+    for _ in range(depth):
+        angle = theta
+        ratio = (MP.sin(angle) + (MP.pi - angle) * MP.cos(angle)) / MP.pi
+        slope = (MP.pi - angle) / (2 * MP.pi)
+        gap = 2 * MP.sin(angle / 2) ** 2 - (MP.sin(angle) - angle * MP.cos(angle)) / MP.pi
+        q, k, t = weight * q / 2, weight * q / 2 * ratio, weight * slope * t
+        t += k
+        theta = 2 * MP.asin(MP.sqrt(gap / 2))
+    return k, t
+
+
+def mp_angle(x: np.ndarray, y: np.ndarray) -> mpmath.mpf:
+    """The angle of two float rows, exact to 50 digits."""
+    one, two = [MP.mpf(float(v)) for v in x], [MP.mpf(float(v)) for v in y]
+    long, wide = (MP.sqrt(sum(v * v for v in row)) for row in (one, two))
+    return 2 * MP.asin(
+        MP.sqrt(sum((a / long - b / wide) ** 2 for a, b in zip(one, two, strict=True))) / 2
+    )
+
+
 def sphere(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Rows of q = 1."""
     x = np.random.default_rng(seed).standard_normal((rows, width))
     return x * np.sqrt(width) / np.linalg.norm(x, axis=1)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("depth", "tolerance"), [(1, 1e-13), (10, 1e-13), (100, 1e-13), (1000, 1e-12)]
+)
+def test_tables_against_mpmath_for_relu(depth: int, tolerance: float) -> None:
+    table = kc.ntk(kc.architectures.vanilla(depth, "relu", sigma_w=ROOT2)).table()
+    assert table.error_bound < 1e-10
+    for theta in (3.0, 1.6, 1.0, 0.3, 0.02, 1e-3, 1e-5, 1e-8):
+        exact = relu_kernels(MP.mpf(theta), depth)
+        got = table.at_gap(2 * np.sin(theta / 2) ** 2)
+        for value, truth in zip(got, exact, strict=True):
+            floor = 0.01 * float(table.at_gap(0.0)[0])
+            assert abs(float(MP.mpf(float(value)) - truth)) < tolerance * max(
+                float(truth), floor
+            ), theta
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-6])
+def test_a_cluster_of_near_duplicates(spread: float) -> None:
+    """All rows within a small angle, and a second cluster opposite."""
+    width = 16
+    x = sphere(1, width)[0] + spread * np.random.default_rng(1).standard_normal((90, width))
+    x[60:] *= -1
+    x[10] = x[11]
+    x[12] = x[13] + 1e-3 * spread * x[14]
+    ntk = kc.ntk(RELU).matrix(x, q=1.0)
+    for i, j in [(0, 1), (3, 40), (10, 11), (12, 13), (5, 59), (0, 70), (61, 62), (12, 80)]:
+        truth = relu_kernels(mp_angle(x[i], x[j]), 6)[1]
+        assert abs(float(ntk[i, j] / truth - 1)) < 1e-12, (i, j)
+
+
+def test_kinds_blocks_and_types() -> None:
+    x = sphere(101, 6)
+    K = kc.ntk(RELU)
+    nngp, ntk = K.matrices(x)
+    assert np.array_equal(K.matrix(x, kind="both").nngp, nngp)
+    assert np.array_equal(K.matrix(x, kind="nngp"), K.nngp.matrix(x))
+    for rows in (1, 7, 50, 101, 1000):
+        np.testing.assert_allclose(K.matrix(x, block_rows=rows), ntk, rtol=1e-13)
+        np.testing.assert_allclose(
+            K.matrix(x, x[:40].copy(), block_rows=rows), ntk[:, :40], rtol=1e-13
+        )
+    np.testing.assert_allclose(K.matrix(x, memory=1000), ntk, rtol=1e-13)
+    single = K.matrix(x.astype(np.float32))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(
+        single, K.matrix(x.astype(np.float32).astype(np.float64), q=1.0), rtol=3e-6
+    )
+    assert K.matrix(x, dtype=np.float32).dtype == np.float32
+    counts = np.arange(12).reshape(4, 3) + 1
+    np.testing.assert_allclose(K.matrix(counts), K.matrix(counts * 1.0))
+    np.testing.assert_allclose(K.matrix(5 * x, q=1.0), ntk, rtol=1e-13)
+    np.testing.assert_allclose(K.matrix(x / 7), ntk / 49, rtol=1e-13)
+    out = np.zeros((101, 101))
+    assert K.matrix(x, out=out) is out
+    np.testing.assert_array_equal(out, ntk)
 
 
 def test_a_bias_counts_in_the_standard_parameterisation() -> None:
@@ -43,13 +126,29 @@ def test_a_bias_counts_in_the_standard_parameterisation() -> None:
     np.testing.assert_allclose(K.matrix(x)[off], K(c, q[:, None], q[None, :])[off], rtol=1e-12)
 
 
+def test_norms_that_are_close_to_their_neighbours_are_not_all_one() -> None:
+    """Many norms, each within single-precision rounding of the next, but not of the last."""
+    x = (sphere(300, 4) * np.linspace(1, 1.0006, 300)[:, None]).astype(np.float32)
+    K = kc.ntk(TANH)
+    y = x[[0, -1]].astype(np.float64)
+    q = (y**2).mean(axis=1)
+    c = np.clip(y[0] @ y[1] / 4 / np.sqrt(q[0] * q[1]), -1, 1)
+    np.testing.assert_allclose(K.matrix(x, x[[0, -1]])[0, 1], K(c, q[0], q[1]), rtol=1e-6)
+    np.testing.assert_allclose(kc.ntk(RELU).matrix(x)[-1, -1], 14 * q[1], rtol=1e-6)
+
+
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     kc.ntk(RELU).matrix(sphere(20, 3), progress=True)
     assert "kernel: 100%" in capsys.readouterr().err
 
 
 BAD = [
+    (np.ones(3), "two axes"),
     (np.zeros((0, 3)), "empty"),
+    (np.array([[1.0, np.nan]]), r"X\[0, 1\] is nan"),
+    (np.array([["a", "b"]]), "real numbers"),
+    (np.array([[1j, 2.0]]), "real numbers"),
+    ([[1.0], [1.0, 2.0]], "different lengths"),
     (np.full((2, 2), 1e200), "rescale"),
 ]
 

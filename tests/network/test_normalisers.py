@@ -20,6 +20,7 @@ from kcalc.calculi.smoothness import (
     WeightNormalisation,
     normaliser,
 )
+from kcalc.calculi.smoothness.normalisers import SECOND
 
 EPSILONS = (1e-3, 0.4, 1.0, 30.0)
 
@@ -88,6 +89,47 @@ def test_v_and_m_of_batch_normalisation() -> None:
         ).max()
         < 1e-14
     )
+
+
+@pytest.mark.parametrize("eps", EPSILONS)
+def test_uniform_bounds_hold_and_are_attained(eps: float) -> None:
+    """|D| at 0, |D^2| at |w|^2 = eps/4 (N eps/4 for batches), |wn| and |en| towards infinity.
+
+    Nothing above them anywhere.
+    """
+    rng = np.random.default_rng(2)
+    assert pytest.approx(1.5 * 0.8**2.5) == SECOND
+    for rule, unit in ((WeightNormalisation(eps), 1), (BatchNormalisation(eps), 6)):
+        bounds = rule.bounds(1, 6)
+        direction = np.array([1.0, -1.0, 0, 0, 0, 0]) / np.sqrt(2)
+        for t in np.concatenate([np.geomspace(1e-3, 1e3, 41), [0.5]]):
+            w = t * np.sqrt(unit * eps) * direction
+            second, first = rule.second_derivative(w), rule.derivative(w)
+            u = rng.normal(size=(200, 6))
+            u[0] = direction
+            u /= np.linalg.norm(u, axis=1, keepdims=True)
+            form = np.linalg.norm(
+                np.einsum("jln,il,in->ij", second, u, np.roll(u, 1, axis=0)), axis=1
+            )
+            same = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, u), axis=1)
+            assert max(form.max(), same.max()) <= bounds.second * (1 + 1e-12)
+            assert np.linalg.norm(first, 2) <= bounds.first * (1 + 1e-12)
+        assert same[0] == pytest.approx(bounds.second, rel=1e-12)  # the last t is 1/2
+        assert np.linalg.norm(rule.derivative(np.zeros(6)), 2) == pytest.approx(bounds.first)
+    entry = EntryNormalisation(eps)
+    w = (
+        np.concatenate([-np.geomspace(1e-4, 1e4, 2001), np.geomspace(1e-4, 1e4, 2001), [0.5]])
+        * eps**0.5
+    )
+    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(
+        entry.bounds(1, 1).second, rel=1e-12
+    )
+    assert entry.derivative(0.0) == pytest.approx(entry.bounds(1, 1).first)
+    big = 1e9 * eps**0.5
+    assert np.linalg.norm(WeightNormalisation(eps).value(np.full((3, 4), big)), 2) == pytest.approx(
+        3**0.5
+    )
+    assert np.linalg.norm(entry.value(np.full((3, 4), big)), 2) == pytest.approx(12**0.5)
 
 
 def test_smallest_slopes_are_the_smallest_singular_values() -> None:

@@ -24,6 +24,10 @@ def normed(*layers: Any) -> kc.Network:
     )
 
 
+NET = normed(L.L2Norm(HEADS, GAIN))
+BELOW = (1.7**2 * 0.5 + 0.25) / (1.7**2 + 0.25)  # the c value before the norm, of inputs of c = 0.5
+
+
 def mean(function: Any, c: float) -> float:
     """E function(u) function(v) of normal numbers of variance SQUARE, by a product rule."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
@@ -31,6 +35,17 @@ def mean(function: Any, c: float) -> float:
     u = math.sqrt(SQUARE) * nodes[:, None]
     v = math.sqrt(SQUARE) * (c * nodes[:, None] + math.sqrt(1 - c * c) * nodes)
     return float(weights @ (function(u) * function(v)) @ weights)
+
+
+def test_kernel_maps_and_tangent_kernels() -> None:
+    """The norm divides by its channels' own mean square, sqrt(GAIN^2 heads / width) behind it."""
+    forward, back = mean(np.tanh, BELOW), mean(lambda x: 1 - np.tanh(x) ** 2, BELOW)
+    own = mean(np.tanh, 1.0)
+    values: Any = kc.node_values(NET, c=0.5)
+    assert values["n0"].q1 == pytest.approx(SQUARE, rel=1e-12)
+    assert values["n0"].c == pytest.approx(BELOW, rel=1e-12)
+    assert kc.c_map(NET)(0.5) == pytest.approx(forward / own, rel=1e-9)
+    assert kc.ntk(NET)(0.5) == pytest.approx(forward + SQUARE * BELOW * back, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", [L.L2Norm, L.RMSNorm, L.LayerNorm])

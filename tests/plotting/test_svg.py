@@ -33,6 +33,16 @@ def of_class(svg: Element, name: str) -> list[Element]:
     return [g for g in svg.getElementsByTagName("g") if name in g.getAttribute("class").split()]
 
 
+def test_groups_are_drawn_behind_nodes_in_the_order_of_their_size() -> None:
+    net = residual()
+    svg = parsed(net, groups=kc.subnetworks(net))
+    groups = of_class(svg, "group")
+    assert [group.getAttribute("data-group") for group in groups] == ["1", "2"]
+    assert "affine_1" in groups[1].getElementsByTagName("title")[0].firstChild.data
+    order = [g.getAttribute("class").split()[0] for g in svg.getElementsByTagName("g")]
+    assert order.index("node") > max(i for i, kind in enumerate(order) if kind == "group")
+
+
 def test_labels_and_weights() -> None:
     w = sp.Symbol("sigma_w", positive=True)
     text = network_svg(residual(w / 2))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from refusals import refused
-from test_equivalent import check
+from test_equivalent import check, drawn
 
 import kcalc as kc
 
@@ -53,6 +54,27 @@ def test_norms_without_a_mean_read_what_is_not_shifted() -> None:
         )
 
 
+def test_pooling_by_weights_passes_a_scale_and_no_shift() -> None:
+    def pooled(phi: kc.Activation) -> kc.Network:
+        return kc.chain(
+            L.Input(2, (4, 4)),
+            L.Affine(3),
+            L.Nonlinear(phi),
+            L.Pool("weighted_mean"),
+            L.Flatten(),
+            L.Affine(2),
+        )
+
+    found = kc.equivalent_parameters(pooled(kc.activation("tanh").transformed(0.5, 0.3, 1.5)))
+    weights = drawn(found.network, np.random.default_rng(0), {"affine_2": 3})
+    first, last = (
+        found.arrays(weights)[node][0] / weights[node][0] for node in ("affine_1", "affine_2")
+    )
+    assert first == pytest.approx(0.5, rel=1e-13) and last == pytest.approx(1.5, rel=1e-13)
+    with refused("'nonlinear_1'.*'pool_1'"):
+        kc.equivalent_parameters(pooled(SHIFTED))
+
+
 def test_dropout_does_not_commute_with_shifts() -> None:
     net = kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(SHIFTED), L.Dropout(0.2), L.Affine(2))
     found = check(net, np.random.default_rng(14))
@@ -67,3 +89,22 @@ def test_dropout_does_not_commute_with_shifts() -> None:
         L.Affine(2),
     )
     assert not any("dropout" in a.text for a in kc.equivalent_parameters(plain).assumptions)
+
+
+def test_padding_in_numbers() -> None:
+    def net(padding: Any) -> kc.Network:
+        return kc.chain(
+            L.Input(2, (6, 6)),
+            L.Affine(4),
+            L.Nonlinear(SHIFTED),
+            L.Affine(3, kernel=3, padding=padding),
+        )
+
+    for padding in (1, (1, 0)):
+        with refused("zero padding"):
+            kc.equivalent_parameters(net(padding))
+    assert not any(
+        "padding" in a.text
+        for padding in (0, (0, 0))
+        for a in kc.equivalent_parameters(net(padding)).assumptions
+    )

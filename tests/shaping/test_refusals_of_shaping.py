@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 import torch
 from refusal_networks import networks
 from thinning import mostly_slow
@@ -20,6 +21,7 @@ from torch import nn
 import kcalc as kc
 from kcalc.shaping import METHODS
 
+L, A = kc.layers, kc.architectures
 METHOD = re.compile(
     r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+=(?:True|[\d.e+]*)(?: and \w+=[\d.e+]+)?))?"
 )
@@ -130,11 +132,16 @@ def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
 
 
 TARGETS: list[tuple[str, dict[str, Any]]] = [
+    ("dks", {"zeta": 1e6}),
     ("dks", {"q_slope": 3.0}),
+    ("tat", {"eta": 0.999}),
+    ("tat", {"tau": 1e4}),
     ("eoc", {"sigma_b": 0.0}),
     ("eoc", {"sigma_b": 5.0}),
+    ("eoc", {"q": 2.0}),
     ("self_normalising", {"parameters": "halves"}),
     ("nf", {"standardise": False}),
+    ("residual_weights", {"scheme": "slope", "slope": 1.2}),
 ]
 
 
@@ -160,6 +167,7 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
         kc.depth_limit,
         kc.large_batch,
         kc.learnable_kernel,
+        lambda net: kc.sklearn_kernel(net)(np.eye(8)),
     ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
@@ -195,4 +203,69 @@ def read(name: str) -> kc.Network:
     return kc.read(Dense(name == "two in a row"), (2, 6), sigmas=False).network
 
 
+def densely_connected() -> dict[str, kc.Network | None]:
+    """{name: network without any Sum or Product, None for those that are read from a model}."""
+    nets: dict[str, kc.Network | None] = {"PyTorch": None, "two in a row": None}
+    nets["builder"] = networks("relu")["dense"]
+    return nets | {
+        name: net
+        for name, net in networks("relu").items()
+        if name.startswith(("dense,", "GroupNorm of joined", "groups of joined"))
+    }
+
+
+CALCULI: dict[str, Callable[[kc.Network], Any]] = {
+    "c_map": lambda net: kc.c_map(net)(0.5),
+    "expression": lambda net: kc.c_map(net).expr,
+    "ball": lambda net: kc.c_map(net).ball(0.5),
+    "ntk": lambda net: kc.ntk(net)(0.5),
+    "gradients": kc.gradients,
+    "moments": kc.moments,
+    "fluctuations": kc.fluctuations,
+    "scaling": kc.scaling,
+    "smoothness": lambda net: kc.smoothness(net, radius=1.0),
+    "slopes": kc.slope_polynomial,
+    "maxima": lambda net: kc.maximal_slope(net)(1.5),
+    "large_batch": kc.large_batch,
+    "learnable": kc.learnable_kernel,
+}
+
+
+@pytest.mark.parametrize("name", densely_connected())
+def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
+    net = densely_connected()[name] or read(name)
+    assert not net.nodes_of(L.Sum) and not net.nodes_of(L.Product)
+    for call in [
+        *CALCULI.values(),
+        *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS),
+    ]:
+        text = outcome(lambda call=call: call(net))
+        assert "addend" not in text and "factors" not in text, text
+        assert not re.search(
+            r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")
+        ), text
+
+
 # -- products --------------------------------------------------------------------------------------
+
+
+def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
+    """A gate of two slopes s and 1.
+
+    The least is 2 in one block, and (1 + (1 - w^2))^B in B residual blocks of shortcut weight w.
+    """
+    w, blocks = 0.8, 4
+    stack = A.gated_mlp(blocks, "tanh", w)
+    text = check(stack, None, "dks")
+    least = (1 + (1 - w**2)) ** blocks
+    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 lower it")
+    assert check(stack, None, "dks", zeta=least * 1.001) == ""
+    assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
+    gate = check(networks()["gate"], None, "dks")
+    assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
+    shared = check(networks()["shared"], None, "dks")
+    assert "factors of one Gaussian" in shared and shared.endswith(
+        "or pass assume_independent=True and zeta=3 to continue as if it were (a heuristic)"
+    )
+    w = sp.Symbol("w", positive=True)
+    assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))

@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import activation
 from kcalc.plotting import shaping as shaping_plots
 from kcalc.shaping.traces import depth_trace
 
@@ -16,6 +17,33 @@ A, L = kc.architectures, kc.layers
 
 def trunk_lines(ax) -> list:
     return [line for line in ax.lines if line.get_gid() == "trunk"]
+
+
+@pytest.mark.parametrize("names", [("tanh",), ("tanh", "softplus", "relu")])
+def test_figure_panels_and_labels(names) -> None:
+    pairs = {
+        name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names
+    }
+    before, after = kc.c_map(A.vanilla(5)), kc.c_map(A.vanilla(1))
+    axes = shaping_plots.shaping_figure(pairs, before, after).axes
+    assert len(axes) == 2
+    shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
+    assert shown == (
+        ["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"]
+    )
+    assert axes[1].get_aspect() == 1.0
+    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
+        "before",
+        "after",
+    ]
+    after_only = shaping_plots.shaping_figure(pairs, None, after).axes
+    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == [
+        "after"
+    ]
+    with refused("2 panels"):
+        shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
+    with refused("before, activation after"):
+        shaping_plots.shaping_figure({"tanh": activation("tanh")}, before, after)
 
 
 def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:

@@ -5,6 +5,7 @@ ranges, and what shaping refuses.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +28,32 @@ from kcalc.shaping.self_normalising import shifted
 L, A = kc.layers, kc.architectures
 X = sp.Symbol("x", real=True)
 TANH, RELU, SOFT = activation("tanh"), activation("relu"), activation("softplus")
+GAUSS = np.polynomial.hermite_e.hermegauss(180)
+
+
+def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
+    """C'(1) - 1 of f(alpha x + beta) - mean, by Gauss-Hermite quadrature."""
+    z, w = GAUSS[0], GAUSS[1] / math.sqrt(2 * math.pi)
+    values, slopes = f(alpha * z + beta), alpha * slope(alpha * z + beta)
+    return float(w @ slopes**2 / (w @ values**2 - (w @ values) ** 2)) - 1
 
 
 # -- searches --------------------------------------------------------------------------------------
+
+
+def test_the_scale_that_gives_a_slope() -> None:
+    target = 0.3
+
+    def sech(x: Any) -> Any:
+        return 1 / np.cosh(x) ** 2
+
+    found = choose_branch.solve_scale(TANH, target, (0.0,))
+    assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
+    wide = choose_branch._crossing(TANH, target, 0.0, (-3.0, 3.0))
+    assert wide is not None and wide.alpha == pytest.approx(found.alpha, rel=1e-10)
+    # no crossing there; and without a shift that of relu does not depend on alpha
+    assert choose_branch._crossing(TANH, target, 0.0, (-3.0, -2.0)) is None
+    assert choose_branch._crossing(RELU, target, 0.0, (-3.0, 3.0)) is None
 
 
 def test_a_linear_map_has_no_slope_but_1() -> None:

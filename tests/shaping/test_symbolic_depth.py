@@ -4,6 +4,9 @@ of their own.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
@@ -19,7 +22,11 @@ DEPTHS = range(1, 7)
 @pytest.mark.parametrize(
     ("name", "sigma_w", "moment", "degree"),
     [
+        ("relu", math.sqrt(2), 0.5, 1),
+        ("leaky_relu", 1.3, (1 + 1e-4) / 2, 1),
+        ("square", 0.4, 3, 2),
         ("cube", 0.5, 15, 3),
+        ("relu2", 0.6, 1.5, 2),
     ],
 )
 def test_q_maps_of_homogeneous_activations(
@@ -52,6 +59,23 @@ def test_slopes_and_curvatures_at_depth(name: str) -> None:
         )
 
 
+def test_formal_slope_and_curvature_by_composition() -> None:
+    deep = kc.vanilla_maps(depth=L)
+    # of the gap after some layers, in the gap t before: first t - second t^2/2
+    first = sp.Integer(1)
+    second = sp.Integer(0)
+    for depth in DEPTHS:
+        # psi g - kappa g^2/2 at g = first t - second t^2/2
+        first, second = (
+            S.psi * first,
+            sp.expand(S.psi * second + S.kappa * first**2),
+        )
+        assert deep.slope.subs(L, depth) == first
+        at = [(L, depth), (S.psi, sp.Rational(13, 10)), (S.kappa, sp.Rational(2, 7))]
+        assert deep.curvature.subs(at) == second.subs(at)
+        assert deep.curvature.subs([(L, depth), (S.psi, 1)]) == second.subs(S.psi, 1)
+
+
 def test_shaped_networks_reach_their_targets() -> None:
     shaped = kc.shape(A.vanilla(40), "gelu", zeta=1.5).constants["gelu"].transformed
     assert float(kc.vanilla_maps(shaped, L).slope.subs(L, 40)) == pytest.approx(1.5, rel=1e-11)
@@ -59,18 +83,57 @@ def test_shaped_networks_reach_their_targets() -> None:
     assert float(kc.vanilla_maps(smooth, L).curvature.subs(L, 40)) == pytest.approx(0.3, rel=1e-8)
 
 
+def test_maps_that_close() -> None:
+    hermite = kc.vanilla_maps("hermite3", L, sigma_w=1 / sp.sqrt(6), q=6)
+    assert hermite.c_map == S.c ** (3**L)
+    net = A.vanilla(2, "hermite3", sigma_w=1 / math.sqrt(6))
+    assert float(hermite.c_map.subs({L: 2, S.c: 0.8})) == pytest.approx(
+        float(kc.c_map(net)(0.8, 6.0)), abs=1e-10
+    )
+    shift = kc.activation("identity").transformed(output_shift=1)  # x + 1: Q = q + 1
+    affine = kc.vanilla_maps(shift, L, sigma_w=math.sqrt(0.5), q=2.0)
+    net = A.vanilla(5, shift, sigma_w=math.sqrt(0.5))
+    assert float(affine.c_map.subs({L: 5, S.c: -0.4})) == pytest.approx(
+        float(kc.c_map(net)(-0.4, 2.0)), abs=1e-12
+    )
+
+
+def test_limits_of_many_layers() -> None:
+    depth = 4000
+    t = math.acos(0.2)
+    for _ in range(depth):
+        t = math.acos((math.sin(t) + (math.pi - t) * math.cos(t)) / math.pi)
+    relu = kc.vanilla_maps("relu", L)
+    assert float(relu.gap.subs(L, depth)) == pytest.approx(1 - math.cos(t), rel=2e-2)
+    assert relu.flow_rate == 1 / sp.pi and relu.curvature == sp.oo and relu.slope == 1
+    weak = kc.activations.leaky_relu(0.8)
+    exact = float(kc.c_map(A.vanilla(300, weak))(0.2))
+    assert kc.vanilla_maps(weak).flow(0.2, 300) == pytest.approx(exact, abs=1e-3)
+    smooth = kc.shape(A.vanilla(10), "tanh", method="tat", tau=0.5).constants["tanh"].transformed
+    c_map, c = smooth.c_map, 0.9
+    for _ in range(depth):
+        c = float(c_map(c))
+    assert float(kc.vanilla_maps(smooth, L).gap.subs(L, depth)) == pytest.approx(1 - c, rel=0.2)
+    assert np.isfinite(c)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: A.vanilla(L), "kc.vanilla_maps"),
         (lambda: kc.vanilla_maps("tanh").q_map, "not positively homogeneous"),
         (lambda: kc.vanilla_maps("tanh").slope, "change the q of pre-activations from 1 to 0.394"),
         (lambda: kc.vanilla_maps("tanh", sigma_w=sp.Symbol("s")).slope, "must be numbers"),
+        (lambda: kc.vanilla_maps("relu").c_map, "flow"),
         (lambda: kc.vanilla_maps("square").c_map, "slope and curvature"),
         (lambda: kc.vanilla_maps("square").gap, "here 1.33333"),
         (lambda: kc.vanilla_maps("identity").gap, "linear"),
         (lambda: kc.vanilla_maps("square").flow(0.1, 3), "piecewise linear"),
         (lambda: kc.vanilla_maps().c_map, "name an activation"),
         (lambda: kc.vanilla_maps("relu", 0), ">= 1"),
+        (lambda: kc.vanilla_maps("relu", 2.5), ">= 1"),
+        (lambda: kc.vanilla_maps("relu", "os.system"), "depth"),
+        (lambda: kc.vanilla_maps("relu", sigma_w=-1), "> 0"),
     ],
 )
 def test_what_does_not_close_is_refused(call, words: str) -> None:

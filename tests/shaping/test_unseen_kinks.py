@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import sympy as sp
 
 import kcalc as kc
@@ -25,3 +26,37 @@ def test_other_kinks_and_other_methods() -> None:
     for options in ({"method": "dks"}, {"method": "eoc", "sigma_b": 0.3}):
         (note,) = kink_notes(kc.shape(A.vanilla(10, activation=far), **options))
         assert "far" in note and "smooth piece" in note
+
+
+def gated(blocks: int) -> kc.Network:
+    steps: list[Any] = [("x", L.Input(), ())]
+    last = "x"
+    for i in range(blocks):
+        steps += [
+            (f"a{i}", L.Affine(), (last,)),
+            (f"b{i}", L.Affine(), (last,)),
+            (f"g{i}", L.Nonlinear("tanh"), (f"a{i}",)),
+            (f"h{i}", L.Nonlinear("tanh"), (f"b{i}",)),
+            (f"p{i}", L.Product(), (f"g{i}", f"h{i}")),
+        ]
+        last = f"p{i}"
+    return kc.Network.from_steps([*steps, ("out", L.Affine(), (last,))])
+
+
+def test_absurd_targets_are_not_advised() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(gated(12))
+    text = str(error.value)
+    assert "DKS cannot shape this network" in text and "Product" in text and "4096" in text
+    assert "nearest" not in text and "zeta >" not in text
+    with pytest.raises(kc.KcalcError, match="zeta=6"):
+        kc.shape(gated(2))
+
+
+def test_activations_whose_least_slope_is_too_steep_for_a_deep_network() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(A.vanilla(100, activation="relu6"))
+    text = str(error.value)
+    assert "DKS cannot shape this network" in text and "relu6" in text and "q_slope=None" in text
+    assert "which is zeta" not in text
+    kc.shape(A.vanilla(100, activation="relu6"), q_slope=None)

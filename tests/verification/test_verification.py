@@ -65,6 +65,29 @@ def check() -> Any:
     return kc.verify_kernels(model, c=(0.2, 0.8), widths=(24, 96), draws=480, gradients=False)
 
 
+def test_powers_of_the_width(check: Any):
+    """One draw deviates by width^-1/2, means by 1/width; so does the tangent kernel."""
+    for quantity in ("q", "c"):
+        assert check.fluctuation(quantity).exponent == pytest.approx(-0.5, abs=0.12)
+    mean = check.bias("c")
+    assert mean.exponent is None or mean.exponent == pytest.approx(-1, abs=4 * mean.error + 0.3)
+    assert check.deviations[0] == check.worst
+    assert not check.deviating(slack=0.1) and len(check.deviating(errors=0)) == len(
+        check.deviations
+    )
+    tangent = check.tangent
+    assert tangent.fluctuation.exponent == pytest.approx(-0.5, abs=0.15)
+    assert np.all(np.abs(tangent.total(96).mean / tangent.total(96).expected - 1) < 0.15)
+    layers = tangent.layers(96)
+    assert layers.mean.shape == (4, 3, 2)
+    assert np.all(np.abs(layers.mean - layers.expected) < 5 * layers.error + 0.15 * layers.expected)
+
+
+def test_narrow_layers_are_not_judged(check: Any):
+    assert {d.node for d in check.deviations} == set(check.nodes) - {"input", "affine_4"}
+    assert any(a.node == "affine_4" and "not checked" in a.text for a in check.assumptions)
+
+
 def test_singular_values(untouched_pyplot: None):
     """Orthogonal linear layers are isometries.
 

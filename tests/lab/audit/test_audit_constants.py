@@ -41,11 +41,35 @@ def found(recipe: Any, *sizes: float, module: bool = False) -> dict[str, str]:
     return {name: f"{f.message}; {f.fix}" for f in kinds for name in f.parameters}
 
 
+@pytest.mark.parametrize("module", [False, True])
+def test_a_recipe_gives_the_values_of_constants(module: bool) -> None:
+    recipe = {"scale": 1e-5, "gate": -2, "alpha": "zeros", "head.weight": 0}
+    assert found(recipe, module=module) == {}
+    off = found(recipe, 1.0, 2.0, 1.0, module=module)
+    assert set(off) == {"scale", "gate", "alpha"}
+    assert "fill it with 1e-05" in off["scale"] and "the value 1," in off["scale"]
+    assert not any("draw" in text for text in off.values())
+
+
 def test_a_negative_number_is_no_standard_deviation() -> None:
     with refused("up.weight"):
         found({"up.weight": -0.1})
     with refused("finite"):
         found({"scale": float("nan")})
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_locks_hold_the_values_of_constants(tmp_path: Path, module: bool) -> None:
+    def result(*sizes: float) -> Any:
+        given = Gated(*sizes) if module else lambda: Gated(*sizes)
+        return audit(given, (16, 8), predict=False)
+
+    path = tmp_path / "init.lock"
+    result().lock(path)
+    assert result().changes(path) == ()
+    changed = {n for f in result(1.0, 2.0, 1.0).changes(path) for n in f.parameters}
+    assert changed == {"scale", "gate", "alpha"}
+    assert {n for f in result(1.005e-5).changes(path) for n in f.parameters} == set()
 
 
 def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None:

@@ -29,12 +29,50 @@ def data() -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("learning_rate", [None, 0.01])
+def test_averages_over_initialisations(data: dict[str, Any], learning_rate: float | None) -> None:
+    """Initial functions drawn from the NNGP, each trained.
+
+    Their losses and spread, with standard errors.
+    """
+    rng = np.random.default_rng(5)
+    both = np.concatenate([data["X"], data["X_test"]])
+    root = np.linalg.cholesky(K.nngp.matrix(both))
+    theta = K.matrix(data["X"])
+    cross = K.matrix(data["X_test"], data["X"])
+    truth = rng.normal(size=(5, 2))
+    given = {
+        "X": data["X"],
+        "y": data["y"],
+        "X_test": data["X_test"],
+        "learning_rate": learning_rate,
+    }
+    curve = kc.training_curve(K, **given)
+    for t in (0, 3, 30):
+        drawn = []
+        for _ in range(600):
+            start = root @ rng.normal(size=(17, 2))
+            one = TrainingCurve.of(theta, data["y"], cross, learning_rate, start[:12], start[12:])
+            drawn.append([one.loss(t), one.test_loss(t, truth), *one.predict_test(t).ravel()])
+        mean, error = np.mean(drawn, axis=0), np.std(drawn, axis=0) / np.sqrt(600)
+        assert abs(curve.expected_loss(t) - mean[0]) < 5 * error[0] + 1e-12
+        assert abs(curve.expected_test_loss(t, truth) - mean[1]) < 5 * error[1]
+        assert np.all(np.abs(curve.predict_test(t).ravel() - mean[2:]) < 5 * error[2:])
+        spread = np.var(drawn, axis=0)[2:].reshape(5, 2).mean(axis=1)
+        assert np.allclose(curve.variance_test(t), spread, rtol=5 * np.sqrt(2 / 1200))
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
+        ({"y": np.ones(11)}, "each of the 12 inputs"),
+        ({"learning_rate": 0}, "learning_rate must be > 0"),
+        ({"learning_rate": np.nan}, "learning_rate must be finite"),
+        ({"loss": "average"}, "unknown loss"),
         ({"initial": np.ones((12, 3))}, "initial must have the shape of y"),
         ({"initial_test": np.ones((4, 2))}, "initial_test must have one row"),
         ({"initial_test": np.ones((5, 3))}, "2 outputs"),
+        ({"X_test": None}, "pass X_test"),
         ({"kernel": lambda a, b: -np.eye(len(a), len(b))}, "smallest eigenvalue is -1"),
     ],
 )

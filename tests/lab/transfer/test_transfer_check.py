@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from refusals import refused
 
 import kcalc as kc
@@ -22,6 +23,18 @@ def check(by: Any, plain: Any, seeds: int = 6) -> kc.TransferCheck:
 
 
 BASE = [1.0, 0.5, 0.4, 0.6]
+
+
+def test_an_interval_around_0_is_a_tie() -> None:
+    draws = np.random.default_rng(1)
+    losses = [0.3 * np.exp(0.1 * draws.standard_normal((2, 4, 8))) for _ in range(2)]
+    found = kc.TransferCheck((64.0, 256.0), RATES, losses[0], plain=losses[1])
+    assert found.gain().tie and "tie" in repr(found)
+    each = np.log(losses[1][-1, np.argmin(found.plain_means[-1])]) - np.log(
+        losses[0][-1, np.argmin(found.means[-1])]
+    )
+    half = 2.3646 * each.std(ddof=1) / math.sqrt(8)  # Student's t with 7 degrees of freedom
+    assert found.gain().high == pytest.approx(each.mean() + half, rel=1e-4)
 
 
 def test_best_rates_at_the_end_of_the_grid() -> None:
@@ -50,3 +63,21 @@ def test_what_a_gain_needs() -> None:
             ask()
     with refused("at"):
         alone.gain("here")
+
+
+def test_both_are_run() -> None:
+    torch = pytest.importorskip("torch")
+
+    def build(width: int) -> Any:
+        sizes = ((4, width), (width, width), (width, 3))
+        return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in sizes))
+
+    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    settings: Any = {"steps": 3, "seeds": 5}
+    found = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", **settings)
+    other = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", standard=True, **settings)  # fmt: skip  # noqa: E501
+    assert found.plain is not None and other.plain is None
+    assert np.array_equal(found.plain, other.losses)
+    assert np.array_equal(found.plain[0], found.losses[0])
+    assert not np.array_equal(found.plain[1], found.losses[1])
+    assert {"loss", "loss without"} <= set(found.to_dataframe().columns)

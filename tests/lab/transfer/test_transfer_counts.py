@@ -96,3 +96,15 @@ def test_the_same_numbers_at_every_width_have_rules() -> None:
     for build in (stacked, listed, streams):
         found = kc.transfer(lambda w, b=build: b(w, 4), FLAT, base=32, to=64)
         assert found["o.weight"].role == "readout"
+
+
+def test_codes_that_are_normalised_are_noted() -> None:
+    def build(width: int) -> Any:
+        return Called(
+            lambda m, x: m.p(F.normalize(m.o(torch.relu(m.i(x))), dim=-1)),
+            p=nn.Linear(5, 3),
+            **ends(width),
+        )
+
+    notes = kc.transfer(build, FLAT, base=32, to=64).assumptions
+    assert any("readout" in one.text and one.kind == "heuristic" for one in notes)

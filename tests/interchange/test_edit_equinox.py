@@ -1,0 +1,154 @@
+"""Edits of Equinox modules: objects of the user's class, with its state and methods."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.interchange.apply import edits_of
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("equinox")
+import equinox as eqx  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+X = np.random.default_rng(4).standard_normal((5, 8)).astype(np.float32)
+
+
+def bent(x: Any) -> Any:
+    return jnp.tanh(x)
+
+
+class Model(eqx.Module):
+    one: eqx.nn.Linear
+    two: eqx.nn.Linear
+    norm: Any
+    kept: Any
+    drop: eqx.nn.Dropout
+    act: Any
+    scale: float = eqx.field(static=True)
+
+    def __init__(self, key: Any) -> None:
+        a, b = jax.random.split(key)
+        self.one = eqx.nn.Linear(8, 8, use_bias=False, key=a)
+        self.two = eqx.nn.Linear(8, 8, key=b)
+        self.norm = eqx.nn.BatchNorm(8, "batch", mode="batch")
+        self.kept = eqx.nn.BatchNorm(8, "batch", mode="batch")
+        self.drop, self.act, self.scale = eqx.nn.Dropout(0.5), bent, 1.0
+
+    def __call__(self, x: Any, state: Any, *, key: Any = None) -> Any:
+        h, state = self.norm(self.one(x), state)
+        h = self.drop(self.act(self.scale * h), key=key)
+        return self.kept(jnp.sort(self.two(h)), state)
+
+    def features(self, x: Any) -> Any:
+        return self.one(x)
+
+
+def run(model: Any, state: Any, keys: Any = None) -> Any:
+    state = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(state))
+
+    def one(x: Any, key: Any) -> Any:
+        return model(x, state, key=key)
+
+    axes = (0, None if keys is None else 0)
+    return jax.vmap(one, axes, (0, None), axis_name="batch")(X, keys)
+
+
+class Same(eqx.Module):
+    def __call__(self, x: Any, state: Any) -> Any:
+        return x, state
+
+
+def test_modules_keep_class_state_and_methods() -> None:
+    model, state = eqx.nn.make_with_state(Model)(jax.random.key(0))
+    s: Any = kc.shape(kc.read(model, X[0], state))
+    (region,) = s.regions.values()
+    new = s.apply_to(model, X[0], state)
+    assert isinstance(new, Model) and type(new).__name__ == "Model"
+    assert isinstance(new.norm, eqx.nn.BatchNorm) and "kept" in {str(n) for n in s.left_alone}
+    k = next(iter(region.constants.by_node.values()))
+    phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731
+    twin = Model.__new__(Model)
+    for name in ("one", "two", "kept", "drop", "scale"):
+        object.__setattr__(twin, name, getattr(new, name))
+    object.__setattr__(twin, "norm", Same())
+    object.__setattr__(twin, "act", phi)
+    keys = jax.random.split(jax.random.key(1), len(X))
+    (one, after), (two, wanted) = run(new, state, keys), run(twin, state, keys)
+    assert np.allclose(one, two, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(wanted), strict=True):
+        assert np.allclose(a, b, atol=1e-5)
+    calm, still = eqx.nn.inference_mode(new), eqx.nn.inference_mode(twin)
+    assert isinstance(calm, Model)
+    assert np.allclose(run(calm, after)[0], run(still, after)[0], atol=1e-5)
+    assert np.array_equal(new.features(X[0]), new.one(X[0]))
+    for again in (copy.deepcopy(new), pickle.loads(pickle.dumps(new))):
+        assert np.array_equal(run(again, state, keys)[0], one)
+    loss = lambda m: (run(m, state, keys)[0] ** 2).sum()  # noqa: E731
+    slopes = [eqx.filter_jit(eqx.filter_grad(loss))(m).one.weight for m in (new, twin)]
+    assert np.allclose(*slopes, atol=1e-4)
+
+
+def test_an_mlp_of_the_library() -> None:
+    model = eqx.nn.MLP(8, 2, 16, 3, activation=jnp.tanh, key=jax.random.key(0))
+    s: Any = kc.shape(kc.read(model, X[0]))
+    new = s.apply_to(model, (2, 8))
+    assert isinstance(new, eqx.nn.MLP) and len(s.edits.only("activation")) == 3
+    phi = s.constants["tanh"].transformed
+    h = np.asarray(X, float)
+    for layer in new.layers[:-1]:
+        h = phi(h @ np.asarray(layer.weight, float).T)
+    wanted = h @ np.asarray(new.layers[-1].weight, float).T
+    assert np.allclose(eqx.filter_jit(jax.vmap(new))(X), wanted, atol=1e-5)
+    reading = kc.read(model, X[0])
+    same = kc.apply_edits(model, edits_of(reading, reading), weights="keep")
+    assert np.array_equal(same(X[0]), model(X[0]))
+    calls = s.edits.only("activation")
+    kept = kc.apply_edits(model, calls, weights="keep")
+    leaves = zip(jax.tree.leaves(kept), jax.tree.leaves(model), strict=True)
+    assert all(a is b for a, b in leaves if eqx.is_array(a))
+
+
+class Block(eqx.Module):
+    norm: eqx.nn.LayerNorm
+    one: eqx.nn.Linear
+    two: eqx.nn.Linear
+
+    def __call__(self, x: Any, act: Any, weight: float) -> Any:
+        return weight * x + weight * self.two(act(self.one(self.norm(x))))
+
+
+class Residual(eqx.Module):
+    stem: eqx.nn.Linear
+    blocks: list[Block]
+    head: eqx.nn.Linear
+
+    def __call__(self, x: Any, act: Any = jnp.tanh, weight: float = 1.0) -> Any:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x, act, weight)
+        return self.head(act(x))
+
+
+@pytest.mark.parametrize("depth", [2])
+def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
+    keys = iter(jax.random.split(jax.random.key(3), 2 * depth + 2))
+    linear = lambda: eqx.nn.Linear(8, 8, key=next(keys))  # noqa: E731
+    model = Residual(
+        linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)], linear()
+    )
+    s: Any = kc.shape(kc.read(model, X[0]))
+    new = s.apply_to(model, X[0])
+    k = next(iter(s.constants.by_node.values()))
+    phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731
+    weights = {edit.what for edit in s.edits if edit.kind == "sum"}
+    assert weights == {"weights 0.707107, 0.707107"}
+    twin = Residual(new.stem, new.blocks, new.head)
+    wanted = jax.vmap(lambda x: twin(x, phi, float(np.sqrt(0.5))))(X)
+    assert np.allclose(jax.vmap(new)(X), wanted, atol=1e-5)

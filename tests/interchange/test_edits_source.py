@@ -1,0 +1,41 @@
+"""Where the source of edited functions is found."""
+
+import __future__
+
+import ast
+import linecache
+
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+CELL = """
+import torch
+
+
+class Cell(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+"""
+
+
+@pytest.mark.parametrize("future", [0, __future__.annotations.compiler_flag])
+def test_cells_after_an_import_of_the_future(future: int) -> None:
+    """Notebooks compile later cells with the future of earlier ones, which their text has not."""
+    name = f"<cell {future}>"
+    linecache.cache[name] = (len(CELL), None, CELL.splitlines(True), name)
+    names: dict = {"__name__": "cells"}
+    for node in ast.parse(CELL).body:  # notebooks compile statement by statement
+        part = ast.Module([node], [])
+        exec(compile(part, name, "exec", flags=future, dont_inherit=True), names)
+    model, x = names["Cell"](), torch.randn(3, 8)
+    s = kc.shape(kc.read(model, x), method="dks", zeta=1.5)
+    assert s.edits.only("activation") and not s.edits.left_alone
+    assert not torch.allclose(s.apply_to(model, weights="keep")(x), model(x))
+    with pytest.raises(kc.KcalcError, match="Cell.forward is not in a file"):
+        s.patch()
