@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,16 +106,6 @@ class Decoder(nn.Module):
 def scaled(*endings: str, depth: float = 2 * BLOCKS) -> Callable[[str], float]:
     """0.02, divided by the root of ``depth`` for names with one of the endings."""
     return lambda name: 0.02 / math.sqrt(depth) if name.endswith(endings) else 0.02
-
-
-def by_block(ending: str | tuple[str, ...]) -> Callable[[str], float]:
-    """0.02, divided by (2 (l + 1))^1/2 in block l for names with an ending, or one of several."""
-
-    def sigma(name: str) -> float:
-        block = int(name.split(".")[1]) if name.endswith(ending) else 0
-        return 0.02 / math.sqrt(2 * (block + 1)) if name.endswith(ending) else 0.02
-
-    return sigma
 
 
 class Perceptron(nn.Module):
@@ -230,20 +219,6 @@ def truncated(cut: bool) -> Any:
     return layer
 
 
-class Exploding(nn.Module):
-    """A residual network without norms, its branches scaled by ``factor``."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(12))
-        self.factor = factor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = x + self.factor * layer(F.relu(x))
-        return x
-
-
 class Divided(nn.Module):
     """A linear layer divided by its norm, with or without an epsilon; its output starts at 0."""
 
@@ -256,101 +231,6 @@ class Divided(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x)
         return self.head(y / (y.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt() + x)
-
-
-class Heads(nn.Module):
-    """Attention with layers of its own for queries, keys and values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-
-    def forward(self, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        shape = (x.shape[0], -1, HEADS, WIDTH // HEADS)
-        q, k, v = (
-            layer(y).view(shape).transpose(1, 2)
-            for layer, y in ((self.q, x), (self.k, source), (self.v, source))
-        )
-        y = F.scaled_dot_product_attention(q, k, v)
-        return self.out(y.transpose(1, 2).reshape(x.shape))
-
-
-class Layer(nn.Module):
-    """A layer without norms: attention, attention to an encoder, and an MLP."""
-
-    def __init__(self, decodes: bool) -> None:
-        super().__init__()
-        self.own, self.other = Heads(), Heads() if decodes else None
-        self.fc1 = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.fc2 = nn.Linear(2 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
-        x = x + self.own(x, x)
-        if self.other is not None:
-            x = x + self.other(x, source)
-        return x + self.fc2(F.relu(self.fc1(x)))
-
-
-class Translator(nn.Module):
-    """An encoder and a decoder of one table, drawn by ``sigma(name, parameter)``."""
-
-    def __init__(self, sigma: Callable[[str, torch.Tensor], float]) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.encoder = nn.ModuleList(Layer(False) for _ in range(BLOCKS))
-        self.decoder = nn.ModuleList(Layer(True) for _ in range(BLOCKS))
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, 0.0, sigma(name, parameter))
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = y = self.tokens(ids)
-        for layer in self.encoder:
-            x = layer(x, None)
-        for layer in self.decoder:
-            y = layer(y, x)
-        return self.head(y)
-
-
-def t_fixup(decoder: float) -> Callable[[str, torch.Tensor], float]:
-    """Sigmas of T-Fixup, ``decoder`` the factor of decoder layers."""
-
-    def sigma(name: str, parameter: torch.Tensor) -> float:
-        if name == "tokens.weight":
-            return WIDTH**-0.5 * (9 * BLOCKS) ** -0.25
-        encoder = 0.67 * BLOCKS**-0.25
-        factor = {"encoder": encoder, "decoder": decoder, "head": 1.0}[name.split(".")[0]]
-        factor = 2**-0.5 if name.split(".")[-2] in ("q", "k") else factor
-        return factor * math.sqrt(2 / sum(parameter.shape))
-
-    return sigma
-
-
-def encoder_writers(name: str, parameter: torch.Tensor) -> float:
-    """0.02, in the writers of the encoder alone divided for its depth."""
-    writes = name.startswith("encoder") and name.split(".")[-2] in ("out", "fc2")
-    return 0.02 / math.sqrt(2 * BLOCKS) if writes else 0.02
-
-
-class Standardised(nn.Module):
-    """Convolutions of standardised weights, a gain per channel, and a readout of means."""
-
-    def __init__(self, variance: float) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(torch.empty(16, size, 3, 3) for size in (3, 16, 16))
-        self.gains = nn.ParameterList(torch.ones(16, 1, 1, 1) for _ in range(3))
-        self.head = nn.Linear(16, 5)
-        nn.init.normal_(self.head.weight, 0.0, 0.01)
-        for weight in self.weights:
-            nn.init.normal_(weight, 0.0, math.sqrt(variance / weight[0].numel()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for weight, gain in zip(self.weights, self.gains, strict=True):
-            variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
-            scale = gain * (weight[0].numel() * variance + 1e-6).rsqrt()
-            x = F.relu(F.conv2d(x, (weight - mean) * scale, padding=1))
-        return self.head(x.mean((2, 3)))
 
 
 def wide(width: int, readout: float = 0.0) -> Any:
@@ -391,19 +271,6 @@ def rates(others: float, second: float) -> Callable[[Any], Any]:
     return made
 
 
-class Multiplied(nn.Module):
-    """Two layers stored as (inputs, outputs), whose data stand on the left."""
-
-    def __init__(self, mode: str) -> None:
-        super().__init__()
-        self.ws = nn.ParameterList(torch.empty(shape) for shape in ((8, 64), (64, 16)))
-        for w in self.ws:
-            nn.init.kaiming_normal_(w, mode=mode)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(x @ self.ws[0]) @ self.ws[1]
-
-
 class Experts(nn.Module):
     """Stacked experts, each with its share of every example; ``drawn`` one by one or once."""
 
@@ -416,19 +283,6 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shares = self.router(x).softmax(-1).T[..., None]
         return (torch.bmm(x.expand(4, *x.shape), self.stack) * shares).sum(0)
-
-
-class Shared(nn.Module):
-    """Experts that are drawn one by one, as they are stored or with their axes exchanged."""
-
-    def __init__(self, right: bool, law: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.stack = nn.Parameter(torch.empty(4, 8, 32))
-        for expert in self.stack.data:
-            law(expert.T if right else expert)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("td,edm->tem", x, self.stack).sum(1)
 
 
 class Routed(nn.Module):
@@ -494,37 +348,6 @@ class Detached(nn.Module):
         return self.last(hidden.detach() if self.detached else hidden)
 
 
-def plain(std: float, depth: int = 20, between: Any = nn.ReLU) -> Any:
-    """Linear layers of width 64 with ReLUs (or others) between, and no norm."""
-    layers = [nn.Linear(64, 64, bias=False) for _ in range(depth)]
-    for layer in layers:
-        nn.init.normal_(layer.weight, std=std)
-    return nn.Sequential(*(m for layer in layers for m in (layer, between())), nn.Linear(64, 12))
-
-
-class Recurrent(nn.Module):
-    """A recurrent network and a readout of any size."""
-
-    def __init__(self, std: float) -> None:
-        super().__init__()
-        self.table, self.cells = nn.Embedding(VOCABULARY, 16), nn.GRU(16, 16, 2, batch_first=True)
-        self.head = nn.Linear(16, VOCABULARY)
-        nn.init.normal_(self.head.weight, std=std)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.head(self.cells(self.table(ids))[0])
-
-
-def convolved(right: bool) -> Any:
-    """Two convolutions by He's law, of which one is drawn as its transpose would be."""
-    model = nn.Sequential(
-        nn.Conv2d(8, 32, 3), nn.ReLU(), nn.Conv2d(32, 8, 3), nn.Flatten(), nn.Linear(128, 3)
-    )
-    weight = model[0].weight
-    nn.init.kaiming_normal_(weight if right else weight.transpose(0, 1))
-    return model
-
-
 class Listed(nn.Module):
     """Hidden layers in a list of Python, or in one that PyTorch registers."""
 
@@ -538,19 +361,6 @@ class Listed(nn.Module):
         for layer in self.layers:
             x = F.relu(layer(x))
         return self.head(x)
-
-
-class Bare(nn.Module):
-    """A layer times a gain, which is a plain tensor that requires a gradient, or a parameter."""
-
-    def __init__(self, registered: bool) -> None:
-        super().__init__()
-        gain = torch.ones(5)
-        self.gain = nn.Parameter(gain) if registered else gain.requires_grad_()
-        self.layer = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) * self.gain
 
 
 class Improvised(nn.Module):
@@ -575,25 +385,9 @@ def normal(std: Callable[[Any], float], targets: int, depth: int = 12) -> Any:
     return model
 
 
-def dense(std: Callable[[Any], float]) -> Any:
-    """Convolutions that give 21 numbers for every pixel."""
-    sizes = (3, 16, 16, 32, 32, 64, 64, 128)
-    layers = [m for i, o in pairwise(sizes) for m in (nn.Conv2d(i, o, 3, padding=1), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.Conv2d(128, 21, 1))
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=std(parameter))
-    return model
-
-
 def one(_: Any) -> float:
     """The sigma 1."""
     return 1.0
-
-
-def he(weight: Any) -> float:
-    """He's sigma by the fan of a weight's inputs."""
-    return (2 / weight[0].numel()) ** 0.5
 
 
 class Separable(nn.Module):
@@ -637,21 +431,6 @@ class Numbered(nn.Module):
         return self.layer(x) * self.read(self.factor)
 
 
-class Hard(nn.Module):
-    """The one expert of the largest score for each example, with its share or without."""
-
-    def __init__(self, shared: bool) -> None:
-        super().__init__()
-        self.router, self.shared = nn.Linear(8, 4), shared
-        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        share, choice = self.router(x).softmax(-1).max(-1)
-        results = torch.stack([expert(x) for expert in self.experts], 1)
-        taken = results[torch.arange(len(x)), choice]
-        return taken * share[:, None] if self.shared else taken
-
-
 class Overwritten(nn.Module):
     """Blocks of two branches, the first of which is added, or overwritten by the second."""
 
@@ -689,51 +468,15 @@ class Pair:
     mended_options: dict[str, Any] = field(default_factory=dict)
 
 
-WRITERS = ("proj.weight", "mlp.2.weight")
 GATED_WRITERS = ("proj.weight", "w2.weight")
-GATED_READERS = ("qkv.weight", "w1.weight", "w3.weight")
 PAIRS: dict[str, Pair] = {
     "streams without a home": Pair(
         "STREAM-ALIKE", "error", "h_pre.0", Static, lambda: Static(4.0), (6, 32),
-    ),
-    "a factor for depth that matches no name": Pair(
-        "INIT-RECIPE", "error", "blocks.0.attention.proj.weight",
-        Decoder, lambda: Decoder(sigma=scaled(*WRITERS)), IDS, {"recipe": "gpt2"},
     ),
     "w3 scaled for w2": Pair(
         "INIT-DEPTH-PLACE", "error", "blocks.0.mlp.w3.weight",
         lambda: Decoder(True, scaled("proj.weight", "w3.weight")),
         lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
-    ),
-    "w3 scaled beside w2": Pair(
-        "INIT-DEPTH-PLACE", "warning", "blocks.3.mlp.w3.weight",
-        lambda: Decoder(True, scaled(*GATED_WRITERS, "w3.weight")),
-        lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
-    ),
-    "w3 scaled block by block": Pair(
-        "INIT-DEPTH-PLACE", "error", "blocks.1.mlp.w3.weight",
-        lambda: Decoder(True, by_block("w3.weight")),
-        lambda: Decoder(True, by_block("w2.weight")), IDS,
-    ),
-    "fused queries, keys and values scaled": Pair(
-        "INIT-DEPTH-PLACE", "error", "blocks.2.attention.qkv.weight",
-        lambda: Decoder(sigma=scaled("qkv.weight", depth=BLOCKS)),
-        lambda: Decoder(sigma=scaled(*WRITERS, depth=BLOCKS)), IDS,
-    ),
-    "all that reads scaled for what writes": Pair(
-        "INIT-DEPTH-PLACE", "error", "blocks.0.attention.qkv.weight",
-        lambda: Decoder(True, scaled(*GATED_READERS)),
-        lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
-    ),
-    "all that reads scaled block by block": Pair(
-        "INIT-DEPTH-PLACE", "error", "blocks.2.mlp.w3.weight",
-        lambda: Decoder(True, by_block(GATED_READERS)),
-        lambda: Decoder(True, by_block(GATED_WRITERS)), IDS,
-    ),
-    "whole blocks scaled": Pair(
-        "INIT-DEPTH-PLACE", "warning", "blocks.1.mlp.w3.weight",
-        lambda: Decoder(True, scaled(*GATED_READERS, *GATED_WRITERS)),
-        lambda: Decoder(True, lambda name: 0.01), IDS,
     ),
     "a gain in fresh memory": Pair(
         "INIT-NEVER", "error", "gain", lambda: Gain(unwritten("gain", None)), lambda: Gain(nothing)
@@ -748,12 +491,6 @@ PAIRS: dict[str, Pair] = {
     ),
     "layers made by copying": Pair(
         "INIT-COPY", "warning", "2.weight", lambda: copied(False), lambda: copied(True)
-    ),
-    "a constant layer": Pair(
-        "INIT-ALIKE", "error", "first.weight",
-        lambda: Perceptron(lambda m: (constant(0.1, "first")(m), constant(0.1, "second")(m),
-                                      nn.init.zeros_(m.first.bias), nn.init.zeros_(m.second.bias))),
-        lambda: Perceptron(nothing),
     ),
     "a readout whose rows are alike in a linear net": Pair(
         "INIT-ALIKE", "error", "second.weight",
@@ -772,28 +509,8 @@ PAIRS: dict[str, Pair] = {
     "He's fan of a transposed layer": Pair(
         "INIT-FAN", "warning", "weight", lambda: Stored(False), lambda: Stored(True), (16, 64)
     ),
-    "He's fan of stacked experts": Pair(
-        "INIT-FAN", "warning", "experts", lambda: Stored(False), lambda: Stored(True), (16, 64)
-    ),
-    "w1 scaled block by block, of twice the fans": Pair(
-        "INIT-DEPTH-PLACE", "error", "blocks.3.mlp.w1.weight",
-        lambda: Decoder(True, by_block("w1.weight")),
-        lambda: Decoder(True, by_block("w2.weight")), IDS,
-    ),
     "copies in a stack of experts": Pair(
         "INIT-COPY", "warning", "stack", lambda: Experts(False), lambda: Experts(True)
-    ),
-    "fan_in of weights with the data on the left": Pair(
-        "INIT-FAN", "warning", "ws.0", lambda: Multiplied("fan_in"), lambda: Multiplied("fan_out")
-    ),
-    "He's fan of experts drawn one by one": Pair(
-        "INIT-FAN", "warning", "stack",
-        lambda: Shared(False, nn.init.kaiming_normal_),
-        lambda: Shared(True, nn.init.kaiming_normal_),
-    ),
-    "He's fan of a transposed kernel": Pair(
-        "INIT-FAN", "warning", "0.weight",
-        lambda: convolved(False), lambda: convolved(True), (4, 8, 8, 8),
     ),
     "a weight divided by itself": Pair(
         "GRAD-DEAD", "warning", "router.weight", lambda: Routed(True), lambda: Routed(False)
@@ -803,9 +520,6 @@ PAIRS: dict[str, Pair] = {
     ),
     "layers in a list of Python": Pair(
         "PARAM-HIDDEN", "error", "layers[0].weight", lambda: Listed(False), lambda: Listed(True)
-    ),
-    "a plain tensor that requires a gradient": Pair(
-        "PARAM-HIDDEN", "error", "gain", lambda: Bare(False), lambda: Bare(True)
     ),
     "a layer that forward makes": Pair(
         "PARAM-HIDDEN", "error", "", lambda: Improvised(False), lambda: Improvised(True)
@@ -818,31 +532,9 @@ PAIRS: dict[str, Pair] = {
         "GRAD-DEAD", "warning", "factor",
         lambda: Numbered(lambda a: torch.tensor(a.tolist())), lambda: Numbered(lambda a: a),
     ),
-    "a choice without its share": Pair(
-        "GRAD-DEAD", "warning", "router.weight", lambda: Hard(False), lambda: Hard(True)
-    ),
-    "an overwritten residual sum": Pair(
-        "GRAD-DEAD", "warning", "first.1.1.weight",
-        lambda: Overwritten(False), lambda: Overwritten(True),
-    ),
-    "a regression by layers of sigma 1": Pair(
-        "RESULT-SIZE", "error", "0.weight",
-        lambda: normal(one, 1), lambda: normal(he, 1), (64, 64),
-    ),
-    "a dense prediction by layers of sigma 1": Pair(
-        "RESULT-SIZE", "error", "0.weight", lambda: dense(one), lambda: dense(he), (2, 3, 12, 12)
-    ),
-    "a regression by five layers of sigma 1": Pair(
-        "RESULT-SIZE", "warning", "0.weight",
-        lambda: normal(one, 1, 5), lambda: normal(he, 1, 5), (64, 64),
-    ),
     "bounds by a fan of all groups": Pair(
         "INIT-FAN", "warning", "layers.2.weight",
         lambda: Separable(False), lambda: Separable(True), (2, 3, 12, 12),
-    ),
-    "one layer made after the draw": Pair(
-        "INIT-MISSED", "warning", "blocks.2.attention.proj.weight",
-        lambda: late(False), lambda: late(True), IDS,
     ),
     "a learning rate of 0": Pair(
         "OPT-MISSING", "error", "second.weight",
@@ -856,30 +548,9 @@ PAIRS: dict[str, Pair] = {
         broken_options={"optimizer": rates(0.0, 0.0)},
         mended_options={"optimizer": rates(0.1, 0.1)},
     ),
-    "a plain network that vanishes": Pair(
-        "GRAD-BLOCKS", "warning", "0.weight",
-        lambda: plain(0.02), lambda: plain((2 / 64) ** 0.5, 50), (32, 64),
-    ),
-    "a plain network that explodes, though its values are bounded": Pair(
-        "GRAD-BLOCKS", "warning", "0.weight",
-        lambda: plain(1.0, 30, nn.Tanh), lambda: plain(1 / 8, 30, nn.Tanh), (32, 64),
-    ),
-    "a large readout of a recurrent network": Pair(
-        "LOSS-START", "error", "head.weight", lambda: Recurrent(20.0), lambda: Recurrent(0.1), IDS
-    ),
     "a cut at 100 sigma": Pair(
         "INIT-TRUNC", "note", "weight",
         lambda: truncated(False), lambda: truncated(True), options={"also": "INIT-TRUNC"},
-    ),
-    "a tied embedding of sigma 1": Pair(
-        "LOSS-START", "error", "tokens.weight",
-        lambda: Decoder(sigma=lambda name: 1.0 if name == "tokens.weight" else 0.02),
-        Decoder, IDS,
-    ),
-    "scores that are not divided": Pair(
-        "ATT-FROZEN", "error", "blocks.0.attention.qkv.weight",
-        lambda: Decoder(sigma=lambda name: WIDTH**-0.5, scale=1.0),
-        lambda: Decoder(sigma=lambda name: WIDTH**-0.5), IDS,
     ),
     "tokens with a common part before a router": Pair(
         "MOE-LOAD", "warning", "mixture.router.weight",
@@ -888,10 +559,6 @@ PAIRS: dict[str, Pair] = {
     "one expert of weight 1": Pair(
         "MOE-ONE", "warning", "mixture.router.weight",
         lambda: TokenMixture(0.0, 1), lambda: TokenMixture(0.0), IDS,
-    ),
-    "branches without norms": Pair(
-        "GRAD-BLOCKS", "warning", "layers.3.weight",
-        lambda: Exploding(3.0), lambda: Exploding(0.3), (16, 16),
     ),
     "a norm without epsilon": Pair(
         "NONFINITE", "error", "", lambda: Divided(0.0), lambda: Divided(1e-5)
@@ -912,15 +579,6 @@ PAIRS: dict[str, Pair] = {
     "steps below the last bit": Pair(
         "PREC-STALL", "warning", "second.weight", narrow, narrow,
         broken_options={"optimizer": adam(1e-6)}, mended_options={"optimizer": adam(1e-2)},
-    ),
-    "the encoder's factor in a decoder": Pair(
-        "INIT-RECIPE", "error", "decoder.0.other.v.weight",
-        lambda: Translator(t_fixup(0.67 * BLOCKS**-0.25)),
-        lambda: Translator(t_fixup((9 * BLOCKS) ** -0.25)), IDS, {"recipe": "t-fixup"},
-    ),
-    "He's sigma under standardised weights": Pair(
-        "INIT-RECIPE", "error", "weights.1",
-        lambda: Standardised(2.0), lambda: Standardised(1.0), (4, 3, 8, 8), {"recipe": "nf-net"},
     ),
     "a readout of a wider model": Pair(
         "INIT-RECIPE", "error", "4.weight", lambda: wide(64), lambda: wide(64, 0.5),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -62,40 +61,6 @@ class Estimate:
             return 0.0
         t = distance / max(self.error, floor / 4)
         return float(stats.norm.isf(np.exp(stats.t.logsf(t, self.draws - 1))))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a simulation says of one node."""
-
-    q1: Estimate
-    q2: Estimate
-    c: Estimate
-
-    def deviations(self, expected: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Deviations of expected (q1, q2, c)."""
-        q1, q2, c = expected
-        return (
-            self.q1.deviation(float(q1)),
-            self.q2.deviation(float(q2)),
-            self.c.deviation(float(c)),
-        )
-
-
-def input_pair(rng: np.random.Generator, width: int, c: float, q1: float, q2: float) -> Array:
-    """Two vectors, shape (2, width), with channel mean 0, mean squares q1 and q2 and cosine c, all
-    exact up to rounding.
-
-    Entries are far from Gaussian (two-sided exponential with a skew), so that nothing may rely on
-    Gaussian inputs.
-    """
-    raw = rng.exponential(size=(2, width)) - 0.4 * rng.exponential(size=(2, width))
-    raw -= raw.mean(axis=1, keepdims=True)
-    first = raw[0] / np.sqrt(np.mean(raw[0] ** 2))
-    other = raw[1] - np.mean(raw[1] * first) * first
-    other /= np.sqrt(np.mean(other**2))
-    second = c * first + np.sqrt(max(1 - c * c, 0.0)) * other
-    return np.stack([np.sqrt(q1) * first, np.sqrt(q2) * second]).astype(np.float32)
 
 
 def affine(
@@ -201,45 +166,3 @@ def apply(
             return below[0]
         case _:
             raise NotImplementedError(type(layer).__name__)
-
-
-def simulate(
-    network: Any,
-    c: float = 0.0,
-    q1: float = 1.0,
-    q2: float | None = None,
-    draws: int = 24,
-    width: int = 65536,
-    seed: int = 0,
-    matrices: bool = False,
-) -> dict[Node, Measured]:
-    """(q1, q2, c) of every node, measured on ``draws`` independent networks and inputs.
-
-    ``width`` is the number of channels of inputs and affine layers that do not give their own.
-    Finite width biases a mean by O(depth / width) and a draw scatters by O(sqrt(depth / width)), so
-    the bias stays below a standard error as long as ``draws`` is well below ``width / depth``.
-    """
-    graph = network.graph
-    rng = np.random.default_rng(seed)
-    sources = {
-        n: data["layer"].features or width
-        for n, data in graph.nodes(data=True)
-        if isinstance(data["layer"], layers.Input)
-    }
-    samples: dict[Node, list[tuple[float, float, float]]] = {node: [] for node in graph}
-    for _ in range(draws):
-        pairs = {
-            node: input_pair(rng, k, c, q1, q1 if q2 is None else q2) for node, k in sources.items()
-        }
-        for node, h in run(graph, pairs, width, rng, matrices).items():
-            k = h.shape[1]
-            a, b, ab = (float(np.dot(h[i], h[j])) / k for i, j in ((0, 0), (1, 1), (0, 1)))
-            samples[node].append((a, b, ab / np.sqrt(a * b)))
-    out = {}
-    for node, rows in samples.items():
-        table = np.array(rows)
-        means, errors = table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(draws)
-        out[node] = Measured(
-            *(Estimate(float(m), float(e), draws) for m, e in zip(means, errors, strict=True))
-        )
-    return out

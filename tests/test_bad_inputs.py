@@ -268,19 +268,6 @@ def test_methods_refuse_what_makes_no_sense(one: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_refuse_all_that_makes_no_sense(name: str, every: int) -> None:
-    check(name, list(KINDS)[::every])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("one", EXAMPLES)
-def test_methods_refuse_all_that_makes_no_sense(one: str, every: int) -> None:
-    for label, _ in methods(one, example(one)):
-        check(label, list(KINDS)[::every])
-
-
-@pytest.mark.slow
 def test_every_public_method_has_an_example() -> None:
     covered = {
         inspect.getattr_static(type(example(one)), name)

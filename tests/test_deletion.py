@@ -27,18 +27,6 @@ ON_DEMAND = (
 """Files that need another guest than their own, imported only where they are asked for."""
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return deletion.copied(tmp_path_factory.mktemp("kcalc"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guest", deletion.guests())
-def test_the_spine_works_without_a_guest(guest: str, copy: Path) -> None:
-    with deletion.without(guest, copy):
-        assert "reinstall kcalc" in deletion.check_core(guest, copy)
-
-
 @pytest.mark.parametrize("guest", deletion.guests())
 def test_the_files_and_tests_of_guests_are_there(guest: str) -> None:
     row = deletion.guests()[guest]

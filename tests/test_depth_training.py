@@ -30,18 +30,3 @@ def test_logits_are_those_of_the_jax_backend(name: str, monkeypatch: pytest.Monk
     with torch.no_grad():
         expected = torch.nn.functional.rms_norm(end, (end.shape[-1],)) @ model.readout
         torch.testing.assert_close(model(torch.tensor(ids)), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_runs_are_kept_and_go_on(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportMissingParameterType]
-    """Two steps and two more are the same as four at once."""
-    monkeypatch.setattr(depth_training, "BLOCKS", 1)
-    monkeypatch.setattr(depth_training, "EVERY", 2)
-    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
-    depth_training.train("pre-norm", 1e-3, 0, 4, whole)
-    depth_training.train("pre-norm", 1e-3, 0, 2, parts)
-    assert not depth_training.is_done(parts, 4)
-    depth_training.train("pre-norm", 1e-3, 0, 4, parts)
-    assert depth_training.is_done(parts, 4)
-    first, second = (depth_training.runs_in(tmp_path)[k] for k in (0, 1))
-    assert first["loss"] == second["loss"] and first["steps"] == [0, 2, 4]
-    assert "| pre-norm | 0.001 | 0 |" in depth_training.table([first])

@@ -15,24 +15,8 @@ SECONDS = {
 }
 
 
-def test_marks_are_the_cases_above_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "slow.json"
-    assert durations.marked(path) == {}
-    durations.write(SECONDS, 0.4, path)
-    assert durations.marked(path) == {n: s for n, s in SECONDS.items() if s > 0.4}
-
-
 def test_rooms_are_folders_of_tests() -> None:
     assert list(durations.by_room(SECONDS)) == [("a", 3.1, 3), ("whole package", 0.5, 1)]
-
-
-def test_a_budget_takes_the_cheapest_of_every_check_first() -> None:
-    slow = [n for n, s in SECONDS.items() if s > 0.4]
-    two, three = "tests/a/test_a.py::test_two", "tests/test_b.py::test_three"
-    assert durations.within(slow, SECONDS, 1.5) == {f"{two}[z]", three}
-    assert durations.within(slow, SECONDS, 3.5) == set(slow)
-    assert durations.within(["unknown"], SECONDS, 0.9) == set()
-    assert durations.within(["unknown"], SECONDS, 1.0) == {"unknown"}
 
 
 def test_marked_files_exist() -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
-
 import pytest
 
-import kcalc as kc
 from benchmarks import how_to_choose as choose
 
 FLAT = dict.fromkeys(choose.FIRST, 2.0)
@@ -34,24 +29,6 @@ def test_the_best_rate_is_inside(losses: dict[float, float | None], rate: float 
     assert choose.next_rate(runs(losses)) == rate
 
 
-def test_runs_are_kept_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "FIRST", (1e-3, 3e-3, 1e-2))
-    monkeypatch.setattr(choose, "RATES", choose.FIRST)
-    path = tmp_path / "journal.jsonl"
-    for _ in range(2):
-        journal = choose.Journal(path)
-        choose.sweep(journal, "MLP-60", "DKS tanh, zeta 1.5", 0, choose.QUICK)
-        choose.sweep(journal, "MLP-60", "TAT, eta .9", 0, choose.QUICK)  # too shallow for it
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line.get("rate") for line in lines] == [1e-3, 3e-3, 1e-2, None]
-    assert "not reachable" in lines[-1]["unfit"]
-    best = min(line["loss"] for line in lines[:-1])
-    found = choose.Journal(path).best("MLP-60", "DKS tanh, zeta 1.5", 0)
-    assert found is not None and found.loss == best and math.isfinite(best)
-    page = choose.tables(choose.Journal(path))
-    assert "| does not apply |" in page and f"{found.accuracy:.2f}" in page
-
-
 def test_inputs_have_mean_square_one() -> None:
     for network, axis in (("MLP-60", 1), ("ResNet-28", 1)):
         images = choose.digits(network)[0]
@@ -66,11 +43,3 @@ def test_the_page_is_that_of_the_journal() -> None:
         for method in choose.METHODS:
             for seed in choose.SEEDS:
                 assert choose.next_rate(journal.of(network, method, seed)) is None
-
-
-def test_the_resnet_has_a_slope_that_is_noted() -> None:
-    build, shape = choose.NETWORKS["ResNet-28"]
-    net = kc.read(build(choose.Size()), shape).network.normalised()
-    s = kc.shape(net, method="tat", eta=0.9)
-    assert s.constants["relu"].negative_slope == pytest.approx(0.0331, abs=1e-4)
-    assert "eta=0.5 gives 0.521" in str(s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pickle
 import re
 import subprocess
 import sys
@@ -18,18 +17,6 @@ from kcalc.foundation.guests import FORMER
 from kcalc.foundation.moved import moved
 
 ROOMS = ("audit", "regression", "report", "training", "transfer", "widgets")
-PICKLES = """
-import pickle, sys, warnings
-warnings.simplefilter("always")
-data = sys.stdin.buffer.read()
-import kcalc as kc
-assert not any(name.startswith("kcalc.lab") for name in sys.modules)
-with warnings.catch_warnings(record=True) as said:
-    found = pickle.loads(data)
-assert type(found) is kc.ParameterRule, type(found)
-assert {one.category for one in said} == {DeprecationWarning}
-print(*(one.message for one in said), found.name, callable(kc.transfer))
-"""
 FUNCTIONS = """
 import warnings
 warnings.simplefilter("ignore")
@@ -61,20 +48,6 @@ def modules() -> list[str]:
     paths = (path.relative_to(lab).with_suffix("") for path in lab.rglob("*.py"))
     names = (".".join(path.parts) for path in paths)
     return [name for name in names if not name.endswith("__init__")]
-
-
-@pytest.mark.filterwarnings("ignore:kcalc:DeprecationWarning")
-@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
-def test_a_pickle_of_the_old_path_gives_the_class_of_the_new_one(
-    protocol: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rule = kc.transfer(kc.architectures.vanilla(2))["affine_1.weight"]
-    monkeypatch.setattr(kc.ParameterRule, "__module__", "kcalc.transfer.result")
-    data = pickle.dumps(rule, protocol)
-    assert b"kcalc.transfer.result" in data
-    said = python(PICKLES, data)
-    assert "kcalc.transfer.result is now kcalc.lab.transfer.result" in said
-    assert said.endswith("affine_1.weight True")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,45 +63,6 @@ def test_every_fault_changes_one_place_and_compiles(tool, tmp_path: Path) -> Non
             "\n"
         ) == SOURCE.count("\n")
         assert SOURCE.splitlines()[mutant.line - 1].find(mutant.before.splitlines()[0]) >= 0
-
-
-def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
-    sample = __import__("sample")
-    root = TOOL.parents[2]
-    first, again, other = (
-        sample.sampled(root, 30, seed, ["slopes", "subnetworks"]) for seed in (0, 0, 1)
-    )
-    assert first == again != other and len(set(first)) == 30
-    assert {room for room, _ in first} == {"slopes", "subnetworks"}
-
-
-def test_rooms_are_known_by_packages_and_names_and_functions_weigh_by_their_places(tool) -> None:
-    sample, root = __import__("sample"), TOOL.parents[2]
-    rooms = sample.places(root)
-    assert all(rooms.values()) and set(rooms) == set(sample.ROOMS)
-    every = [mutant for mutants in rooms.values() for mutant in mutants]
-    assert len(set(every)) == len(every)
-    assert {m.path for m in rooms["spatial"]} == {
-        p.relative_to(root).as_posix() for p in root.glob("kcalc/calculi/spatial/[!_]*.py")
-    }
-    lowered = {m.function for m in rooms["primitives"] if m.function.endswith(".lowered")}
-    assert {"Affine.lowered", "Pool.lowered"} <= lowered and not any(
-        m.function in lowered for m in every if m not in set(rooms["primitives"])
-    )
-    drawn = Counter(mutant.function for _, mutant in sample.sampled(root, 300, 0, ["spatial"]))
-    weights = Counter(mutant.function for mutant in rooms["spatial"])
-    assert all(
-        abs(drawn[name] - weight * 300 / weights.total()) <= 1 + 1e-9
-        for name, weight in weights.items()
-    )
-
-
-def test_what_is_listed_as_equal_is_there_with_a_reason(tool) -> None:
-    equal = __import__("equal")
-    entries = equal.listed()
-    assert len(set(entries)) == len(entries) > 100 and all(len(entry.why) > 10 for entry in entries)
-    found = equal.explained(entries, __import__("sample").places(TOOL.parents[2]))
-    assert [entry for entry, faults in found.items() if not faults] == []
 
 
 def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_path: Path) -> None:

@@ -49,11 +49,6 @@ def test_sixty_networks() -> None:
     assert sum(tally.refused.values()) < 20, tally.line()  # most networks go all the way
 
 
-@pytest.mark.slow
-def test_two_thousand_networks(every: int) -> None:
-    checked(range(10_000, 10_000 + 2000 // min(every, 14)), 1 if every == 1 else 5)
-
-
 def faults_of(seeds: range) -> set[str]:
     return {stage for _, stage, _ in fuzzing.fuzz(seeds).faults}
 

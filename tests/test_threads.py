@@ -5,7 +5,6 @@ Everything that is kept or that belongs to the whole process.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
@@ -103,119 +102,6 @@ def work() -> dict[str, str]:
         "drawing": resnet._repr_html_(),
     }
     return {name: str(written(value)) for name, value in found.items()}
-
-
-def shared() -> dict[str, Any]:
-    """Objects that nobody has asked anything yet: {name: what to ask}."""
-    a = kc.architectures
-    resnet = a.rescaled_resnet(3)
-    wave = kc.activation(lambda x: np.sin(x) + 0.1 * x, name="wave")
-    table = kc.c_map(a.vanilla(8, "swish")).table()
-    maps = kc.c_map(a.vanilla(6, "tanh"))
-    other = kc.c_map(a.vanilla(5, "mish"))
-    ntk = kc.ntk(a.vanilla(4, "softplus"))
-    mu = kc.maximal_slope(resnet)
-    shaped, learnt = kc.shape(a.vanilla(10, "swish"), method="dks"), kc.subnetworks(resnet)
-    c = np.linspace(-0.99, 0.999, 41)
-    return {
-        "callable": lambda: (wave.numeric(1)(np.linspace(-40, 40, 9)), wave.c_map(c).tolist()),
-        "maps": lambda: (
-            maps(c).tolist(),
-            maps(c, 2.0, 0.5).tolist(),
-            maps.derivative()(0.5),
-            maps.ball(0.3),
-        ),
-        "others": lambda: (other(c).tolist(), other(0.3)),
-        "ntk": lambda: (ntk(c).tolist(), ntk.nngp(0.5), ntk.matrix(np.eye(3) + 0.1).tolist()),
-        "slopes": lambda: (mu(1.2), mu.inverse(1.5), mu.active(1.2)),
-        "shaping": lambda: (shaped.residuals, shaped.export("numpy"), shaped.values),
-        "subnetworks": lambda: (str(learnt), [str(s.network) for s in learnt]),
-        "network": lambda: (
-            resnet.blocks(),
-            resnet.graph.number_of_edges(),
-            hash(resnet) == hash(a.rescaled_resnet(3)),
-        ),
-        "table": lambda: table(c).tolist(),
-    }
-
-
-def answers(questions: dict[str, Any], order: int = 0) -> dict[str, str]:
-    """What they say, asked for in an order of one's own."""
-    names = sorted(questions)
-    names = names[order:] + names[:order]
-    return {name: str(questions[name]()) for name in names}
-
-
-# What sets mpmath's precision (SymPy does while it evaluates functions) holds the lock, or a thread
-# could see it.
-SERIAL = """
-import json, sys
-import kcalc
-import mpmath
-from mpmath.ctx_mp_python import PythonMPContext
-from kcalc.foundation.process_state import ALONE
-import test_threads
-
-unguarded = []
-def watched(setter, getter):
-    def put(context, value):
-        if context is mpmath.mp and not ALONE._is_owned():
-            frame, stack = sys._getframe(1), []
-            while frame is not None:
-                stack.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-                frame = frame.f_back
-            unguarded.append([line for line in stack if "kcalc" in line][:3])
-        return setter(context, value)
-    return property(getter, put)
-PythonMPContext.prec = watched(PythonMPContext._set_prec, lambda context: context._prec)
-PythonMPContext.dps = watched(PythonMPContext._set_dps, lambda context: context._dps)
-print(json.dumps([test_threads.work() | test_threads.answers(test_threads.shared()), unguarded]))
-"""
-
-THREADS = """
-import faulthandler, json, sys, threading
-import flint, mpmath
-import test_threads
-
-faulthandler.dump_traceback_later(250, exit=True)
-sys.setswitchinterval(float(sys.argv[1]))
-start, found, failed, questions = threading.Barrier(8), [], [], test_threads.shared()
-def go(number):
-    start.wait()
-    try:
-        found.append(test_threads.work() | test_threads.answers(questions, number % 3))
-    except BaseException as error:
-        failed.append(repr(error))
-threads = [threading.Thread(target=go, args=(i,)) for i in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print(json.dumps([found, failed, mpmath.mp.prec, flint.ctx.prec]))
-"""
-
-
-@pytest.fixture(scope="module")
-def serial() -> dict[str, str]:
-    """What one thread gets in a process of its own."""
-    results, unguarded = python(SERIAL)
-    assert unguarded == []
-    return results
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("interval", ["1e-5", "1e-6", "3e-5", "1e-4", "5e-3"])
-def test_eight_threads_get_what_one_gets(serial: dict[str, str], interval: str) -> None:
-    """Started together on cold caches, and switched as often as can be.
-
-    The same text, every digit, and both precisions as before.
-    """
-    found, failed, bits, ball_bits = python(THREADS, interval)
-    assert not failed and len(found) == 8
-    for results in found:
-        assert {name: text for name, text in results.items() if text != serial[name]} == {}
-        assert results.keys() == serial.keys()
-    assert (bits, ball_bits) == (53, 53)
 
 
 def test_precision_is_not_seen_by_other_threads() -> None:
@@ -412,25 +298,6 @@ def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
     assert LOCKING.search("from functools import cached_property, partial") and SETTING.search(
         "with mpmath.workdps(30):"
     )
-
-
-def alive() -> int:
-    gc.collect()
-    return sum(isinstance(thing, Activation) for thing in gc.get_objects())
-
-
-@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_memory_is_bounded(count: int, every: int) -> None:
-    """Distinct activations and networks, one after the other.
-
-    No more of them stay than the largest cache holds (4096).
-    """
-    before, count = alive(), count if every == 1 else min(count, 1000)
-    for i in range(count):
-        phi = kc.activation("tanh").transformed(1 + 1e-4 * i, 0.125)
-        net = kc.chain(kc.layers.Affine(), kc.layers.Nonlinear(phi))
-        kc.c_map(net)(0.5)
-    assert alive() - before <= min(count, 4096) + 50
 
 
 def test_the_lock_can_be_taken_again_by_its_thread() -> None:

@@ -113,48 +113,6 @@ def network(kind: str, w: Weights) -> kc.Network:
 # -- JAX -------------------------------------------------------------------------------------------
 
 
-def _layer_norm(x: Any) -> Any:
-    import jax.numpy as jnp
-
-    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + EPSILON)
-
-
-def _rms_norm(x: Any) -> Any:
-    import jax.numpy as jnp
-
-    return x / jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
-
-
-def _softmax(q: Any, k: Any, v: Any) -> Any:
-    """Attention of (examples, tokens, heads, channels) written out."""
-    import jax
-    import jax.numpy as jnp
-
-    scores = jnp.einsum("bthc,bshc->bhts", q, k) / math.sqrt(HEAD)
-    scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), scores, -jnp.inf)
-    return jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores, axis=-1), v)
-
-
-def _library(q: Any, k: Any, v: Any) -> Any:
-    import jax
-
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
-
-
-def jax_gpt(attention: Callable[..., Any]) -> Any:
-    def gpt(p: Any, ids: Any) -> Any:
-        import jax
-
-        x = p["tok"][ids] + p["pos"]
-        h = _layer_norm(x)
-        q, k, v = ((h @ p[name]).reshape(*ids.shape, H, HEAD) for name in "qkv")
-        x = x + attention(q, k, v).reshape(*ids.shape, D) @ p["o"]
-        x = x + jax.nn.gelu(_layer_norm(x) @ p["up"], approximate=False) @ p["down"]
-        return _layer_norm(x) @ p["out"]
-
-    return gpt
-
-
 def _turned(x: Any) -> Any:
     """Rotary embeddings in two halves of the channels, (examples, tokens, heads, channels)."""
     import jax.numpy as jnp
@@ -162,83 +120,6 @@ def _turned(x: Any) -> Any:
     cosines, sines = (jnp.asarray(a)[:, None, :] for a in angles())
     a, b = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([a * cosines - b * sines, b * cosines + a * sines], axis=-1)
-
-
-def jax_llama(p: Any, ids: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
-    x = jnp.take(p["tok"], ids, axis=0)
-    h = _rms_norm(x)
-    q = (h @ p["q"]).reshape(*ids.shape, H, HEAD)
-    k, v = ((h @ p[name]).reshape(*ids.shape, S, HEAD) for name in ("ks", "vs"))
-    x = x + _library(_turned(q), _turned(k), v).reshape(*ids.shape, D) @ p["o"]
-    h = _rms_norm(x)
-    x = x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
-    return _rms_norm(x) @ p["out"]
-
-
-def nnx_gpt(w: Weights) -> Any:
-    import jax.numpy as jnp
-    from flax import nnx
-
-    def norm() -> Any:
-        return nnx.LayerNorm(D, epsilon=EPSILON, rngs=nnx.Rngs(0))
-
-    class Gpt(nnx.Module):
-        def __init__(self) -> None:
-            rngs = nnx.Rngs(0)
-            self.tok, self.pos = nnx.Embed(V, D, rngs=rngs), nnx.Param(jnp.asarray(w["pos"]))
-            self.n1, self.n2, self.n3 = norm(), norm(), norm()
-            self.mha = nnx.MultiHeadAttention(H, D, use_bias=False, decode=False, rngs=rngs)
-            self.up, self.down, self.out = (
-                nnx.Linear(*w[name].shape, use_bias=False, rngs=rngs)
-                for name in ("up", "down", "out")
-            )
-            self.tok.embedding.value = jnp.asarray(w["tok"])
-            for name, part in zip(
-                "qkv", (self.mha.query, self.mha.key, self.mha.value), strict=True
-            ):
-                part.kernel.value = jnp.asarray(w[name]).reshape(D, H, HEAD)
-            self.mha.out.kernel.value = jnp.asarray(w["o"]).reshape(H, HEAD, D)
-            for name in ("up", "down", "out"):
-                getattr(self, name).kernel.value = jnp.asarray(w[name])
-
-        def __call__(self, ids: Any) -> Any:
-            x = self.tok(ids) + self.pos
-            x = x + self.mha(self.n1(x), mask=nnx.make_causal_mask(ids))
-            x = x + self.down(nnx.gelu(self.up(self.n2(x)), approximate=False))
-            return self.out(self.n3(x))
-
-    return Gpt()
-
-
-def linen_gpt(w: Weights) -> Any:
-    import flax.linen as nn
-
-    class Gpt(nn.Module):
-        @nn.compact
-        def __call__(self, ids: Any) -> Any:
-            x = nn.Embed(V, D, name="tok")(ids) + self.param("pos", nn.initializers.zeros, (T, D))
-            attend = nn.MultiHeadDotProductAttention(H, use_bias=False, name="mha")
-            x = x + attend(nn.LayerNorm(EPSILON, name="n1")(x), mask=nn.make_causal_mask(ids))
-            h = nn.Dense(WIDE, use_bias=False, name="up")(nn.LayerNorm(EPSILON, name="n2")(x))
-            x = x + nn.Dense(D, use_bias=False, name="down")(nn.gelu(h, approximate=False))
-            return nn.Dense(V, use_bias=False, name="out")(nn.LayerNorm(EPSILON, name="n3")(x))
-
-    norms = {
-        name: {"scale": np.ones(D, np.float32), "bias": np.zeros(D, np.float32)}
-        for name in ("n1", "n2", "n3")
-    }
-    dense = {name: {"kernel": w[name]} for name in ("up", "down", "out")}
-    heads = {
-        long: {"kernel": w[name].reshape(D, H, HEAD)}
-        for name, long in zip("qkv", ("query", "key", "value"), strict=True)
-    }
-    mha = {**heads, "out": {"kernel": w["o"].reshape(H, HEAD, D)}}
-    return Gpt(), {
-        "params": {"tok": {"embedding": w["tok"]}, "pos": w["pos"], "mha": mha, **norms, **dense}
-    }
 
 
 def equinox_gpt(w: Weights) -> Any:
@@ -290,43 +171,6 @@ def equinox_gpt(w: Weights) -> Any:
             return jax.vmap(self.out)(jax.vmap(self.n3)(x))
 
     return Gpt()
-
-
-def keras_gpt(w: Weights) -> Any:
-    import keras
-
-    layers = keras.layers
-
-    class Place(layers.Layer):
-        def build(self, shape: Any) -> None:
-            self.vectors = self.add_weight(shape=(T, D), initializer="zeros", name="vectors")
-
-        def call(self, x: Any) -> Any:
-            return x + self.vectors
-
-    def norm(x: Any) -> Any:
-        return layers.LayerNormalization(epsilon=EPSILON)(x)
-
-    made: dict[str, Any] = {
-        name: layers.Dense(w[name].shape[1], use_bias=False) for name in ("up", "down", "out")
-    }
-    made |= {
-        "tok": layers.Embedding(V, D),
-        "pos": Place(),
-        "mha": layers.MultiHeadAttention(H, HEAD, use_bias=False),
-    }
-    ids = keras.Input((T,), dtype="int32")
-    x = made["pos"](made["tok"](ids))
-    h = norm(x)
-    x = x + made["mha"](h, h, use_causal_mask=True)
-    x = x + made["down"](keras.activations.gelu(made["up"](norm(x))))
-    model = keras.Model(ids, made["out"](norm(x)))
-    for name in ("up", "down", "out", "tok", "pos"):
-        made[name].set_weights([w[name]])
-    made["mha"].set_weights(
-        [*(w[name].reshape(D, H, HEAD) for name in "qkv"), w["o"].reshape(H, HEAD, D)]
-    )
-    return model
 
 
 # -- PyTorch and ONNX ------------------------------------------------------------------------------
@@ -493,11 +337,6 @@ def onnx_model(kind: str, attention: Callable[[Graph], str]) -> Callable[[Weight
     return made
 
 
-def _flat_heads(g: Graph) -> str:
-    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
-    return g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=H, is_causal=1)
-
-
 def _masked_heads(g: Graph) -> str:
     q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
     mask = g.hold("mask", np.tril(np.ones((T, T), bool)))
@@ -535,19 +374,8 @@ def _microsoft_heads(g: Graph) -> str:
 
 
 FORMATS: dict[tuple[str, str], Callable[[Weights], tuple[Any, ...]]] = {
-    ("gpt", "jax, written out"): lambda w: (jax_gpt(_softmax), w, IDS),
-    ("gpt", "jax.nn"): lambda w: (jax_gpt(_library), w, IDS),
-    ("llama", "jax.nn"): lambda w: (jax_llama, w, IDS),
-    ("gpt", "flax nnx"): lambda w: (nnx_gpt(w), IDS),
-    ("gpt", "flax linen"): lambda w: (linen_gpt(w), IDS),
-    ("gpt", "equinox"): lambda w: (equinox_gpt(w), IDS[0]),
-    ("gpt", "keras"): lambda w: (keras_gpt(w),),
-    ("gpt", "torch"): lambda w: (Built("gpt")(w), _tensor(IDS)),
     ("llama", "torch"): lambda w: (Built("llama")(w), _tensor(IDS)),
-    ("gpt", "onnx of torch"): lambda w: (exported(Built("gpt")(w)),),
-    ("gpt", "onnx of torch, written out"): lambda w: (exported(Built("gpt", True)(w)),),
     ("llama", "onnx of torch"): lambda w: (exported(Built("llama")(w)),),
-    ("gpt", "onnx Attention"): lambda w: (onnx_model("gpt", _flat_heads)(w),),
     ("gpt", "onnx Attention with a mask"): lambda w: (onnx_model("gpt", _masked_heads)(w),),
     ("llama", "onnx Attention"): lambda w: (onnx_model("llama", _turned_heads)(w),),
     ("gpt", "onnx Runtime Attention"): lambda w: (onnx_model("gpt", _packed_heads)(w),),

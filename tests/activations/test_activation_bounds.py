@@ -14,72 +14,22 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.activations.base import Activation, X
-from kcalc.activations.wide import compile_wide
 from kcalc.fields.balls import working
 from kcalc.gaussian.certified.enclosures import SmoothPiece
 from kcalc.gaussian.certified.suprema import BITS
 
 x = sp.Symbol("x", real=True)
 _exp, _log, _tanh, _sin, _sqrt = sp.exp, sp.log, sp.tanh, sp.sin, sp.sqrt
-BEND = 1 / (6 * math.sqrt(3))  # the largest second derivative of the logistic function
-TURN = 4 / (3 * math.sqrt(3))  # that of tanh
 STEEP = math.exp(-0.5)  # sqrt(2 a) times it is the largest slope of exp(-a x^2)
-POWER = 10**6
-
-
-def _written_tanh(u: sp.Expr) -> sp.Expr:
-    return (_exp(u) - _exp(-u)) / (_exp(u) + _exp(-u))
 
 
 REACH = 30.0
 # expression, reach, sup |phi'|, sup |phi''| for |x| <= reach; None where there is no closed form
 CASES: list[tuple[Any, float, float | None, float | None]] = [
-    (1 / (1 + _exp(-3 * x)), REACH, 0.75, 9 * BEND),
-    (1 / (1 + _exp(-10000 * x)), REACH, 2500, 1e8 * BEND),
-    (1 / (1 + _exp(-sp.Float(1e12) * x)), REACH, 2.5e11, 1e24 * BEND),
-    (1 / (1 + _exp(-sp.Float(1e12) * x)), 1e6, 2.5e11, 1e24 * BEND),
-    ((1 + _exp(-x)) ** -POWER, REACH, (POWER / (POWER + 1)) ** (POWER + 1), None),
-    (_log(1 + _exp(2 * x)) / 2, REACH, 1, 0.5),
-    (_log(1 + _exp(100 * x)) / 100, 1e6, 1, 25),
-    (_log(1 + _exp(x)) * _tanh(x), REACH, 1.1141402, 1.0484251),
-    (_log(sp.cosh(x)), REACH, 1, 1),
-    (x + _exp(-1000 * (x - 1) ** 2), REACH, 1 + math.sqrt(2000) * STEEP, 2000),
-    (_tanh(x) + _exp(-((x - 37) ** 2) * 10**6) / 1000, 64.0, 1, 2000),
     (_tanh(x) + _exp(-((x - 10**6) ** 2) * 10**12), 2e6, math.sqrt(2e12) * STEEP, 2e12),
-    (_exp(-(x**2)) * sp.cosh(x), REACH, None, 1),
-    ((1 + x**2) ** -500, REACH, 1000 / math.sqrt(1001) * (1 + 1 / 1001) ** -501, 1000),
-    (x * sp.erf(x), REACH, None, 4 / math.sqrt(math.pi)),
-    (x * (1 + sp.erf(x / _sqrt(2))) / 2, 1e6, 1.12890414, math.sqrt(2 / math.pi)),
-    (x * _exp(-_exp(-x)), REACH, None, 2 / math.e),
-    (_log(1 + _exp(x + 1)) - _log(1 + _exp(x - 1)), REACH, math.tanh(0.5), None),
-    (_sqrt((x + 1) ** 2 + 1) - _sqrt((x - 1) ** 2 + 1), REACH, math.sqrt(2), None),
-    (_sqrt(x**2 + sp.Rational(1, 10**12)), 1.0, None, 1e6),
-    (_sqrt((10000 * x - 370000) ** 2 + 1), 64.0, 1e4, 1e8),
-    (sp.asinh(x), REACH, 1, 2 / (3 * math.sqrt(3))),
-    (x * sp.atan(x), REACH, math.atan(REACH) + REACH / (1 + REACH**2), 2),
-    (x * (_exp(1 / (1 + x**2)) - 1), REACH, math.e - 1, None),
-    (x**2 * (1 - _tanh(x) ** 2), REACH, None, 2),
-    (x * _log(1 + x**2), REACH, math.log(1 + REACH**2) + 2 * REACH**2 / (1 + REACH**2), None),
-    (x + _sin(x) ** 2, REACH, 2, 2),
-    (_exp(_sin(x)), REACH, None, math.e),
-    (_sin(x) + _sin(_sqrt(2) * x), REACH, 1 + math.sqrt(2), None),
-    (sp.sinc(x), REACH, 0.43618181, 1 / 3),
-    (sp.Abs(_sin(x)), REACH, 1, math.inf),
-    (x + sp.Max(0, _sin(x)), REACH, 2, math.inf),
-    (sp.Abs(x) * _tanh(x), REACH, None, 2),
-    (sp.Max(x, 0) + _log(1 + _exp(-sp.Abs(x))), REACH, 1, 0.25),
     (sp.Max(x - _sqrt(2), 0) ** 2 / (1 + x**2), REACH, None, 2 / 3),
-    (sp.sign(x) * _log(1 + sp.Abs(x)), REACH, 1, 1),
     (sp.sign(x) * sp.Abs(x) ** sp.Rational(3, 2), REACH, 1.5 * math.sqrt(REACH), math.inf),
-    (_exp(-sp.Abs(x)), REACH, 1, math.inf),
-    (
-        sp.Piecewise((x * _exp(-1 / x), x > 0), (0, True)),
-        REACH,
-        (1 + 1 / REACH) * math.exp(-1 / REACH),
-        27 * math.exp(-3),
-    ),
     (_exp(-1 / x**2), REACH, (2 * 1.5**1.5) * math.exp(-1.5), None),
-    (sp.Piecewise((_exp(-1 / (1 - x**2)), sp.Abs(x) < 1), (0, True)), REACH, None, None),
     (sp.besselj(0, x), REACH, math.inf, math.inf),  # nothing is known of it
 ]
 
@@ -97,14 +47,14 @@ def test_bounds_hold_and_are_tight(
     assert not b.note
 
 
-@pytest.mark.parametrize("scale", [1, 1000])
-def test_bounds_hold_where_the_search_gives_up(scale: int) -> None:
-    b = kc.activation_bounds(_made(_written_tanh(scale * x)), 8.0)
-    assert b.value >= 1 - 1e-6 and b.slope >= scale and b.curvature >= scale**2 * TURN
-
-
 @pytest.mark.parametrize(
-    "expr", [x * sp.atan(x), _exp(_sin(x)), sp.Max(0, _sin(x)), _tanh(x) + _tanh(2 * x)], ids=str
+    "expr",
+    [
+        x * sp.atan(x),
+        _exp(_sin(x)),
+        sp.Max(0, _sin(x)),
+    ],
+    ids=str,
 )
 def test_on_the_whole_line_nothing_is_claimed_of_a_users_expression(expr: Any) -> None:
     phi = _activation(expr)
@@ -151,11 +101,6 @@ def test_values_that_are_bounded_because_terms_cancel_far_out() -> None:
 
 
 ENCLOSED = [
-    _log(1 + _exp(x)) * _tanh(x),
-    x**2 * (1 - _tanh(x) ** 2) + _exp(-((x - 3) ** 2)),
-    _sin(x**2) / (1 + x**2),
-    _sqrt(x**2 + 1) * sp.erf(x) + sp.atan(3 * x),
-    x * _exp(-_exp(-x)),
     _log(sp.cosh(3 * x)) - (1 + _exp(2 * x)) ** sp.Rational(-3, 2),
     x**3 * _exp(-2 / x**2) + sp.sinc(x),
     _exp(-1 / x**4) * sp.asinh(x) ** -2,
@@ -176,20 +121,3 @@ def test_enclosures_hold_values_of_fifty_digits(expr: Any) -> None:
                 for point in points:
                     value = exact[order](mpmath.mpf(side * float(point)))
                     assert bottom <= value <= top
-
-
-@pytest.mark.parametrize(
-    "expr",
-    [
-        1 / (1 + _exp(-10000 * x)),
-        _written_tanh(1000 * x),
-        _log(1 + _exp(1000 * x)),
-        sp.cosh(800 * x) / (1 + sp.cosh(800 * x)),
-    ],
-    ids=str,
-)
-def test_values_that_overflow_on_the_way(expr: Any) -> None:
-    own, points = expr.xreplace({x: X}), np.array([-40.0, -3.1, -0.9, 0.9, 3.1, 40.0])
-    with mpmath.workdps(60):
-        truth = [float(sp.lambdify(X, own, "mpmath")(mpmath.mpf(float(point)))) for point in points]
-    assert compile_wide(own, X)(points) == pytest.approx(truth, rel=1e-14, abs=1e-300)

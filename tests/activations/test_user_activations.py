@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 import sympy as sp
@@ -16,7 +15,6 @@ from refusals import refused
 from kcalc.activations import activation, combine
 from kcalc.activations.acceptance import read_kinks
 from kcalc.activations.registry import register
-from kcalc.fields import mpmath_field
 from kcalc.foundation.errors import KcalcError
 
 Y = sp.Symbol("y")
@@ -31,13 +29,6 @@ def test_sets_as_conditions():
 @pytest.mark.parametrize(
     ("expr", "name"),
     [
-        (sp.sign(Y) * Y, "abs"),
-        (Y * sp.Heaviside(Y, 0), "relu"),
-        (sp.Max(sp.Min(Y, 1), -1), "hard_tanh"),
-        (sp.Heaviside(Y), "heaviside"),
-        (sp.Heaviside(Y, 1), "heaviside"),
-        (2 * sp.Heaviside(Y) - 1, "sign"),
-        (sp.re(sp.exp(sp.I * Y.subs(Y, sp.Symbol("r", real=True)))), "cos"),
         (sp.Lambda(Y, sp.tanh(Y)), "tanh"),
         (sp.Poly(Y**2, Y), "square"),
     ],
@@ -70,23 +61,10 @@ def test_endless_kinks_are_found_where_inputs_reach():
             beyond()
 
 
-@pytest.mark.parametrize(
-    "expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))]
-)
+@pytest.mark.parametrize("expr", [sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))])
 def test_too_many_kinks_are_refused(expr):
     with refused("at most 500"):
         activation(expr)
-
-
-def test_numeric_kinks_have_fifty_digits():
-    (kink,) = activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).kinks
-    with mpmath.workdps(50):
-        truth = mpmath.findroot(lambda x: mpmath.exp(x) - 2 - mpmath.tanh(x), 1.07)
-        assert abs(mpmath.mpf(sp.Float(kink, 50)._mpf_) - truth) < mpmath.mpf(10) ** -46
-    value = activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1, mpmath_field(20))
-    assert float(value) == pytest.approx(
-        activation(sp.Max(sp.exp(Y) - 2, sp.tanh(Y))).mean(1), rel=1e-14
-    )
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -95,38 +73,24 @@ def test_numeric_kinks_have_fifty_digits():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (sp.Symbol("p", positive=True), "declared positive"),
-        (sp.tanh(sp.Symbol("n", integer=True)), "declared integer"),
         (sp.Symbol("i", imaginary=True) ** 2, "declared imaginary"),
-        (sp.Symbol("A", commutative=False) ** 2, "not commutative"),
         (sp.MatrixSymbol("M", 2, 2)[0, 0], "plain symbol"),
         (Y * sp.Symbol("z"), "one symbol"),
         (sp.Lambda((Y, X2 := sp.Symbol("z")), Y * X2), "takes 2"),
         (10**400, "double precision"),
-        (sp.Integer(10) ** 400 * Y, "double precision"),
-        (sp.zoo * Y, "infinity"),
         (float("nan"), "nan"),
         (2 + 3j, "complex"),
         (True, "Boolean"),
         (sp.I, "no real value anywhere"),
-        (sp.sqrt(-(Y**2) - 1), "no real value anywhere"),
         (sp.Piecewise((Y, Y < 0)), r"not defined at x = 1.0.*\(value, True\)"),
-        (sp.Piecewise((Y, Y < 0), (Y**2, Y > 1)), "not defined"),
-        (sp.Piecewise((1, sp.Eq(Y, 3))), "not defined|no real value"),
         (sp.Integral(sp.exp(-(sp.Symbol("t") ** 2)), (sp.Symbol("t"), 0, Y)), "doit"),
-        (sp.Mod(Y, 1), "jumps"),
-        (sp.Float(0), "zero"),
         (sp.exp(sp.exp(Y)), "grows too fast"),
-        (sp.asin(sp.sin(Y)), "varies too fast|not smooth"),
         (sp.sqrt(Y**2 - 4 * Y + 4), "varies too fast|not smooth"),
-        (sp.sin(10**7 * Y), "varies too fast"),
         (sp.acos(sp.tanh(Y)), r"fewer than five digits of its value at x = 14\.37"),
         (sp.asin(sp.tanh(Y)), r"fewer than five digits of its slope at x = 14\.37"),
         (sp.zeta(Y), "numerically"),
         (Y > 0, "cannot make"),
-        (sp.Matrix([Y]), "cannot make"),
         (None, "cannot make"),
-        (np.array([1.0, 2.0]), "cannot make"),
         ("__import__('os').getcwd()", "unknown activation"),
     ],
 )
@@ -151,20 +115,10 @@ TANH, SIGN = activation("tanh"), activation("sign")
     "call",
     [
         lambda: TANH.derivative_expr(-1),
-        lambda: TANH.derivative_expr(1.5),
         lambda: SIGN.jumps(-1),
         lambda: SIGN.jump_sizes("1"),
-        lambda: TANH.numeric(-1),
         lambda: TANH.numeric(None),
-        lambda: TANH.numeric([]),
-        lambda: TANH.taylor(0.5, order=-1),
-        lambda: TANH.taylor(0.5, order=1.0),
-        lambda: TANH.taylor([[0.1], [0.2, 0.3]]),
         lambda: TANH.taylor([0.1, 0.2], [1, 2, 3]),
-        lambda: TANH.second_moment([[1, 2], [3]]),
-        lambda: TANH.mean({}),
-        lambda: TANH.mean(10**400),
-        lambda: TANH([[1], [1, 2]]),
         lambda: TANH(1j),
         lambda: TANH("1"),
         lambda: TANH.composed("relu"),

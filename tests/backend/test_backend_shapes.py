@@ -116,18 +116,6 @@ def repeated() -> Any:
     return kc.to_jax(kc.chain(L.Input(6), L.Affine(8), kc.repeat(block, 4)))
 
 
-def test_an_output_scale_takes_no_name_that_is_taken() -> None:
-    net = wired(
-        ("x", L.Input(6)),
-        ("y: output scale", L.Affine(6), "x"),
-        ("y", L.Affine(4), ("y: output scale",)),
-    )
-    model = kc.to_jax(net, dtype="float64")
-    done = kc.scale_output(model, model.init(0, X), X, std=0.5)
-    assert np.asarray(done.model.apply(done.params, X)).std() == pytest.approx(0.5, rel=1e-9)
-    assert done.model.network.outputs == ("y: output scale'",)
-
-
 def test_one_layer_has_no_width() -> None:
     """With weights between input and output only, muP is the standard parameterization."""
     net = kc.chain(L.Input(6), L.Affine(4))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from refusals import refused
 
 import kcalc as kc
 
 A = kc.architectures
-L = kc.layers
 
 
 def test_labels_pictures_and_text() -> None:
@@ -43,34 +40,3 @@ def test_labels_pictures_and_text() -> None:
     assert both.to_dict()["rows"][0]["curvature"] is None and any(
         "infinite width" in a.text for a in both.assumptions
     )
-
-
-def test_heuristic_maps_say_so_and_bad_input_is_refused() -> None:
-    branch = kc.chain(L.Affine(), L.Nonlinear("tanh"))
-    twice = kc.chain(
-        L.Input(),
-        L.Affine(),
-        L.Nonlinear("tanh"),
-        kc.residual(branch),
-        L.Nonlinear("tanh"),
-        L.Affine(),
-    )
-    with pytest.raises(kc.FreshnessError):
-        kc.compare(twice)
-    assert ", heuristic" in str(kc.compare(twice, assume_independent=True))
-    for networks, phis, message in (
-        ([], None, "no networks to compare"),
-        (A.vanilla(1), [], "no activations to compare"),
-        (["relu"], None, "expected a kcalc.Network"),
-        ({1: A.vanilla(1)}, None, "a label"),
-        (A.vanilla(1), ["rely"], "relu"),
-    ):
-        with refused(message):
-            kc.compare(networks, phis)
-    for named, message in (
-        ({"c": 2}, "c value"),
-        ({"q": 0}, "q is a mean square"),
-        ({"c": [0.1]}, "one number"),
-    ):
-        with refused(message):
-            kc.compare(A.vanilla(1), **named)

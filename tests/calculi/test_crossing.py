@@ -10,7 +10,6 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from refusals import refused
 from wiring import wired
 
 import kcalc as kc
@@ -54,35 +53,6 @@ def test_learnable_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
     with jax.enable_x64(True):
         found = kernel({}, jax.numpy.asarray(np.sqrt(q)[:, None] * np.ones((12, 4))))
     np.testing.assert_allclose(np.diag(found), (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q, rtol=1e-12)
-
-
-REFUSED = [
-    (1e-5, "variance over channels is less than 1e-08 of its q, of which double precision"),
-    (
-        1e-7,
-        "variance over channels is 0, or less than 1e-14 of its q, which double precision rounds "
-        "to 0",
-    ),
-    (
-        1e-9,
-        "variance over channels is 0, or less than 1e-14 of its q, which double precision rounds "
-        "to 0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("scale", "why"), REFUSED, ids=["1e-5", "1e-7", "1e-9"])
-def test_norms_of_what_hardly_varies_are_refused(scale: float, why: str) -> None:
-    """sigmoid of small numbers: mean 1/2, variance scale^2 / 16, the difference of nearly equal
-    doubles.
-    """
-    steps = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid"), L.LayerNorm(), L.Affine()]
-    with refused(why):
-        kc.c_map(kc.chain(*steps))
-    fine = kc.c_map(kc.chain(L.Input(), L.Affine(), *steps[2:]))
-    with refused(why):
-        fine(0.5, q1=scale**2)
-    assert float(fine.ball(0.5, q1=scale**2, digits=40).mid) == pytest.approx(0.5, rel=1e-9)
 
 
 def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:

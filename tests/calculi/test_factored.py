@@ -122,11 +122,6 @@ def test_what_mixes_weigh_by_is_said() -> None:
         slope_polynomial(net, {"x": 1.0})
 
 
-def test_biases_are_refused_by_name() -> None:
-    with refused("'b'.*sigma_b.*0.5.*sigma_b.*0"):
-        slope_polynomial(of(("b", Affine(4, sigma_b=0.5), "a")))
-
-
 def test_activations_of_one_name_are_numbered() -> None:
     x = sp.Symbol("x")
     kinds = [kc.activation(sp.tanh(k * x), name="half") for k in (1, 2, 3)]

@@ -91,16 +91,6 @@ def test_angles_keep_their_digits_near_zero() -> None:
     assert C.gap_at_angle(0.0) == 0.0
 
 
-def test_compositions_repeat_where_the_network_repeats() -> None:
-    text = str(kc.c_map(A.vanilla(100, "relu")).expr)
-    assert "100 times" in text
-    assert len(text) < 200
-    assert "99 times" in str(kc.c_map(A.vanilla(100, "tanh")).expr)
-    assert kc.c_map(A.vanilla(100)).closed_form is None
-    assert len(kc.c_map(A.resnet_v2(152))._repr_latex_()) < 6000
-    assert sp.simplify(kc.q_map(A.vanilla(3, "relu")).closed_form - kc.symbols.q / 8) == 0
-
-
 def test_symbols_ask_for_subs() -> None:
     net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
     C = kc.c_map(net)

@@ -111,7 +111,6 @@ FUSED: dict[str, tuple[tuple[str, Any, str], ...]] = {
         ("f", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
         ("w", L.Affine(4, sigma_b=0.2), "f"),
     ),
-    "multiplied": (("p", L.Product(), "z0 z2 z2"), ("t", L.Sum([0.5, 0.3]), "p z")),
 }
 
 

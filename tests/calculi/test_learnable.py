@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 from refusals import refused
 from scipy.stats import multivariate_normal
-from thinning import mostly_slow
 
 import kcalc as kc
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 A = kc.architectures
-SLOW = pytest.mark.slow
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(6, 5))
-UNIT = X / np.sqrt((X**2).mean(axis=1, keepdims=True))
-WEIGHTS = RNG.normal(size=(6, 6))
 
 
 def expected(net: kc.Network, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -40,70 +36,6 @@ NETS = {
     "resnet": A.rescaled_resnet(2, shortcut_weight=0.8, activation="gelu"),
     "layernorm": A.layernorm_resnet(50),
 }
-
-DEEP = [name for name in NETS if not name.startswith("one")]
-QUICK = ("erf", "dks relu", "resnet")
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        pytest.param(name, UNIT, id=f"{name}, uniform", marks=[] if name in QUICK else SLOW)
-        for name in DEEP
-    ]
-    + [
-        pytest.param(name, X, id=f"{name}, general", marks=[] if name == "erf" else SLOW)
-        for name in DEEP
-    ],
-)
-def test_values_are_those_of_the_calculus(name: str, rows: np.ndarray) -> None:
-    net = NETS[name]
-    if len(net) > 50 and rows is X:
-        pytest.skip("the same rules at any size")
-    width = net.features[net.inputs[0]]
-    if width is not None:
-        rows = rows[:, :width] / np.sqrt((rows[:, :width] ** 2).mean(axis=1, keepdims=True))
-    kernel = kc.learnable_kernel(net)
-    with jax.enable_x64(True):
-        found = kernel({}, jnp.asarray(rows), kind="both")
-        again = kernel(kernel.init(), jnp.asarray(rows), kind="both") if len(net) < 50 else found
-    for one, two, truth in zip(found, again, expected(net, rows), strict=True):
-        assert np.abs(np.asarray(one) - truth).max() < 2e-9 * np.abs(truth).max()
-        assert np.abs(np.asarray(two) - truth).max() < 2e-9 * np.abs(truth).max()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    mostly_slow([("one tanh", "ntk"), ("tanh", "ntk"), ("selu", "ntk"), ("selu", "nngp")], 4),
-)
-def test_gradients_are_differences(name: str, kind: str) -> None:
-    kernel = kc.learnable_kernel(NETS[name])
-    with jax.enable_x64(True):
-        params = jax.tree.map(jnp.asarray, kernel.init())
-        rows = jnp.asarray(X)
-
-        def total(p, x):
-            return jnp.sum(jnp.asarray(WEIGHTS) * kernel(p, x, kind=kind, uniform=False))
-
-        total = jax.jit(total)
-        slopes, moved = jax.jit(jax.grad(total, argnums=(0, 1)))(params, rows)
-        leaves, tree = jax.tree.flatten(params)
-        for i, slope in enumerate(jax.tree.leaves(slopes)):
-            up, down = ([*leaves[:i], leaves[i] + h, *leaves[i + 1 :]] for h in (1e-4, -1e-4))
-            difference = (
-                float(
-                    total(jax.tree.unflatten(tree, up), rows)
-                    - total(jax.tree.unflatten(tree, down), rows)
-                )
-                / 2e-4
-            )
-            assert abs(difference - float(slope)) < 1e-5 * (1 + abs(difference))
-        direction = RNG.normal(size=X.shape)
-        difference = (
-            float(total(params, rows + 1e-4 * direction) - total(params, rows - 1e-4 * direction))
-            / 2e-4
-        )
-        assert abs(difference - float(jnp.sum(moved * direction))) < 1e-5 * (1 + abs(difference))
 
 
 def test_a_likelihood_can_be_climbed() -> None:

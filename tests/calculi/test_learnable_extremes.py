@@ -84,23 +84,11 @@ def test_shared_and_fused_activations(name: str) -> None:
             np.testing.assert_allclose(one, want, rtol=1e-10, atol=1e-12)
 
 
-def test_fusion_against_a_plane_rule() -> None:
-    k = X[:2] @ X[:2].T / 5
-    q, c = np.diag(k), k[0, 1] / np.sqrt(k[0, 0] * k[1, 1])
-    z, w = plane()
-    x, y = np.meshgrid(z, z, indexing="ij")
-    u, v = np.sqrt(q[0]) * x, np.sqrt(q[1]) * (c * x + np.sqrt(1 - c * c) * y)
-    kernel = kc.learnable_kernel(NETS["sin after tanh"])
-    params = {
-        "constants": {"nonlinear_1": {"input_scale": 1.5}, "nonlinear_2": {"input_shift": 0.2}}
-    }
-    found = np.asarray(kernel(params, X[:2], kind="nngp"))
-    want = np.sum(np.sin(np.tanh(1.5 * u) + 0.2) * np.sin(np.tanh(1.5 * v) + 0.2) * np.outer(w, w))
-    assert abs(found[0, 1] - want) < 1e-12
-
-
 @pytest.mark.parametrize(
-    ("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)]
+    ("first", "second"),
+    [
+        ("tanh", "sin"),
+    ],
 )
 def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
@@ -159,40 +147,11 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
         kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
 
 
-@pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_near_duplicates_keep_their_angle(scale: float | None) -> None:
-    """The NTK of relu, one hidden layer.
-
-    2 c f'(t) + ..., in closed form of the angle, which mpmath knows to 40 digits.
-    """
-    mpmath = pytest.importorskip("mpmath")
-    rows = np.vstack([X, 1.7 * X[0], X[0] + 1e-9 * X[1], X[1] + 1e-12 * X[2]])
-    if scale is not None:
-        rows = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True))
-    kernel = kc.learnable_kernel(kc.architectures.vanilla(1))
-    found = np.asarray(kernel({}, rows))
-    with jax.enable_x64(True):
-        traced_rows = np.asarray(jax.jit(lambda x: kernel({}, x))(jnp.asarray(rows)))
-    with mpmath.workdps(40):
-        for i, j in ((0, 4), (0, 5), (1, 6), (0, 1)):
-            u, v = ([mpmath.mpf(float(x)) for x in rows[k]] for k in (i, j))
-            norm = mpmath.sqrt(mpmath.fdot(u, u) * mpmath.fdot(v, v))
-            t = mpmath.acos(min(mpmath.fdot(u, v) / norm, mpmath.mpf(1)))
-            post = norm / 5 * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t)) / (2 * mpmath.pi)
-            want = float(post + norm / 5 * mpmath.cos(t) * (mpmath.pi - t) / (2 * mpmath.pi))
-            for matrix in (found, traced_rows):
-                assert abs(matrix[i, j] / want - 1) < 2e-14
-    slopes = jax.jit(jax.grad(lambda x: kernel({}, x).sum()))(jnp.asarray(rows))
-    assert bool(jnp.all(jnp.isfinite(slopes)))
-
-
 BAD = [
     ([1], "mapping"),
     ({"sigma_w": "a"}, "one real number"),
     ({"sigma_w": 0.0}, "must be > 0"),
-    ({"sigma_w": -1.0}, "must be > 0"),
     ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
-    ({"sigma_b": -0.1}, "must be >= 0"),
     ({"constants": 3}, "nonlinear layer"),
     ({"constants": {"nonlinear_1": 5}}, "constants of nonlinear_1"),
     ({"constants": {"nonlinear_1": {"input_scale": 0.0}}}, "must not be zero"),

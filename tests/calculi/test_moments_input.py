@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import sympy as sp
-from refusals import refused
 
 import kcalc as kc
 from kcalc.network.layers import Affine, Input, Nonlinear
 
 n = sp.Symbol("n", integer=True, positive=True)
 q = kc.symbols.q
-RELU = kc.chain(Input(16), Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu"), Affine(4))
 
 
 def chain(width: Any, depth: int) -> kc.Network:
@@ -32,13 +29,3 @@ def test_blocks_of_symbolic_depth() -> None:
         assert "|x|^2 = n*q, q = q" in shown
     assert powers.to_dict()["input"] == {"square": "n*q", "q": "q"}
     assert r"E|y|^2 = |x|^2\\" in powers._repr_latex_()  # the factor 1 is left out
-
-
-WRONG = [0, kc.symbols.c, sp.Symbol("theta")]
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_mean_square(wrong: Any) -> None:
-    for call in (lambda: kc.moments(RELU, q=wrong), lambda: kc.moments_at_depth(block(4), q=wrong)):
-        with refused("q"):
-            call()

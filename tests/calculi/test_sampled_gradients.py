@@ -6,7 +6,6 @@ the tangent kernel, and the exact gradients of tokens that are alike.
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -97,76 +96,6 @@ def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bo
         np.testing.assert_allclose(pulled(op, a, v, m)[n], back, rtol=1e-12)
 
 
-def head(op: dict[str, Any], covariances: list[np.ndarray], draws: int, seed: int) -> list[Any]:
-    """Gradients at queries, keys and values of drawn heads, by backpropagation.
-
-    Each head has 8 channels, of tokens of the given covariances, and gradients of covariance
-    ``I / T`` behind it. Returns: (mean, standard error) of their products over tokens.
-    """
-    torch = pytest.importorskip("torch")
-    rng, T, width = np.random.default_rng(seed), len(covariances[0]), 8
-    q, k, v = (
-        torch.tensor(np.linalg.cholesky(c) @ rng.standard_normal((draws, T, width)))
-        for c in covariances
-    )
-    behind = torch.tensor(rng.standard_normal((draws, T, width)) / math.sqrt(T * width))
-    read = [x.requires_grad_() for x in (q, k, v)]
-    q, k = read[:2]
-    if op.get("rotary"):
-        frequency = op["rotary"] ** (-2 * torch.arange(width // 2) / width)
-        turn = torch.exp(1j * torch.arange(T)[:, None] * frequency)
-        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
-        scores = (q @ k.conj().mT).real / math.sqrt(width)
-    else:
-        scores = q @ k.mT / math.sqrt(width)
-    seen = torch.ones(T, T, dtype=torch.bool).tril() if op.get("causal") else torch.ones(T, T) > 0
-    if op.get("normaliser") == "relu":
-        weights = torch.relu(scores) * seen / T
-    elif op.get("normaliser") == "sigmoid":
-        weights = 1 / (1 + T * torch.exp(-scores)) * seen
-    else:
-        powers = torch.exp(scores) * seen
-        weights = powers / (powers.sum(-1, keepdim=True) + op.get("sink", False))
-    gradients = torch.autograd.grad((behind * (weights @ read[2])).sum(), read)
-    found = []
-    for g in gradients:
-        products = (g @ g.mT).numpy()
-        found.append((products.mean(axis=0), products.std(axis=0) / math.sqrt(draws)))
-    return found
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"causal": True},
-        {"causal": True, "rotary": 30.0},
-        {"sink": True, "causal": True},
-        {"normaliser": "sigmoid"},
-        {"normaliser": "relu", "causal": True},
-    ],
-    ids=str,
-)
-def test_one_layer_is_that_of_drawn_heads(options: dict[str, Any]) -> None:
-    """Covariances of the gradients at queries, keys and values: every entry, at a finite width."""
-    x = np.random.default_rng(3).standard_normal((3, 4))
-    tokens = x @ x.T / 4 + 0.3 * np.eye(3)
-    scales = (1.7, 1.2, 0.8)
-    steps: list[Any] = [("x", L.Input())]
-    steps += [(n, L.Affine(sigma_w=s), "x") for n, s in zip("qkv", scales, strict=True)]
-    steps.append(("a", L.Attend(key_width=8, **options), "q k v"))
-    net = wired(*steps)
-    readings: list[Any] = [
-        kc.gradients(net, tokens=tokens, sampling=kc.Sampling(1000, 8, seed)) for seed in range(8)
-    ]
-    expected = head(options, [s * s * tokens for s in scales], 100_000, 5)
-    for node, (mean, error) in zip("qkv", expected, strict=True):
-        ours = np.array([found.covariances[node][0] for found in readings])
-        spread = ours.std(axis=0, ddof=1) / math.sqrt(len(ours))
-        assert (np.abs(ours.mean(axis=0) - mean) <= 6 * np.hypot(error, spread) + 1e-12).all()
-        assert max(error.max(), spread.max()) < 0.02 * np.abs(mean).max()
-
-
 # -- identities ------------------------------------------------------------------------------------
 
 
@@ -255,7 +184,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "an array of tokens already defines",
     ),
     "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "give tokens="),
-    "no sampling": (lambda: kc.gradients(blocks(), tokens=X, sampling=cast(Any, 3)), "kc.Sampling"),
     "activations that jump": (
         lambda: kc.gradients(
             wired(

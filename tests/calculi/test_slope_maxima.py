@@ -23,7 +23,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
-from kcalc.calculi.subnetworks import maximal, maximal_slope
+from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.network.layers import Nonlinear
 
 psi = kc.symbols.psi
@@ -123,13 +123,3 @@ def test_mixes_of_maps_along_one_path() -> None:
         own.inverse(2.0)
     assert own({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
     assert maximal_slope(kc.chain(kc.layers.Affine()), symbols_by_activation=True)({}) == 1.0
-
-
-def test_tokens_may_change_places_but_not_mix() -> None:
-    swap, mean = kc.layers.TokenMix([[0, 1], [1, 0]]), kc.layers.TokenMix([[0.5, 0.5], [0.5, 0.5]])
-    start = kc.layers.Input(3, (2,))
-    assert maximal_slope(kc.chain(start, Nonlinear("relu"), swap)).pieces == (psi,)
-    with pytest.raises(kc.NoRule, match="slope polynomials have no rule"):
-        maximal_slope(kc.chain(start, Nonlinear("relu"), mean))
-    with pytest.raises(kc.NoRule, match="maxima over subnetworks have no rule"):
-        maximal(kc.chain(start, Nonlinear("relu"), kc.layers.BatchNorm()), abs)

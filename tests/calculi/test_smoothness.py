@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,43 +67,6 @@ def flat(function, ws: list[np.ndarray]):
 # -- lower bounds ----------------------------------------------------------------------------------
 
 
-def test_lambda_bound_holds_on_500_draws() -> None:
-    width, blocks, examples = 4, 2, 3
-    rng = np.random.default_rng(0)
-    net = residual_net(width, blocks)
-    nodes = net.nodes_of(L.Affine)
-    tightest, looseness = math.inf, []
-    with jax.enable_x64(True):
-
-        @jax.jit
-        def smallest(vector, X, eps, scale):
-            def run(v):
-                return normalised_forward(list(v.reshape(-1, width, width)), X, eps, scale).ravel()
-
-            J = jax.jacfwd(run)(vector)
-            return jnp.linalg.svd(J, compute_uv=False)[-1] ** 2
-
-        for _ in range(500):
-            eps = float(np.exp(rng.normal()))
-            scale = float(rng.uniform(0.2, 0.6))
-            X = rng.normal(size=(examples, width)) * np.exp(rng.normal())
-            ws = [rng.normal(size=(width, width)) * np.exp(rng.normal()) for _ in nodes]
-            s = smoothness(
-                net,
-                X=X,
-                weights=dict(zip(nodes, ws, strict=True)),
-                normalisation={nodes[0]: "entry", None: "weight"},
-                epsilon=eps,
-                scale={nodes[0]: 1.0, None: scale},
-            )
-            true = float(smallest(np.concatenate([w.ravel() for w in ws]), X, eps, scale))
-            assert true >= s.regularity * (1 - 1e-9)
-            looseness.append(s.regularity > 0)
-            tightest = min(tightest, true / s.regularity if s.regularity > 0 else math.inf)
-    assert np.mean(looseness) > 0.5  # the bound says something on most draws
-    assert tightest < 50
-
-
 def test_the_printed_form_of_the_explicit_bound() -> None:
     """sigma(X)^2 min (eps/(eps+w^2)^1.5)^2 prod (1 - |Jg|)^2 over a ball in the first layer, all
     other parameters free.
@@ -127,29 +89,6 @@ def test_the_printed_form_of_the_explicit_bound() -> None:
     assert s.pl_constant == pytest.approx(2 / 4 * s.regularity)
     low, high = s.blocks["sum_1", "sum_2"]
     assert low == pytest.approx(1 - 0.99**2, rel=1e-6) and high == pytest.approx(1 + 0.99**2)
-
-
-def test_lower_bounds_are_attained() -> None:
-    """One affine layer: lambda = sigma(X)^2.
-
-    a linear block I + W with W = -c I: singular values 1 - c exactly.
-    """
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(3, 4))
-    plain = kc.chain(L.Input(4), L.Affine(2, bias=False))
-    s = smoothness(plain, X=X, weights={"affine_1": np.zeros((4, 2))})
-    assert s.regularity == pytest.approx(np.linalg.svd(X, compute_uv=False)[-1] ** 2)
-    with_bias = smoothness(
-        kc.chain(L.Input(4), L.Affine(2)), X=X, weights={"affine_1": np.zeros((4, 2))}
-    )
-    ones = np.concatenate([X, np.ones((3, 1))], axis=1)
-    assert with_bias.regularity == pytest.approx(np.linalg.svd(ones, compute_uv=False)[-1] ** 2)
-    block = kc.chain(L.Input(4), L.Affine(4, bias=False), kc.residual(L.Affine(4, bias=False)))
-    s = smoothness(block, X=X, weights={"affine_1": np.eye(4), "affine_2": -0.3 * np.eye(4)})
-    assert s.blocks["affine_1", "sum_1"][0] == pytest.approx(0.7)
-    assert s.regularity == pytest.approx(0.49 * np.linalg.svd(X, compute_uv=False)[-1] ** 2)
-    # more examples than features
-    assert smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0
 
 
 # -- upper bounds ----------------------------------------------------------------------------------
@@ -200,30 +139,18 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
     ("network", "options", "match"),
     [
         (small(), {}, "radius"),
-        (small(), {"radius": -1}, "radius"),
-        (small(), {"normalisation": "weight"}, "biases=False"),
         (small(), {"normalisation": "batch", "radius": 1}, "add a BatchNorm layer"),
-        (small(), {"normalisation": "wn", "radius": 1}, "unknown normaliser"),
-        (small(), {"normalisation": "entry", "radius": 1, "epsilon": 0}, "epsilon"),
         (small(), {"normalisation": "entry", "radius": 1, "scale": "big"}, "scale"),
         (small(), {"radius": 1, "scale": 0}, "scale"),
         (small(), {"radius": {"nonlinear_1": 1}}, "Nonlinear"),
-        (small(), {"radius": {"nothing": 1}}, "unknown node"),
         (small(), {"radius": 1, "examples": 0}, "examples"),
         (small(), {"radius": 1, "X": np.ones((2, 5))}, "shape"),
-        (small(), {"radius": 1, "X": [[1.0, float("nan"), 2.0]]}, "finite"),
         (small(), {"radius": 1, "loss": "hinge"}, "unknown loss"),
         (small(), {"radius": 1, "targets": np.ones((3, 2))}, "targets"),
-        (small(), {"radius": 1, "level": 0}, "level"),
         (small(), {"weights": {"affine_1": np.ones((2, 2))}, "radius": 1}, "shape"),
         (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}, "radius": 1}, "weight"),
-        (small("sign"), {"radius": 1}, "jumps"),
-        (small(lambda x: x), {"radius": 1}, "numeric only"),
-        (small(sigma_w=sp.Symbol("s", positive=True)), {"radius": 1}, "symbols"),
         (small("exp"), {"radius": 1e9}, "unbounded"),
         (kc.architectures.vanilla(2), {"radius": 1}, "features"),
-        (kc.chain(L.Input(3), L.LayerNorm(), L.Affine(2)), {"radius": 1}, "LayerNorm; it divides"),
-        (kc.chain(L.Input(3), L.RMSNorm(), L.Affine(2)), {"radius": 1}, "RMSNorm; it divides"),
         (
             kc.chain(L.Input(3), L.Affine(2), L.Opaque("thing", "not understood")),
             {"radius": 1},
@@ -288,7 +215,9 @@ def test_logarithms_print_as_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("options", "slope", "most"),
-    [({}, 1.0, 1.0), ({"epsilon": 4.0}, 0.5, 1.0), ({"scale": 3.0}, 3.0, 3.0)],
+    [
+        ({}, 1.0, 1.0),
+    ],
 )
 def test_one_normalised_weight_by_hand(
     options: dict[str, float], slope: float, most: float

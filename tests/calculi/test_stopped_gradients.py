@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy as sp
@@ -100,36 +99,6 @@ def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
         kc.ntk(chain(L.Affine(), L.Nonlinear("sign"), L.Affine()))
 
 
-@pytest.mark.parametrize("place", range(3), ids=["queries", "keys", "values"])
-def test_a_stop_in_attention(place: int) -> None:
-    """The other weights keep their gradients."""
-    names = ["q", "k", "v"]
-    reads = [f"s{n}" if i == place else n for i, n in enumerate(names)]
-    stop = (f"s{names[place]}", L.StopGradient(), names[place])
-
-    def net(*extra: Any, reads: list[str]) -> kc.Network:
-        return wired(
-            *((n, L.Affine(), "x") for n in names),
-            *extra,
-            ("att", L.Attend(heads=2), " ".join(reads)),
-            ("o", L.Affine(), "att"),
-        )
-
-    plain = kc.gradients(net(reads=names), tokens=4, token_cosine=0.3)
-    found = kc.gradients(net(stop, reads=reads), tokens=4, token_cosine=0.3)
-    for node, value in plain.weights.items():
-        wanted = 0 if node == names[place] else value
-        assert found.weights[node] == pytest.approx(wanted, rel=1e-12)
-    kernels = [
-        kc.ntk(one, tokens=4, token_cosine=0.3)
-        for one in (net(reads=names), net(stop, reads=reads))
-    ]
-    assert kernels[1].layers[names[place]](C) == 0
-    assert kernels[1](C) == pytest.approx(
-        kernels[0](C) - kernels[0].layers[names[place]](C), rel=1e-9
-    )
-
-
 def test_frozen_tables() -> None:
     net = wired(
         ("e", L.Embedding(trained=False), "x"),
@@ -142,53 +111,6 @@ def test_frozen_tables() -> None:
     found = kc.gradients(net, tokens=4)
     assert [found.weights[n] for n in "ept"] == [0, 0, 0]
     assert all(found.weights[n] > 0 for n in "qkvo")
-
-
-@pytest.mark.slow
-def test_autograd_of_wide_models() -> None:
-    """A residual block with a stop in its branch, a surrogate, frozen weights: 150 draws."""
-    net = wired(
-        ("a", L.Affine(sigma_w=1.4), "x"),
-        ("r", L.SurrogateGradient("sign", WINDOW), "a"),
-        ("b", L.Affine(sigma_w=1.2), "r"),
-        ("s", L.StopGradient(), "b"),
-        ("t", L.Nonlinear("tanh"), "b"),
-        ("c", L.Affine(sigma_w=1.3, trained=False), "t"),
-        ("u", L.Sum(), "c s"),
-        ("v", L.Nonlinear("tanh"), "u"),
-        ("o", L.Affine(), "v"),
-        features=None,
-    )
-    width, size = 256, 32
-    stop = jax.lax.stop_gradient
-
-    def model(p: Any, x: Any) -> Any:
-        z = x @ p["a"] * 1.4 / size**0.5
-        k = jnp.clip(z, -1, 1)
-        z = (k + stop(jnp.sign(z) - k)) @ p["b"] * 1.2 / width**0.5
-        z = jnp.tanh(z) @ stop(p["c"]) * 1.3 / width**0.5 + stop(z)
-        return (jnp.tanh(z) @ p["o"] / width**0.5)[0]
-
-    first = np.zeros(size)
-    first[:2] = size**0.5 * np.array([1, 0])
-    second = np.zeros(size)
-    second[:2] = size**0.5 * np.array([C, math.sqrt(1 - C * C)])
-
-    @jax.jit
-    def one(key: Any) -> Any:
-        keys = jax.random.split(key, 4)
-        shapes = {"a": (size, width), "b": (width, width), "c": (width, width), "o": (width, 1)}
-        p = {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
-        g, h = (jax.grad(model)(p, x) for x in (first, second))
-        return jnp.array([jnp.vdot(g[n], h[n]) for n in shapes])
-
-    drawn = np.array([one(jax.random.key(k)) for k in range(150)])
-    mean, error = drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(len(drawn))
-    kernel = kc.ntk(net)
-    for place, node in enumerate("abco"):
-        assert abs(kernel.layers[node](C) - mean[place]) <= 4 * error[place] + 0.02 * abs(
-            mean[place]
-        )
 
 
 def test_arrays_have_these_gradients() -> None:

@@ -152,20 +152,3 @@ def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c
         coefficients, (0, size - len(coefficients))
     )
     return wired(*steps, outputs=["out"]), truth, out
-
-
-def test_scaling_notes_inputs_only_where_their_cross_term_is_left_out():
-    def notes(*steps):
-        net = wired(*steps, features=64)
-        return [note.text for note in kc.scaling(net).assumptions if "uncorrelated" in note.text]
-
-    streams = (
-        ("a", L.Affine(64), "x"),
-        ("s1", L.Sum(weights=(1.0, 2.0)), "x a"),
-        ("s2", L.Sum(weights=(3.0, -1.0)), "x a"),
-        ("o", L.Sum(), "s1 s2"),
-        ("out", L.Affine(64), "o"),
-    )
-    assert not notes(*streams)
-    two = (("x", L.Input(64)), ("y", L.Input(64)), ("s", L.Sum(), "x y"), ("o", L.Affine(64), "s"))
-    assert notes(*two)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from typing import Any
 
 import pytest
 import sympy as sp
@@ -81,56 +80,6 @@ def test_subnetworks_show_themselves(untouched_pyplot):
 
 
 # -- what the strict reading hides -----------------------------------------------------------------
-
-
-def tapped_chain(depth: int, heads: bool) -> kc.Network:
-    steps: list[Any] = [("x", Input())]
-    tail = "x"
-    for i in range(depth):
-        steps += [(f"a{i}", Affine(), (tail,)), (f"f{i}", Nonlinear("relu"), f"a{i}")]
-        tail = f"f{i}"
-        if heads:
-            steps.append((f"h{i}", Affine(), (tail,)))
-        else:
-            steps += [
-                (f"y{i}", Input(), ""),
-                (f"m{i}", Sum((sp.Rational(4, 5), sp.Rational(3, 5))), (tail, f"y{i}")),
-            ]
-            tail = f"m{i}"
-    return wired(*steps)
-
-
-@pytest.mark.parametrize("heads", [True, False])
-def test_taps_and_second_inputs_hide_depth_and_say_so(heads):
-    mu = maximal_slope(tapped_chain(6, heads))
-    assert mu.pieces == (psi,)
-    assert mu.inverse(1.5) == pytest.approx(1.5, rel=1e-15)
-    assert mu.depth == 6
-    assert "1 of the 6 nonlinear layers" in mu.warning
-    assert mu.longest_path_bound(2.0) == pytest.approx(64)
-    expected = 2.0
-    for _ in range(5):
-        expected = 2 * expected if heads else 2 * (16 * expected + 9) / 25
-    assert mu.forward_bound(2.0) == pytest.approx(expected, rel=1e-13)
-    figures = mu.bounds(2.0)
-    assert (figures.strict, figures.forward, figures.longest_path) == pytest.approx(
-        (2, expected, 64)
-    )
-    assert (figures.strict_depth, figures.depth, figures.hidden) == (1, 6, True)
-    assert "warning: taps" in str(figures)
-    assert "<table>" in figures._repr_html_()
-    assert figures.to_dict()["forward"] == figures.forward
-    assert mu.forward(mu.forward.inverse([1.5, 20.0])) == pytest.approx([1.5, 20], rel=1e-13)
-    assert mu.forward.active(2.0) == "f5"
-    if not heads:
-        mixed = mu.network.map_layers(
-            lambda _, layer: Sum((1, w)) if isinstance(layer, Sum) else layer
-        )
-        assert "1 of the 6 nonlinear layers" in str(maximal_slope(mixed).warning)
-    assert subnetworks(mu.network).warning == mu.warning
-    assert "depth is hidden" in repr(subnetworks(mu.network)) and "hide depth" in str(
-        subnetworks(mu.network)
-    )
 
 
 def test_inputs_that_meet_at_once_leave_no_subnetwork():

@@ -4,8 +4,6 @@ sums and random networks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from refusals import refused
@@ -30,22 +28,6 @@ def dense(h: Array, rng: np.random.Generator, width: int, w: float = 1.0, b: flo
 
 
 # -- TokenMix --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("matrix", "message"),
-    [
-        ([[1.0, 2.0], [1.0]], "rectangular"),
-        ([], "two-dimensional"),
-        ([[np.nan]], "finite"),
-        ([[1.0, 0.0], [0.0, 0.0]], "row 1 .* is 0"),
-        (np.ones((2, 2, 2)), "two-dimensional"),
-        ("ab", "rectangular"),
-    ],
-)
-def test_matrices_that_are_none(matrix: Any, message: str):
-    with refused(message):
-        L.TokenMix(matrix)
 
 
 # -- large batches ---------------------------------------------------------------------------------

@@ -5,9 +5,7 @@ and reported.
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,21 +43,7 @@ def made(**more: object) -> Claim:
     return Claim("X-1", "dks", "nowhere", "$x$", Verdict.HOLDS, lambda _: [], **more)  # type: ignore[arg-type]
 
 
-def made_with(check: object) -> Claim:
-    return Claim("X-1", "dks", "nowhere", "$x$", Verdict.HOLDS, check)  # type: ignore[arg-type]
-
-
 # -- the registry ----------------------------------------------------------------------------------
-
-
-def test_every_claim_is_whole() -> None:
-    everything = claims.all()
-    assert len({claim.id for claim in everything}) == len(everything)
-    for claim in everything:
-        assert claim.statement.strip() and claim.place.strip(), claim.id
-        assert claim.statement.count("$") % 2 == 0, claim.id
-        for text in (claim.printed, claim.caveat, claim.hypotheses, claim.reason):
-            assert text is None or text.count("$") % 2 == 0, claim.id
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
@@ -89,17 +73,7 @@ def test_what_holds_is_written_down() -> None:
     ("evidence", "expected"),
     [
         ([("printed", False), ("statement", True)], None),
-        ([("printed", False), ("statement", False)], Verdict.CONTRADICTED),
-        ([("printed", None), ("statement", False)], Verdict.CONTRADICTED),
-        ([("printed", True), ("statement", False)], Verdict.CONTRADICTED),
-        ([("printed", False), ("printed", True), ("statement", True)], Verdict.CONTRADICTED),
-        ([("printed", True), ("statement", True)], Verdict.HOLDS),
-        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
-        ([("printed", None), ("statement", True)], Verdict.UNDECIDED),
-        ([("printed", False), ("printed", None), ("statement", True)], Verdict.UNDECIDED),
-        ([("statement", False), ("statement", None)], Verdict.CONTRADICTED),
         ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
-        ([("printed", False)], Verdict.UNDECIDED),
     ],
 )
 def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(
@@ -128,29 +102,6 @@ def test_findings_are_about_the_statement() -> None:
             "X-1", "dks", "p", "$x$", stands, lambda b: [b.counterexample(1, "")], caveat=caveat
         )
         assert [item.about for item in claims.check(claim).evidence] == [about]
-
-
-def test_comparisons_of_one_description_are_told_as_the_worst() -> None:
-    def check(b: Bench) -> list[Evidence]:
-        rows = [b.equal([x, x], 1.0, "x", 0.5) for x in (1.0, 1.4, 0.9)]
-        return [*rows, b.at_most(0, 1, "y"), b.equal(1.0, 1.0, "z")]
-
-    first, *rest = claims.check(made_with(check)).evidence
-    assert (first.holds, first.data["compared"], first.data["worst_error"]) == (
-        True,
-        6,
-        pytest.approx(0.4),
-    )
-    assert [item.what for item in rest] == ["y", "z"]
-    for values, holds in (((1.0, np.nan, 1.0), None), ((np.nan, 3.0), False), ((1.0, 1.0), True)):
-        found = claims.check(made_with(lambda b, v=values: [b.equal(x, 1.0, "") for x in v]))
-        assert [item.holds for item in found.evidence] == [holds]
-    drawn = np.random.default_rng(0).normal(size=(3, 99))
-    item = claims.check(
-        made_with(lambda b: [b.statistical(row, 0.0, "") for row in drawn])
-    ).evidence[0]
-    z = drawn.mean(axis=1) / (drawn.std(axis=1, ddof=1) / 99**0.5)
-    assert item.data["comparisons"] == 3 and abs(item.data["z"]) == pytest.approx(np.abs(z).max())
 
 
 def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
@@ -266,50 +217,6 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
         assert journal.read_text() == text
 
 
-def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
-    undecided = claims.check(
-        Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "blurred")])
-    )
-    allowed = claims.check(
-        Claim(
-            "X-2",
-            "dks",
-            "p",
-            "$x$",
-            Verdict.HOLDS,
-            lambda b: [b.equal(np.nan, 1, "")],
-            may_stay_open=True,
-        )
-    )
-    assert (undecided.verdict, undecided.expected, allowed.expected) == (
-        Verdict.UNDECIDED,
-        False,
-        True,
-    )
-    report = Report((undecided, allowed), "quick", 0, 1.0)
-    assert report.contradictions == (undecided,)
-    assert "2 claims are undecided but were decided before" in report.summary
-    assert "CONTRADICTION X-1: expected holds, found undecided (blurred)" in report.summary
-
-
-def test_journals_replace_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe, link, loose, real = (tmp_path / name for name in ("pipe", "link", "loose", "real"))
-    os.mkfifo(pipe)
-    link.symlink_to(real)
-    loose.symlink_to(pipe)
-    (tmp_path / "real.new").write_text("mine")
-    for bad in (pipe, loose, tmp_path, tmp_path / "no" / "x", tmp_path / ("x" * 300)):
-        with pytest.raises(kc.KcalcError, match="a journal must be a file"):
-            claims.verify(QUICK[:1], processes=1, journal=bad)
-        for option in ("--journal", "--json", "--html"):
-            assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, str(bad))
-    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
-    claims.verify(QUICK[:1], processes=1, journal=link)
-    assert link.is_symlink() and len(real.read_text().splitlines()) == 2
-    assert (tmp_path / "real.new").read_text() == "mine"
-    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "link", "loose", "real", "real.new"}
-
-
 def test_journals_are_not_believed(tmp_path: Path) -> None:
     journal = tmp_path / "j.jsonl"
     claims.verify(QUICK[:1], processes=1, journal=journal)
@@ -389,35 +296,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert status == 2 and not told.out, arguments
     assert told.err.count("\n") == 1 and "Traceback" not in told.err
     return told.err
-
-
-def test_contradictory_options_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(tmp_path / "r")
-    twice = refused(capsys, "--json", file, "--html", str(tmp_path / "." / "r"))
-    assert "--json and --html" in twice and file in twice
-    assert "--journal and --html" in refused(capsys, "--journal", file, "--html", file)
-    assert "to the paper 'dks', not to the paper 'tat'" in refused(
-        capsys, "--claim", "DKS-eq4", "--paper", "tat"
-    )
-    assert "TAT-eq9" in refused(capsys, "--claim", "TAT-eq99")
-    assert (
-        "DKS-eq4" in refused(capsys, "--claim", "dks-EQ4").partition("known: ")[2].partition(",")[0]
-    )
-    assert refused(capsys, "--claim", "tat-eq9").partition("known: ")[2].startswith("TAT-eq9,")
-    assert "standard output" in refused(capsys, "--journal", "-")
-    assert "--json and --html" in refused(capsys, "--json", "-", "--html", "-")
-    assert "folder" in refused(capsys, "--json", str(tmp_path))
-    assert "needs the name" in refused(capsys, "--html", "")
-    assert "dks" in refused(capsys, "--paper", "dsk")
-    assert "quick" in refused(capsys, "--budget", "tiny")
-    assert "seed" in refused(capsys, "--claim", "TAT-eq9", "--seed", "-1")
-    assert "processes" in refused(capsys, "--claim", "TAT-eq9", "--processes", "0")
-    assert main(["verify", "--claim", QUICK[0], "--processes", "1", "--journal", file]) == 0
-    capsys.readouterr()
-    for other in (("--seed", "1"), ("--budget", "full")):
-        assert "journal of a run" in refused(capsys, "--claim", QUICK[0], "--resume", file, *other)
 
 
 def test_several_papers_and_standard_output(

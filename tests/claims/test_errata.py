@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 from claims_page import page
-from refusals import refused
 
 from kcalc import claims
 from kcalc.claims import Claim, Report, Verdict
@@ -24,28 +23,6 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     one = claims.check(open_claim)
     findings = tuple(replace(one, verdict=verdict) for verdict in verdicts)
     return Report(findings, "quick", 0, 1.0).summary.partition(": ")[2].partition(" (budget")[0]
-
-
-def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:
-    rows = claims.errata()
-    sources = {paper.name for paper in claims.papers()}
-    own = {"attention", "laws", "spectra", "streams"}  # pages of kcalc's own: no copies
-    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - own
-    assert (
-        not claims.errata("attention")
-        and "### Errata of the copy" not in page().partition("## Attention at initialisation")[2]
-    )
-    for row in rows:
-        assert (
-            row.place.strip()
-            and row.printed.strip()
-            and row.meant.strip()
-            and row.printed != row.meant
-        ), row
-        assert row.printed.count("$") % 2 == row.meant.count("$") % 2 == 0, row
-    assert claims.errata(["skips", "tat"]) == claims.errata("tat") + claims.errata("skips")
-    with refused("paper"):
-        claims.errata("dsk")
 
 
 def test_counts_add_up(capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,9 +181,3 @@ def test_bad_arguments_are_refused_in_one_line(command: str, folder: Path) -> No
     cases = list(spoilt(command, VALUES))
     start = zlib.crc32(os.environ.get("BAD_INPUTS", "").encode()) % 24
     check(cases[start::24])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", GOOD)
-def test_all_bad_arguments_are_refused_in_one_line(command: str, folder: Path, every: int) -> None:
-    check(list(spoilt(command, VALUES))[::every])

@@ -107,15 +107,3 @@ def test_standard_output_holds_one_document(
         return
     data = json.loads(found.out)
     assert {"--json": "findings", "--sarif": "runs", "--lock": "parameters"}[option] in data
-
-
-def test_two_documents_do_not_share_standard_output(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = ["audit", f"{folder.name}:broken", "--input", "4,16"]
-    assert main([*call, *words("--json - --sarif -")]) == 2
-    message = capsys.readouterr().err
-    assert "--json" in message and "--sarif" in message and "standard output" in message
-    assert main([*call, *words("--no-predict --json - --lock a.lock")]) == 1
-    assert json.loads(capsys.readouterr().out)["schema"] == "kcalc.audit/1"
-    assert Path("a.lock").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import exported
@@ -25,18 +24,6 @@ def test_gains(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gain", "tahn"]) == 2
 
 
-def test_the_first_layer_at_the_edge_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert (
-        main(["shape", "vanilla-20", "--activation", "gelu", "--method", "eoc", "--sigma-b", ".2"])
-        == 0
-    )
-    text = capsys.readouterr().out
-    s = kc.shape(A.vanilla(20), "gelu", method="eoc", sigma_b=0.2)
-    assert "other Affine layers" in text and f"{s.network.layer('affine_1').sigma_w:.10g}" in text  # type: ignore[attr-defined]
-
-
 def test_the_edge_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shape", "gpt2-2", "--method", "edge", "--tokens", "16", "--growth", "3"]) == 0
     found = capsys.readouterr().out
@@ -47,26 +34,9 @@ def test_the_edge_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "treatment of activations" in capsys.readouterr().err
 
 
-def test_independence_is_assumed_where_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "net.json"
-    depthwise = L.Affine(64, kernel=3, groups=64)
-    relu = L.Nonlinear("relu")
-    kc.save_json(kc.chain(L.Input(8), L.Affine(64), relu, depthwise, relu, L.Affine(10)), path)
-    command = ["shape", str(path), "--activation", "tanh"]
-    assert main(command) == 2
-    assert "--assume-independent" in capsys.readouterr().err
-    assert main([*command, "--assume-independent"]) == 0
-    assert capsys.readouterr().out.startswith("heuristic: ")
-    assert main([*command, "--assume-independent", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["options"]["assume_independent"] is True
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--method", "tat", "--tau", ".3"], "tried: --method dks works"),
         (["--method", "edge"], "tried: --method dks works"),
     ],
 )

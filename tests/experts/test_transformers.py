@@ -12,22 +12,6 @@ SIZES = {"blocks": 2, "features": 64, "heads": 4, "hidden": 96, "vocabulary": 10
 ALIKE = {"causal": False, "rotary": None}
 
 
-def test_values_of_a_mixture_in_a_stack() -> None:
-    net = kc.architectures.llama(**SIZES, **ALIKE, experts=8, routed_scale=3)
-    values = kc.node_values(net, c=0.4, tokens=16, token_cosine=0.2)
-    for block in ("block_1", "block_2"):
-        router, expert, mixed = (
-            values[f"{block}.{name}"] for name in ("router", "expert.down", "mixture")
-        )
-        for cosine in ("c", "token_cosine1"):
-            found = kc.moe_statistics(8, 2, router.q1, float(getattr(router, cosine)))
-            assert mixed.q1 == pytest.approx(9 * found.second * expert.q1)
-            ratio = found.cross / found.second * getattr(expert, cosine)
-            assert getattr(mixed, cosine) == pytest.approx(ratio, abs=2e-8)
-    heuristic = [note.node for note in values.assumptions if note.kind == "heuristic"]
-    assert heuristic == ["block_2.attend.norm", "block_2.mlp.norm", "norm"]
-
-
 @pytest.mark.slow
 def test_gradients_of_exchangeable_tokens_are_those_of_a_covariance() -> None:
     net = kc.architectures.llama(**{**SIZES, "blocks": 1}, **ALIKE, experts=4, shared_hidden=32)
@@ -54,7 +38,6 @@ def test_profiles() -> None:
     [
         ({"experts": 4, "top_k": 5}, "lower top_k"),
         ({"experts": 0}, "experts"),
-        ({"shared_hidden": 8}, "give experts="),
         ({"experts": 4, "score": "top"}, "score"),
     ],
 )

@@ -89,17 +89,12 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "join": (lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"], FLAT),
     "scaled": (lambda p, x: 0.5 * (x @ p["w"]), FLAT),
     "repeated": (lambda p, x: jax.image.resize(conv(x, p["k"]), (2, 12, 12, 4), "nearest"), IMAGE),
-    "layer norm": (lambda p, x: norm(conv(x, p["k"])) @ p["u"], IMAGE),
     "rms norm": (lambda p, x: norm(x @ p["w"], centre=False) @ p["u"], FLAT),
-    "one group": (lambda p, x: norm(conv(x, p["k"]), (1, 2, 3)) @ p["u"], IMAGE),
     "mean pool": (lambda p, x: mean_pool(conv(x, p["k"])), IMAGE),
     "mean that counts zeros": (lambda p, x: windows_of_nine(conv(x, p["k"])) / 9, IMAGE),
     "wrapped": (lambda p, x: conv(padded(x, "wrap"), p["k"], "VALID"), IMAGE),
     "reflected": (lambda p, x: conv(padded(x, "reflect"), p["k"], "VALID"), IMAGE),
-    "replicated": (lambda p, x: conv(padded(x, "edge"), p["k"], "VALID"), IMAGE),
     "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
-    "an input reshaped": (lambda p, x: jnp.tanh(x.reshape(2, 6) @ p["w"]) @ p["u"], (2, 2, 3)),
-    "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
     "an image as a row": (
         lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]),
         IMAGE,
@@ -110,10 +105,6 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     ),
     "an image handed on with other rows": (
         lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4),
-        IMAGE,
-    ),
-    "an image handed on as a row": (
-        lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4),
         IMAGE,
     ),
     "a row plus an image": (
@@ -137,12 +128,6 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         ),
         IMAGE,
     ),
-    "a row times an image": (
-        lambda p, x: (
-            jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) * row(x.reshape(2, 36, 3), p["r3"])
-        ),
-        IMAGE,
-    ),
     "channels in the middle": (
         lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3),
         IMAGE,
@@ -155,9 +140,7 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         ),
         IMAGE,
     ),
-    "weights computed from a parameter": (lambda p, x: jnp.tanh(x @ (2 * p["w"])) @ p["u"], FLAT),
     "weights with a factor": (lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"], FLAT),
-    "an input turned": (lambda p, x: conv(x.transpose(0, 2, 3, 1), p["k"]), (2, 3, 6, 6)),
 }
 
 

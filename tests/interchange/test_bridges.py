@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 
 import networkx as nx
-import pytest
 
 from kcalc import interchange
-from kcalc.foundation.guests import MODELS, SHAPED, Registry
-from kcalc.interchange.frameworks import FRAMEWORKS
 
 ROOM = Path(interchange.__file__).parent
 
@@ -51,13 +48,6 @@ def test_imports_in_the_room_go_one_way() -> None:
     assert len(arrows) > 100  # they are found
     circles = [c for c in nx.strongly_connected_components(arrows) if len(c) > 1]
     assert [sorted(str(file.relative_to(ROOM)) for file in circle) for circle in circles] == []
-
-
-@pytest.mark.parametrize("registry", [SHAPED, MODELS, FRAMEWORKS], ids=lambda r: r.what)
-def test_every_place_has_a_function(registry: Registry) -> None:
-    pytest.importorskip("torch")
-    assert registry.places
-    assert all(callable(registry[key]) for key in registry.places)
 
 
 PROGRAM = """

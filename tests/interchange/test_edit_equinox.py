@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.interchange.apply import edits_of
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")
@@ -93,62 +92,3 @@ def test_modules_keep_class_state_and_methods() -> None:
     loss = lambda m: (run(m, state, keys)[0] ** 2).sum()  # noqa: E731
     slopes = [eqx.filter_jit(eqx.filter_grad(loss))(m).one.weight for m in (new, twin)]
     assert np.allclose(*slopes, atol=1e-4)
-
-
-def test_an_mlp_of_the_library() -> None:
-    model = eqx.nn.MLP(8, 2, 16, 3, activation=jnp.tanh, key=jax.random.key(0))
-    s: Any = kc.shape(kc.read(model, X[0]))
-    new = s.apply_to(model, (2, 8))
-    assert isinstance(new, eqx.nn.MLP) and len(s.edits.only("activation")) == 3
-    phi = s.constants["tanh"].transformed
-    h = np.asarray(X, float)
-    for layer in new.layers[:-1]:
-        h = phi(h @ np.asarray(layer.weight, float).T)
-    wanted = h @ np.asarray(new.layers[-1].weight, float).T
-    assert np.allclose(eqx.filter_jit(jax.vmap(new))(X), wanted, atol=1e-5)
-    reading = kc.read(model, X[0])
-    same = kc.apply_edits(model, edits_of(reading, reading), weights="keep")
-    assert np.array_equal(same(X[0]), model(X[0]))
-    calls = s.edits.only("activation")
-    kept = kc.apply_edits(model, calls, weights="keep")
-    leaves = zip(jax.tree.leaves(kept), jax.tree.leaves(model), strict=True)
-    assert all(a is b for a, b in leaves if eqx.is_array(a))
-
-
-class Block(eqx.Module):
-    norm: eqx.nn.LayerNorm
-    one: eqx.nn.Linear
-    two: eqx.nn.Linear
-
-    def __call__(self, x: Any, act: Any, weight: float) -> Any:
-        return weight * x + weight * self.two(act(self.one(self.norm(x))))
-
-
-class Residual(eqx.Module):
-    stem: eqx.nn.Linear
-    blocks: list[Block]
-    head: eqx.nn.Linear
-
-    def __call__(self, x: Any, act: Any = jnp.tanh, weight: float = 1.0) -> Any:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x, act, weight)
-        return self.head(act(x))
-
-
-@pytest.mark.parametrize("depth", [2])
-def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
-    keys = iter(jax.random.split(jax.random.key(3), 2 * depth + 2))
-    linear = lambda: eqx.nn.Linear(8, 8, key=next(keys))  # noqa: E731
-    model = Residual(
-        linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)], linear()
-    )
-    s: Any = kc.shape(kc.read(model, X[0]))
-    new = s.apply_to(model, X[0])
-    k = next(iter(s.constants.by_node.values()))
-    phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731
-    weights = {edit.what for edit in s.edits if edit.kind == "sum"}
-    assert weights == {"weights 0.707107, 0.707107"}
-    twin = Residual(new.stem, new.blocks, new.head)
-    wanted = jax.vmap(lambda x: twin(x, phi, float(np.sqrt(0.5))))(X)
-    assert np.allclose(jax.vmap(new)(X), wanted, atol=1e-5)

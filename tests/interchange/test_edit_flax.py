@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.interchange.apply import edits_of
@@ -21,11 +18,6 @@ from flax import nnx  # noqa: E402
 
 X = np.random.default_rng(2).standard_normal((4, 8)).astype(np.float32)
 HALF = np.float32(np.sqrt(0.5))
-
-
-def is_a(model: Any, kind: type) -> bool:
-    """Whether a model is of a class, by its name too."""
-    return isinstance(model, kind) and type(model).__name__ == kind.__name__
 
 
 def transformed(s: Any) -> Any:
@@ -68,57 +60,6 @@ class Net(nn.Module):
 
     def features(self, x: Any) -> Any:
         return self.stem(x)
-
-
-@pytest.mark.parametrize("remat", mostly_slow([True, False]))
-def test_linen_modules_in_both_modes(remat: bool) -> None:
-    net: Any = Net(remat=remat)
-    variables = net.init(jax.random.key(0), X)
-    s: Any = kc.shape(kc.read((net, variables), X))
-    new, drawn = s.apply_to((net, variables), X)
-    assert is_a(new, Net) and new.remat == remat
-    assert jax.tree.structure(drawn) == jax.tree.structure(variables)
-    assert jax.tree.structure(new.init(jax.random.key(0), X)) == jax.tree.structure(variables)
-    twin: Any = Net(transformed(s), False, float(HALF), remat)
-    for x in (X, X[:1]):
-        wanted = twin.apply({"params": drawn["params"]}, x)
-        assert np.allclose(new.apply(drawn, x), wanted, atol=1e-5)
-    keys = {"dropout": jax.random.key(3)}
-    made, state = new.apply(drawn, X, train=True, mutable=["batch_stats"], rngs=keys)
-    wanted = twin.apply({"params": drawn["params"]}, X, train=True, rngs=keys)
-    assert np.allclose(made, wanted, atol=1e-5)
-    assert jax.tree.structure(dict(state)) == jax.tree.structure(
-        {"batch_stats": variables["batch_stats"]}
-    )
-    assert np.array_equal(
-        new.apply(drawn, X, method="features"), net.apply(drawn, X, method="features")
-    )
-    loss = lambda module: lambda p: (module.apply(drawn | {"params": p}, X) ** 2).sum()  # noqa: E731
-    one, two = (jax.grad(loss(module))(drawn["params"]) for module in (new, twin))
-    for block in ("blocks_0", "blocks_1"):
-        assert np.allclose(
-            one[block]["Dense_0"]["kernel"], two[block]["Dense_0"]["kernel"], atol=1e-4
-        )
-    assert np.allclose(jax.jit(new.apply)(drawn, X), new.apply(drawn, X), atol=1e-6)
-
-
-def test_linen_modules_inside_of_others_and_bound() -> None:
-    net: Any = Net(norm=False)
-    variables = net.init(jax.random.key(0), X)
-    s: Any = kc.shape(kc.read((net, variables), X))
-    new, drawn = s.apply_to((net, variables), X)
-
-    class Outer(nn.Module):
-        inner: Any
-
-        @nn.compact
-        def __call__(self, x: Any) -> Any:
-            return 2 * self.inner(x)
-
-    wanted = new.apply(drawn, X)
-    assert np.allclose(new.bind(drawn)(X), wanted, atol=1e-6)
-    outer: Any = Outer(new).apply({"params": {"inner": drawn["params"]}}, X)
-    assert np.allclose(outer, 2 * wanted, atol=1e-5)
 
 
 class Turn(nn.Module):
@@ -167,36 +108,6 @@ class Model(nnx.Module):
 
     def features(self, x: Any) -> Any:
         return self.one(x)
-
-
-def test_nnx_modules_keep_state_modes_and_methods() -> None:
-    model = Model(nnx.Rngs(0))
-    s: Any = kc.shape(kc.read(model, X))
-    new = s.apply_to(model, X)
-    (region,) = s.regions.values()
-    assert is_a(new, Model)
-    assert isinstance(new.norm, nnx.BatchNorm) and "kept" in {str(n) for n in s.left_alone}
-    twin: Any = nnx.clone(model)
-    nnx.update(twin, nnx.state(new))
-    twin.norm, twin.act = (lambda x: x), transformed(region)
-    for _ in range(2):  # in training, with the same random numbers and the same statistics
-        assert np.allclose(new(X), twin(X), atol=1e-5)
-        assert np.allclose(new.kept.mean[...], twin.kept.mean[...], atol=1e-6)
-    assert int(new.calls[...]) == 2 and int(model.calls[...]) == 0
-    assert float(jnp.abs(new.kept.mean[...]).max()) > 0
-    assert not np.asarray(new.norm.mean[...]).any()  # it is gone
-    nnx.jit(lambda m, x: m(x))(new, X)
-    assert int(new.calls[...]) == 3
-    twin(X)
-    for module in (new, twin):
-        module.eval()
-    assert np.allclose(new(X[:1]), twin(X[:1]), atol=1e-5)
-    assert np.array_equal(new.features(X), new.one(X))
-    for again in (copy.deepcopy(new), pickle.loads(pickle.dumps(new)), nnx.clone(new)):
-        assert np.array_equal(again(X), new(X))
-    loss = lambda m: (m(X) ** 2).sum()  # noqa: E731
-    one, two = (nnx.grad(loss)(m)["two"]["kernel"][...] for m in (new, twin))
-    assert np.allclose(one, two, atol=1e-4)
 
 
 class Residual(nnx.Module):

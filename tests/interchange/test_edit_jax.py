@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.interchange.apply import edits_of
@@ -22,7 +21,6 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
 R = np.random.default_rng(5)
-HALF = np.float32(np.sqrt(0.5))
 SIZES = {"a": (6, 8), "b": (8, 8), "c": (8, 8), "d": (8, 3), "e": (8, 3), "w": (3, 8, 8)}
 P = {
     name: np.asarray(R.standard_normal(shape) / np.sqrt(shape[-2]), np.float32)
@@ -37,32 +35,6 @@ def scanned(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
     return lax.scan(lambda h, v: (act(h) @ v, None), x @ p["a"], p["w"])[0]
 
 
-def counted(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    return lax.fori_loop(0, 3, lambda i, h: act(h) @ p["w"][i], x @ p["a"])
-
-
-def branching(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    def turn(h: Any, given: Any) -> Any:
-        return lax.cond(given[0] % 2 == 0, lambda h: act(h) @ given[1], lambda h: h, h), None
-
-    return lax.scan(turn, x @ p["a"], (jnp.arange(3), p["w"]))[0]
-
-
-def checkpointed(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    block = jax.checkpoint(lambda h, v: act(h @ v))
-    return block(block(x @ p["a"], p["b"]), p["c"]) @ p["d"]
-
-
-def compiled(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    block = jax.jit(lambda h, v: w[0] * h + w[1] * (act(h) @ v))
-    return block(block(x @ p["a"], p["b"]), p["c"]) @ p["d"]
-
-
-def stopped(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    h = act(x @ p["a"])
-    return w[0] * (lax.stop_gradient(act(h @ p["b"])) @ p["d"]) + w[1] * (act(h @ p["c"]) @ p["e"])
-
-
 @jax.custom_vjp
 def clipped(h: Any) -> Any:
     """The array itself; its gradient is clipped."""
@@ -72,32 +44,11 @@ def clipped(h: Any) -> Any:
 clipped.defvjp(lambda h: (h, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
 
 
-def with_own_gradient(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    return clipped(act(clipped(act(x @ p["a"])) @ p["b"])) @ p["d"]
-
-
-def mapped(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
-    return jax.vmap(lambda row: act(row @ p["a"]) @ p["b"])(x) @ p["d"]
-
-
 def residual(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
     h = x @ p["a"]
     for one, two in zip(p["w"], (p["b"], p["c"]), strict=False):
         h = w[0] * h + w[1] * (act(act(h) @ one) @ two)
     return act(h) @ p["d"]
-
-
-MODELS = [
-    scanned,
-    counted,
-    branching,
-    checkpointed,
-    residual,
-    stopped,
-    with_own_gradient,
-    mapped,
-    compiled,
-]
 
 
 def hand(phi: kc.Activation) -> Callable[[Any], Any]:
@@ -119,26 +70,6 @@ def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
     for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         scale = 1e-3 + float(np.abs(two).max())
         assert np.abs(np.asarray(one) - np.asarray(two)).max() < tolerance * scale
-
-
-@pytest.mark.parametrize("function", mostly_slow(MODELS, 4), ids=lambda f: f.__name__)
-def test_values_and_gradients_are_those_of_the_twin(function: Any) -> None:
-    s, new, params = shaped(function)
-    assert isinstance(s, kc.Shaping)
-    assert jax.tree.structure(params) == jax.tree.structure(P)
-    phi = hand(next(iter(s.constants.by_node.values())).transformed)
-
-    def loss(run: Any) -> Any:
-        return lambda q, x: (run(q, x) ** 2).sum()
-
-    def twin(q: Any, x: Any) -> Any:
-        return function(q, x, phi, (HALF, HALF))
-
-    for x in (X, OTHER, OTHER[:1]):
-        close(new(params, x), twin(params, x))
-        close(jax.grad(loss(new), (0, 1))(params, x), jax.grad(loss(twin), (0, 1))(params, x))
-    close(jax.jit(new)(params, OTHER), twin(params, OTHER))
-    close(jax.vmap(lambda x: new(params, x[None])[0])(OTHER), twin(params, OTHER))
 
 
 def test_edits_saved_and_performed_on_another_copy(tmp_path: Any) -> None:
@@ -248,17 +179,6 @@ def test_weights_that_are_a_multiple_of_a_parameter_have_the_wanted_sigma() -> N
     assert wide @ wide.T == pytest.approx(8 / 6 * np.eye(6), abs=1e-5)
     square = 0.25 * np.asarray(params["b"], float)
     assert square @ square.T == pytest.approx(np.eye(8), abs=1e-5)
-
-
-def test_one_example_without_an_axis_of_examples() -> None:
-    def function(p: Any, x: Any) -> Any:
-        return jnp.tanh(jnp.tanh(x @ p["a"]) @ p["b"]) @ p["d"]
-
-    s = kc.shape(kc.read(function, P, X[0]), "tanh")
-    new, params = s.apply_to(function, P, X[0])
-    phi = hand(s.constants["tanh"].transformed)
-    wanted = phi(phi(OTHER @ params["a"]) @ params["b"]) @ params["d"]
-    close(jax.vmap(lambda x: new(params, x))(OTHER), wanted)
 
 
 def test_what_is_for_pytorch_only_says_so(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
@@ -113,42 +112,9 @@ class Modules(Net):
         return self.c(self.one(x) if self.training else self.two(x))
 
 
-class Checkpointed(Blocks):
-    """Runs the same block in training, in another way."""
-
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.a(x))
-        for block in (self.one, self.two):
-            if self.training:
-                x = checkpoint(block.__call__, x, use_reentrant=False)
-            else:
-                x = block(x)
-        return self.c(x)
-
-
 @pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching, Blocks, Modules])
 def test_code_that_training_replaces_is_left_alone(kind):
     s, made = shaped(kind())
     assert any("training" in why for why in s.left_alone.values())
     assert [edit for edit in s.edits if edit.kind == "activation" and edit.node == "relu"]
     assert made.train()(torch.randn(3, N)).shape == (3, N)
-
-
-class Heads(Net):
-    """What training adds takes the place of no edited call."""
-
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.a(x))
-        x = x + F.relu(self.b(x)) * (torch.rand(()) if self.training else 1)
-        if self.training:
-            x = x + 0.01 * torch.randn_like(x)
-        if self.training:
-            return self.c(x), self.b(x)
-        return self.c(x)
-
-
-@pytest.mark.parametrize("kind", [Heads, Checkpointed])
-def test_code_that_training_adds_stays(kind):
-    s, _ = shaped(kind())
-    kinds = [edit.kind for edit in s.edits]
-    assert kinds.count("activation") == (2 if kind is Heads else 3) and "sum" in kinds

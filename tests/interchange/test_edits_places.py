@@ -538,14 +538,6 @@ def test_gradients_are_those_by_the_order_of_calls(kind, exchanged, x):
     assert got and all(gap(got[name], value) < 1e-5 for name, value in wanted.items())
 
 
-def test_checkpoints_of_functions_have_the_same_gradients(x, monkeypatch):
-    made = agrees(Checkpointed(), x)
-    got = gradients(made, x)
-    monkeypatch.setitem(globals(), "checkpoint", lambda f, *args, **kwargs: f(*args))
-    wanted = gradients(made, x)
-    assert got and all(torch.equal(got[name], value) for name, value in wanted.items())
-
-
 class Asking(Net):
     def forward(self, x):
         y = F.relu(self.a(x)) if torch.compiler.is_compiling() else torch.relu(self.a(x))

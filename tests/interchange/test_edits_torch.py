@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +13,6 @@ nn, F = torch.nn, torch.nn.functional
 from edit_oracle import agrees, edited, first, gap  # noqa: E402
 
 import kcalc as kc  # noqa: E402
-from kcalc.interchange.edits import edits_from_dict  # noqa: E402
-from kcalc.interchange.torch_model.performing import perform  # noqa: E402
 
 N = 8
 
@@ -76,83 +69,6 @@ def gradients(net: Any) -> dict[str, Any]:
     return {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
 
 
-MODULE = textwrap.dedent(
-    """
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-
-    def act(x):
-        return F.relu(x)
-
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 16), nn.Linear(16, 16)
-            self.last = nn.Linear(16, 2)
-            self.f = act
-
-        def forward(self, x):
-            x = self.f(self.a(x))
-            return self.last(F.relu(self.b(x)))
-    """
-)
-
-
-def _run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-@pytest.mark.slow
-def test_a_fresh_process_and_a_changed_source(tmp_path):
-    file = tmp_path / "own_net.py"
-    file.write_text(MODULE)
-    made = _run(
-        tmp_path,
-        """
-        import pickle, torch, kcalc as kc
-        from own_net import Net
-        net, x = Net(), torch.ones(3, 4)
-        s = kc.shape(kc.read(net, x))
-        made = s.apply_to(net, x)
-        s.edits.save("edits.json")
-        torch.save((net.state_dict(), made.state_dict(), x, made(x)), "values.pt")
-        pickle.dump(made, open("made.pkl", "wb"))
-        """,
-    )
-    assert made.returncode == 0, made.stderr
-    load = """
-        import pickle, torch, kcalc as kc
-        from own_net import Net
-        old, state, x, wanted = torch.load("values.pt")
-        again = pickle.load(open("made.pkl", "rb"))
-        assert torch.equal(again(x), wanted)
-        net = kc.apply_edits(Net(), kc.load_edits("edits.json"), weights="keep")
-        net.load_state_dict(state)
-        assert torch.equal(net(x), wanted)
-        """
-    found = _run(tmp_path, load)
-    assert found.returncode == 0, found.stderr
-    file.write_text(MODULE.replace("\n\n\n", "\n\n# a comment\n\n\n"))  # layout does not matter
-    assert _run(tmp_path, load).returncode == 0
-    for change in (
-        ("return F.relu(x)", "return F.relu(x) + 0"),
-        ("x = self.f(", "x = 2 * self.f("),
-    ):
-        file.write_text(MODULE.replace(*change))
-        for line in (
-            "kc.apply_edits(Net(), kc.load_edits('edits.json'))",
-            "pickle.load(open('made.pkl','rb'))",
-        ):
-            refused = _run(tmp_path, f"import kcalc as kc, pickle; from own_net import Net; {line}")
-            assert "KcalcError" in refused.stderr and "source" in refused.stderr, refused.stderr
-
-
 def test_types_and_devices(x):
     made, order, _ = made_and_order(x)
     wide, net, long = copy.deepcopy(made).double(), model().double(), x.double()
@@ -169,36 +85,6 @@ def test_types_and_devices(x):
     full = hollow.to_empty(device="cpu")
     full.load_state_dict(made.state_dict())
     assert gap(full(x), made(x)) < 1e-6
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-def test_one_shared_activation_of_which_a_call_stays(x, inplace):
-    """As in the blocks of torchvision's ResNets."""
-
-    class Residual(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.act = nn.Linear(N, N), nn.Linear(N, N), nn.ReLU(inplace)
-
-        def forward(self, x):
-            out = self.act(self.a(x))
-            out = self.b(out)
-            out += x
-            return self.act(out)
-
-    net = nn.Sequential(nn.Linear(5, N), nn.ReLU(), Residual(), nn.Linear(N, 2))
-    agrees(net, x)
-    s = kc.shape(kc.read(net, x))
-    assert list(s.left_alone) == ["2.act_2", "3"]
-    made = s.apply_to(net, x)
-    (wanted,) = s.edits["2.act"][0].calls
-    assert wanted.place[0] == "2"
-    block, h = made[2], torch.randn(6, N)
-    phi, add = s.constants["2.act"], s.edits["2.add"][0]
-    inner = phi.gamma * (F.relu(phi.alpha * block.a(h) + phi.beta) + phi.delta)
-    u, v = (float(w) for w in add.what.removeprefix("weights ").split(", "))
-    assert u == v
-    assert gap(block(h.clone()), F.relu(u * (block.b(inner) + h))) < 1e-5
 
 
 def test_repr_tells_what_was_done(x):
@@ -329,16 +215,6 @@ def test_the_fast_path_of_transformer_layers_is_off(norm_first):
         assert gap(made(x), wanted) < 1e-5
         assert gap(made(x, src_key_padding_mask=mask)[0], wanted[0]) < 1e-5
         assert gap(net(x), wanted) > 1e-3
-
-
-def test_edits_as_a_document(x):
-    net = model()
-    made, _, edits = edited(net, x)
-    again = edits_from_dict(json.loads(json.dumps(edits.to_dict())))
-    assert again == edits
-    new = copy.deepcopy(net)
-    perform(new, again, "keep", None)
-    assert torch.equal(new(x), made(x))
 
 
 def test_a_model_in_place_of_a_network_is_to_be_read_first():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import exported
 import numpy as np
 import pytest
 
@@ -13,7 +12,6 @@ import kcalc as kc
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
-from kcalc.interchange.writers.onnx_writer import onnx_model  # noqa: E402
 
 
 def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:
@@ -40,25 +38,3 @@ def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:
         found["kcalc.method"] == "dks" and found["kcalc.activations"]["nonlinear_7"] == "gelu_dks"
     )
     assert {row["condition"] for row in found["kcalc.conditions"]} == set(shaping.values)
-
-
-def test_sums() -> None:
-    steps = [
-        ("x", kc.layers.Input(), ()),
-        *((f"a{i}", kc.layers.Affine(), ("x",)) for i in range(3)),
-    ]
-    weights = (0.48, -0.6, 0.64)
-    steps += [
-        ("s", kc.layers.Sum(weights), ("a0", "a1", "a2")),
-        ("n", kc.layers.Nonlinear("relu"), ("s",)),
-        ("o", kc.layers.Affine(), ("n",)),
-    ]
-    shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
-    model = onnx_model(exported.content_of(shaping, "0"))
-    values = np.random.default_rng(1).standard_normal((3, 5))
-    assert np.allclose(
-        exported.run_onnx(model, "sum_1", *values),
-        np.tensordot(weights, values, 1),
-        rtol=1e-15,
-        atol=1e-15,
-    )

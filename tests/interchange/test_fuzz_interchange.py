@@ -26,20 +26,9 @@ def test_spoilt_documents() -> None:
     check("json", 400, 10**6)
 
 
-@pytest.mark.slow
-def test_many_spoilt_documents(every) -> None:
-    check("json", 20_000 // every, 2 * 10**6)
-
-
 def test_spoilt_onnx_files() -> None:
     pytest.importorskip("onnx")
     check("onnx", 60, 10**6)
-
-
-@pytest.mark.slow
-def test_many_spoilt_onnx_files(every) -> None:
-    pytest.importorskip("onnx")
-    check("onnx", 1_500 // min(every, 15), 2 * 10**6)
 
 
 def test_the_audit_hook_sees_what_it_should() -> None:

@@ -32,24 +32,12 @@ NETWORKS = {
         ),
     ),
     "kinked": kc.shape(A.vanilla(4), "relu").network,
-    "norm of heads": kc.chain(L.Input(8), L.Affine(8), L.L2Norm(4, 2.5), L.Affine(2)),
     "prefix": wired(
         ("x", L.Input(8)),
         *((name, L.Affine(8), "x") for name in "qkv"),
         ("a", L.Attend(2, 4, prefix=3), "q k v"),
     ),
 }
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_round_trip_is_the_identity(name: str, tmp_path: Path) -> None:
-    net = NETWORKS[name]
-    text = json.dumps(network_to_dict(net))
-    back = network_from_dict(json.loads(text))
-    assert back == net
-    assert json.dumps(network_to_dict(back)) == text
-    kc.save_json(net, tmp_path / "net.json")
-    assert kc.load_json(tmp_path / "net.json") == net
 
 
 def small() -> dict:
@@ -121,7 +109,6 @@ BAD = {
         "power of 0",
     ),
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
-    "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
     "half a character as name": (
         lambda d: d["nodes"][2].update(
             layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}

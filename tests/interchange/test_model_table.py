@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks import copies, models  # noqa: E402
-from benchmarks.architectures import ARCHITECTURES, Architecture  # noqa: E402
+from benchmarks.architectures import ARCHITECTURES  # noqa: E402
 
 OWN = {entry.name: entry for entry in ARCHITECTURES if not entry.library}
 
@@ -46,21 +46,3 @@ def test_rows_are_kept_and_read_again() -> None:
 def test_copies_are_close_or_off(ratio: float, error: float, close: bool, off: bool) -> None:
     copy = copies.Copy(True, ratio, error, 512, 4)
     assert (copy.close, copy.off) == (close, off)
-
-
-def test_refusals_are_counted_by_reason() -> None:
-    def sorted_rows() -> torch.nn.Module:
-        class Sorted(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.a = torch.nn.Linear(8, 8)
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return self.a(x).sort(dim=1)[0]
-
-        return Sorted()
-
-    row = models.measured(Architecture("sorted", "", sorted_rows, ((2, 8),)))
-    assert row.cells["q, c"] == models.Cell("refused", "a part not read", row.messages["q, c"])
-    assert row.copy is None and row.texts()[-1] == "-" and "sorted" in models.page([row])
-    assert any("a part not read 1" in line for line in models.counted([row]))

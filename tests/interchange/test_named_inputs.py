@@ -48,22 +48,9 @@ class Both(Pair):
         return self.added(x, y)
 
 
-class Behind(Pair):
-    def forward(self, x: Any, middle: Any = None, y: Any = None) -> Any:
-        assert middle is None
-        return self.added(x, y)
-
-
 class Only(Pair):
     def forward(self, x: Any, *, y: Any) -> Any:
         return self.added(x, y)
-
-
-class One(Pair):
-    """A model of one dictionary."""
-
-    def forward(self, batch: Any) -> Any:
-        return self.added(batch["x"], batch["y"])
 
 
 class Nested(Pair):
@@ -73,9 +60,6 @@ class Nested(Pair):
 
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "no tensor": (Tokens, ({"idx": IDS, "scale": 2.0},)),
-    "one between left out": (Behind, ({"y": Y, "x": X},)),
-    "one dictionary": (One, ({"x": X, "y": Y},)),
-    "one dictionary by name": (One, ({"batch": {"x": X, "y": Y}},)),
     "nested": (Nested, (X, {"extra": {"y": [Y]}})),
 }
 
@@ -115,7 +99,6 @@ def net_reads(network: kc.Network, node: str) -> str:
 WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "no such name": (Tokens, ({"ids": IDS},), "'ids'.*idx, scale"),
     "one of two": (Tokens, ({"idx": IDS, "skale": 1},), "'skale'.*idx, scale"),
-    "both of two": (Both, ({"u": X, "v": Y},), "x, y"),
     "left out": (Only, (X,), "'y'"),
 }
 

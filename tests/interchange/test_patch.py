@@ -253,32 +253,6 @@ def test_code_of_libraries_is_copied(project, tmp_path, monkeypatch):
         assert (tmp_path / "src" / "ours" / f"{name}.py").read_text() == old.read_text()
 
 
-def test_only_the_edited_calls_change(project):
-    """Comments, layout and all other lines stay; the text of calls is written around."""
-    model, _, s = shaped("Residual")
-    text = s.edits.patch(model, root=project)
-    lines = text.partition("+++ b/src/ours/shaped_residual.py")[0].splitlines()
-    removed = [line[1:].strip() for line in lines if line.startswith("-") and line[1:2] != "-"]
-    added = [line[1:].strip() for line in lines if line.startswith("+") and line[1:2] != "+"]
-    assert removed == [
-        "def branch(self, x):",
-        "return torch.tanh(x)",
-        "y = F.relu(",
-        "return x + self.branch(self.second(y))",
-        "x = x + torch.tanh(self.last(x))",
-    ]
-    assert added == [
-        "from ours.shaped_residual import shaped",
-        "def branch(self, x, here=None):",
-        "return shaped(here, 1, torch.tanh, x)",
-        "y = shaped(self, 1, F.relu,",
-        'return shaped(self, 2, "+", x, shaped(self, 3, self.branch, self.second(y)))',
-        "from .shaped_residual import shaped",
-        'x = shaped(self, 1, "+", x, shaped(self, 2, torch.tanh, self.last(x)))',
-    ]
-    assert "import kcalc" not in text and "from kcalc" not in text
-
-
 def test_the_shaping_makes_the_patch_of_the_model_that_was_read(project, tmp_path, monkeypatch):
     """``s.patch(path)``; paths begin at the folder of imports, or at the present one above it."""
     monkeypatch.chdir(tmp_path)

@@ -87,20 +87,3 @@ def test_random_biases_by_distance_are_read(causal: bool) -> None:
     found = read(table[:, APART + T - 1], causal)
     (node,) = found.network.nodes_of(L.Attend)
     assert found.fidelity.level == "exact" and found.network.layer(node).relative is not None
-
-
-@pytest.mark.parametrize("kind", ["bloom", "mpt"])
-@pytest.mark.parametrize("heads", [6, 12])
-def test_models_of_transformers(kind: str, heads: int) -> None:
-    transformers = pytest.importorskip("transformers")
-    if kind == "bloom":
-        sizes = {"hidden_size": heads * WIDTH, "n_layer": 1, "n_head": heads}
-        model = transformers.BloomModel(transformers.BloomConfig(vocab_size=50, **sizes))
-    else:
-        sizes = {"d_model": heads * WIDTH, "n_layers": 1, "n_heads": heads, "max_seq_len": 32}
-        model = transformers.MptModel(transformers.MptConfig(vocab_size=50, **sizes))
-    found = kc.read(model.eval(), torch.arange(2 * T).reshape(2, T))
-    (node,) = found.network.nodes_of(L.Attend)
-    layer = found.network.layer(node)
-    assert layer.alibi and layer.heads == heads
-    assert not [note for note in found.notes if note.node == node or "bias" in note.text]

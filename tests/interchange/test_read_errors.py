@@ -17,7 +17,6 @@ from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
 from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
-from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -96,22 +95,6 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
         assert told(reading) or where == "_written"
 
 
-def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fixed(nn.Module):
-        gate: Any
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
-            self.register_buffer("gate", torch.ones(8))
-
-        def forward(self, x: Any) -> Any:
-            return self.b(torch.tanh(self.a(x)) * self.gate.cumsum(0))
-
-    monkeypatch.setattr(walker, "_constant", failing(KeyError))
-    check(kc.read(Fixed(), (2, 8), sigmas=False), KeyError)
-
-
 @pytest.mark.parametrize("kind", [KeyError, OSError])
 def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     from kcalc.interchange import builder
@@ -184,19 +167,6 @@ def of_jax() -> Any:
 def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     monkeypatch.setattr(jax_reader, "function_of", failing(kind))
     check(of_jax(), kind, "tanh")
-
-
-def test_a_rule_of_jax_that_fails_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = jax_reader.RULES["dot_general"]
-
-    def fail(reader: Any, eqn: Any, values: Any) -> Any:
-        if len([op for op in reader.ops.values() if isinstance(op, Linear)]) == 1:
-            own(reader, eqn, values)
-            raise KeyError("the works")
-        return own(reader, eqn, values)
-
-    monkeypatch.setitem(jax_reader.RULES, "dot_general", fail)
-    check(of_jax(), KeyError, "dot_general")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +245,7 @@ def flax_builder(width: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder, flax_builder])
-@pytest.mark.parametrize("example", [np.zeros((2, 8), np.float32), (2, 8)])
+@pytest.mark.parametrize("example", [(2, 8)])
 def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
     name = re.escape(build.__name__)
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:

@@ -5,8 +5,6 @@ functions themselves.
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-import wide_models
 from jax import lax
 
 import kcalc as kc
@@ -41,20 +39,6 @@ def normalised_by_hand(x, eps=1e-5, axes=(-1,)):
 
 
 # -- architecture ----------------------------------------------------------------------------------
-
-
-ACTIVATIONS = {
-    "relu": jax.nn.relu,
-    "relu6": jax.nn.relu6,
-    "softplus": jax.nn.softplus,
-    "swish": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "elu": jax.nn.elu,
-    "softsign": jax.nn.soft_sign,
-    "tanh": jnp.tanh,
-    "abs": jnp.abs,
-    "square": jnp.square,
-}
 
 
 def test_a_name_alone_proves_nothing():
@@ -131,40 +115,3 @@ def test_upsampling():
 
 
 # -- values ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tanh", "swish", "gelu"])
-def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
-    """Dense layers with Gaussian weights of standard deviations sigma_w, sigma_b.
-
-    30 draws of width 1024 (512 where --every thins).
-    """
-    u, depth = wide_models.inputs(every), 3
-    width = u.shape[1]
-    phi = ACTIVATIONS[name]
-
-    def drawn(key):
-        keys = jax.random.split(key, depth)
-        return [
-            {
-                "w": 1.3 * jax.random.normal(k, (width, width)) / np.sqrt(width),
-                "b": 0.2 * jax.random.normal(jax.random.fold_in(k, 1), (width,)),
-            }
-            for k in keys
-        ]
-
-    def model(p, x):
-        for layer in p:
-            x = phi(x @ layer["w"] + layer["b"])
-        return x
-
-    network = read(model, drawn(jax.random.key(0)), jnp.asarray(u), sigmas=False).network
-    known = network.map_layers(
-        lambda _, layer: (
-            kl.Affine(layer.features, sigma_w=1.3, sigma_b=0.2)
-            if isinstance(layer, kl.Affine)
-            else layer
-        )
-    )
-    wide_models.check_maps(known, [model(drawn(jax.random.key(k)), u) for k in range(1, 31)])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,10 @@ from modern_zoo import (  # noqa: E402
     T,
     heads,
     silent,
-    swiglu,
 )
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.interchange.json_format import network_from_dict, network_to_dict  # noqa: E402
 from kcalc.network.layers import Affine, TokenMix  # noqa: E402
 
@@ -56,58 +53,6 @@ def test_network_is_the_one_written_by_hand(name: str) -> None:
     heuristic = name.startswith("squeeze") or name == "mixer"
     assert found.fidelity.level == ("pooling" if heuristic else "exact")
     assert network_from_dict(network_to_dict(found.network)) == found.network
-
-
-@pytest.mark.parametrize("name", [name for name in ZOO if not name.startswith(("gpt", "encoder"))])
-def test_the_network_computes_what_the_model_computes(name: str) -> None:
-    """Drawn anew, every half must get its own rows."""
-    torch.manual_seed(1)
-    model, shape, _ = ZOO[name]()
-    model = model.double().eval()
-    x = torch.randn(shape, dtype=torch.float64)
-    network = kc.read(model, x).network
-    twin = apply_to(model, SimpleNamespace(network=network), x, weights="keep")
-    with torch.no_grad():
-        assert torch.equal(twin(x), model(x))
-    drawn = apply_to(model, SimpleNamespace(network=network), x)
-    assert {name for name, p in drawn.named_parameters() if p.ndim > 1} <= set(
-        dict(model.named_parameters())
-    )
-    assert all(p.abs().sum() > 0 for name, p in drawn.named_parameters() if p.ndim > 1)
-
-
-def test_halves_are_drawn_into_their_rows() -> None:
-    """A shaped fused layer: the rows of each half have the spread of that half's node, in the one
-    parameter of the model.
-    """
-    model = Model(swiglu, up=nn.Linear(64, 2 * 64), down=nn.Linear(64, 8)).eval()
-    found = kc.read(model, (2, 64))
-    halves = {"up[0:64]": 0.5, "up[64:128]": 2.0}
-    network = found.network.map_layers(
-        lambda node, layer: replace(layer, sigma_w=halves[node]) if node in halves else layer
-    )
-    made = apply_to(
-        model,
-        SimpleNamespace(network=network),
-        torch.zeros(2, 64),
-        weights="gaussian_delta",
-    )
-    weight = made.get_parameter("up.weight").detach()
-    assert weight.shape == model.up.weight.shape
-    for rows, sigma in zip(weight.split(64), halves.values(), strict=True):
-        assert abs(float(rows.square().mean().sqrt()) * 8 / sigma - 1) < 0.05
-
-
-def test_fixed_attention_is_not_frozen_behind_the_users_back() -> None:
-    """Its queries are 0; they stay so, and training changes them."""
-    model, shape, _ = ZOO["gpt"]()
-    network = kc.read(model, shape).network
-    drawn = apply_to(model, SimpleNamespace(network=network), torch.zeros(shape))
-    new, old = (m.get_parameter("qkv.weight") for m in (drawn, model))
-    same = (new == old).all(1)
-    assert int(same.sum()) == 2 * len(new) // 3 and not new[same].eq(0).all()
-    drawn(torch.randn(shape)).square().sum().backward()
-    assert bool((new.grad[: len(new) // 3] != 0).any())
 
 
 # -- attention -------------------------------------------------------------------------------------

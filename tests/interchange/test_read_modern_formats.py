@@ -17,7 +17,6 @@ from kcalc.network.layers import Affine, TokenMix
 
 L = kc.layers
 T, D = 5, 16
-CAUSAL = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
 UNIFORM = np.full((T, T), 1 / T)
 
 
@@ -32,31 +31,13 @@ def parameters(zero: bool = True) -> dict[str, Any]:
     }
 
 
-def by_hand(p: Any, x: Any) -> Any:
-    q, k, v = (
-        part.reshape(*x.shape[:2], 4, 4).transpose(0, 2, 1, 3)
-        for part in jnp.split(x @ p["qkv"]["w"] + p["qkv"]["b"], 3, -1)
-    )
-    scores = jnp.where(
-        jnp.tril(jnp.ones((T, T), bool)), q @ k.transpose(0, 1, 3, 2) / 2.0, -jnp.inf
-    )
-    return (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ p["o"]["w"]
-
-
 def one_head(p: Any, x: Any) -> Any:
     q, k, v = jnp.split(x @ p["qkv"]["w"], 3, -1)
     return jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k), -1) @ v @ p["o"]["w"]
 
 
-def library(p: Any, x: Any) -> Any:
-    q, k, v = (part.reshape(*x.shape[:2], 4, 4) for part in jnp.split(x @ p["qkv"]["w"], 3, -1))
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape) @ p["o"]["w"]
-
-
 ATTENTION = [
-    (by_hand, CAUSAL, L.Attend(4, 4, causal=True)),
     (one_head, UNIFORM, L.Attend(1, D, scale=1)),
-    (library, CAUSAL, L.Attend(4, 4, causal=True)),
 ]
 
 

@@ -5,7 +5,6 @@ Read as what they are, or opaque with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,21 +18,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 
-def halves(
-    function: Callable[..., Any],
-    size: int = 32,
-    out: int = D,
-    shape: tuple[int, ...] = DENSE,
-    axis: int = -1,
-) -> Any:
-    model = Model(
-        lambda m, x: m.o(function(*m.w(x).chunk(2, axis))),
-        w=nn.Linear(D, size),
-        o=nn.Linear(out, 8),
-    )
-    return model, shape
-
-
 def written_into(m: Any, x: Any) -> Any:
     h = m.w(x)
     h[:, :16] = torch.relu(h[:, :16])
@@ -41,10 +25,6 @@ def written_into(m: Any, x: Any) -> Any:
 
 
 UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
-    "parts of the tokens": (
-        *halves(lambda a, b: a * b, out=32, shape=(2, 6, D), axis=1),
-        "part of the locations",
-    ),
     "a write into a half": (
         Model(written_into, w=nn.Linear(D, 32), p=nn.Linear(32, 8)),
         DENSE,
@@ -73,11 +53,6 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
         norm_model(lambda m, x: x / x.norm(dim=-1)),
         (D, D),
         "a norm over an axis",
-    ),
-    "mean absolute value": (
-        norm_model(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6)),
-        DENSE,
-        "averages channels",
     ),
 }
 

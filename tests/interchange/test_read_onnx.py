@@ -11,10 +11,10 @@ import pytest
 import sympy as sp
 
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.trace import Linear, Op, Pointwise
+from kcalc.interchange.trace import Op, Pointwise
 
 pytest.importorskip("onnx")
-from onnx_graphs import model, node, ran, weights
+from onnx_graphs import model, node, ran
 
 RNG = np.random.default_rng(5)
 
@@ -151,39 +151,3 @@ def test_tests_and_where_are_those_of_onnxruntime(op: str) -> None:
 
 
 # -- windows ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
-@pytest.mark.parametrize(
-    ("kernel", "stride", "dilation", "groups"),
-    [(3, 1, 1, 1), (3, 2, 1, 2), (4, 3, 1, 4), (2, 2, 2, 1)],
-)
-def test_convolutions_have_the_padding_and_size_of_onnxruntime(
-    auto: str, kernel: int, stride: int, dilation: int, groups: int
-) -> None:
-    pads = {"pads": [1, 0, 0, 2]} if auto == "NOTSET" else {}
-    made = node(
-        "Conv",
-        "x w b",
-        "y",
-        auto_pad=auto,
-        strides=[stride] * 2,
-        dilations=[dilation] * 2,
-        group=groups,
-        **pads,
-    )
-    w, b = weights(8, 4 // groups, kernel, kernel), weights(8)
-    proto = model([made], {"x": [2, 4, 11, 8]}, ["y"], {"w": w, "b": b})
-    x = weights(2, 4, 11, 8)
-    try:
-        truth = ran(proto, x)[0]
-    except Exception:
-        pytest.skip("onnxruntime refuses automatic padding with dilation")
-    found = op_of(proto, Linear)
-    assert found.shape == truth.shape
-    padded = np.pad(x, [(0, 0), (0, 0), *found.padding])
-    explicit = node(
-        "Conv", "x w b", "y", strides=[stride] * 2, dilations=[dilation] * 2, group=groups
-    )
-    again = ran(model([explicit], {"x": list(padded.shape)}, ["y"], {"w": w, "b": b}), padded)[0]
-    assert again == pytest.approx(truth, abs=1e-5)

@@ -12,7 +12,6 @@ from onnx_graphs import model, node, weights
 
 import kcalc as kc
 from kcalc.interchange.picking import picked
-from kcalc.interchange.trace import Linear, Op
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -21,12 +20,8 @@ TOKENS, WIDTH = 8, 16
 Pick = Callable[[Any, Any], Any]
 DATA: dict[str, Pick] = {
     "lengths": lambda m, x: x[torch.arange(len(x)), m.lengths - 1],
-    "lengths of ids": lambda m, x: x[torch.arange(len(x)), (m.ids != 0).sum(-1) - 1],
     "the place of an id": lambda m, x: x[torch.arange(len(x)), (m.ids == 49).int().argmax(-1)],
-    "the greatest id": lambda m, x: x[torch.arange(len(x)), m.ids.argmax(-1)],
-    "another place for every example": lambda m, x: x[torch.arange(2), torch.tensor([3, 4])],
     "examples": lambda m, x: x[[1, 0]],
-    "the first example for all": lambda m, x: x[[0, 0]],
     "gathered by ids": lambda m, x: x.gather(1, m.ids[:, :1, None].expand(-1, 1, WIDTH)),
 }
 
@@ -47,10 +42,6 @@ class Model(nn.Module):
         return self.head(self.pick(self, x + self.mlp(x).tanh()))
 
 
-def operations(reading: Any) -> tuple[Op, ...]:
-    return reading.trace.ops
-
-
 def read(pick: Pick, *more: Any) -> kc.Reading:
     torch.manual_seed(0)
     return kc.read(Model(pick).eval(), torch.randint(1, 49, (2, TOKENS)), *more)
@@ -69,20 +60,6 @@ def test_places_that_the_data_decide_are_not_read(name: str) -> None:
     reading = read(DATA[name], *more)
     assert reading.fidelity.level == "not read"
     assert {"mlp", "head"} <= {n for n, level in reading.fidelity.nodes.items() if level == "exact"}
-
-
-def test_channels_in_another_order_are_rows_of_their_layer() -> None:
-    class Rows(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 8), nn.Linear(4, 4)
-
-        def forward(self, x: Any) -> Any:
-            return self.b(self.a(x)[:, [5, 1, 2, 7]].tanh())
-
-    reading = kc.read(Rows(), (2, 6), sigmas=False)
-    (rows,) = (op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows)
-    assert reading.fidelity.level == "exact" and rows == (1, 2, 5, 7)
 
 
 # -- JAX -----------------------------------------------------------------------------------------
@@ -131,7 +108,6 @@ def test_the_last_token_in_jax(name: str) -> None:
 A = np.array
 GATHERS: dict[str, tuple[list[Any], list[int]]] = {
     "one of a list": ([node("Gather", "h l", "y", axis=1)], [7]),
-    "several": ([node("Gather", "h s", "y", axis=1)], [5, 1, 2]),
     "elements": ([node("GatherElements", "h e", "y", axis=1)], [7]),
     "rows": ([node("GatherND", "h n", "y")], [7]),
 }
@@ -180,40 +156,3 @@ def test_places_are_those_of_numpy() -> None:
 
 
 # -- shaped models -------------------------------------------------------------------------------
-
-
-class Picked(nn.Module):
-    """Layers before and behind the tokens that are taken."""
-
-    def __init__(self, pick: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.pick, self.table = pick, nn.Embedding(40, 16)
-        self.a, self.b, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
-
-    def forward(self, idx: Any) -> Any:
-        x = self.pick(torch.tanh(self.a(self.table(idx))))
-        return self.head(torch.tanh(self.b(x)))
-
-
-@pytest.mark.parametrize(
-    "pick",
-    [
-        lambda x: x[:, [-1], :],
-        lambda x: x[:, -1],
-        lambda x: x[:, -2:],
-        lambda x: x.index_select(1, torch.tensor([2, 0])),
-    ],
-    ids=["list", "one", "slice", "index_select"],
-)
-def test_shaped_models_take_the_same_tokens(pick: Callable[[Any], Any]) -> None:
-    ids = torch.arange(21).reshape(3, 7)
-
-    def shaped(how: Callable[[Any], Any]) -> Any:
-        torch.manual_seed(0)
-        model = Picked(how).eval()
-        result = kc.shape(kc.read(model, ids[:2]).network)
-        generator = torch.Generator().manual_seed(1)
-        return result.apply_to(model, {"idx": ids[:2]}, generator=generator).eval()
-
-    one, every = shaped(pick), shaped(lambda x: x)
-    assert torch.allclose(one(ids), pick(every(ids)), atol=1e-5)

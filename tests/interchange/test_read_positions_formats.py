@@ -68,10 +68,6 @@ def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
 
 JAX = {  # (function, words of the note that refuses it; "" where it is computed)
     "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
-    "strides of PyTorch": (
-        behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))),
-        "",
-    ),
     "wrap": (padded("wrap"), ""),
     "constant": (padded("constant"), ""),
     "means inside": (mean(3, 2, "SAME", True), ""),
@@ -104,37 +100,11 @@ def test_positions_of_jax(name: str) -> None:
     compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
 
 
-@pytest.mark.parametrize(
-    ("padding", "words"),
-    [("CIRCULAR", ""), ("REFLECT", ""), ("CAUSAL", "")],
-)
-def test_positions_of_flax(padding: str, words: str) -> None:
-    nn = pytest.importorskip("flax.linen")
-    model = nn.Sequential(
-        [
-            nn.Conv(WIDTH, (3,), padding=padding, use_bias=False),
-            nn.relu,
-            nn.Conv(WIDTH, (3,), use_bias=False),
-        ]
-    )
-
-    def variables() -> Any:
-        kernels = {
-            "layers_0": gaussian(3, 3, WIDTH, fan_in=9),
-            "layers_2": gaussian(3, WIDTH, WIDTH, fan_in=3 * WIDTH),
-        }
-        return {"params": {name: {"kernel": kernel} for name, kernel in kernels.items()}}
-
-    reading = kc.read(model, variables(), jnp.ones((2, 8, 3)), sigmas=False)
-    compared(reading, lambda x: np.asarray(model.apply(variables(), x)), (8, 3), words)
-
-
 # -- ONNX ------------------------------------------------------------------------------------------
 
 FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
 ONNX = {  # (nodes between the input x and the weights b, words of the note)
     "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
-    "same, upper": ([("Conv", "x a", "h", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], ""),
     "one window more": (
         [
             ("Conv", "x a", "c", {"pads": [1] * 4}),

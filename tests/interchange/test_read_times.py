@@ -5,12 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from forward_oracle import WIDTH, images, measured, redrawn  # noqa: E402
+from forward_oracle import WIDTH, images  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 from kcalc.interchange.apply import apply_to  # noqa: E402
@@ -42,29 +41,6 @@ class Conditioned(nn.Module):
         h = self.image(x)
         h = h * (1 + g[..., None, None]) if self.scaled else torch.tanh(h + b[..., None, None])
         return self.last(h + b[..., None, None] if self.scaled else h)
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("how", ["waves", "(examples,)", "(examples, 1)"])
-def test_conditioning_on_a_time(how: str, scaled: bool) -> None:
-    model = redrawn(Conditioned(how, scaled), torch.Generator().manual_seed(0), exact=True)
-    x, t = images((32, 2, 2), 0.6), TIMES.reshape(2, 1) if how == "(examples, 1)" else TIMES
-    r = kc.read(model, x, t)
-    q, k = measured(model, (x, t), 32)
-    if how == "waves":
-        e = waves(t).double().numpy()
-        assert np.square(e).mean(axis=1) == pytest.approx(0.5)
-        assert ["the 16 features" in n.text for n in r.notes if n.node == "t"] == [True]
-        first, second, c = 0.5, 0.5, float((e[0] * e[1]).mean() / 0.5)
-    else:
-        assert not [n for n in r.notes if n.node == "t"]
-        first, second, c = float(t[0] ** 2), float(t[1] ** 2), 1.0
-    q1, q2 = {"x": 1.0, "t": first}, {"x": 1.0, "t": second}
-    q_map, c_map = kc.q_map(r.network), kc.c_map(r.network)
-    ends = float(q_map(q1)), float(q_map(q2))
-    assert q.deviation(ends[0]) < 3.5
-    joint = float(c_map({"x": 0.6, "t": c}, q1, q2)) * np.sqrt(ends[0] * ends[1])
-    assert k.deviation(joint) < 3.5
 
 
 @pytest.mark.parametrize("how", ["waves", "(examples,)"])

@@ -5,11 +5,7 @@ that nothing is changed.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,33 +63,6 @@ def test_many_forms_of_a_model() -> None:
     assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(
         plain
     )
-
-
-class Cond(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.a(x)
-        return torch.cond(x.sum() > 0, lambda y: torch.sin(y), lambda y: torch.cos(y), (x,))
-
-
-BRANCHES = """
-import test_read_torch_models as models
-found = models.read(models.Cond(), (2, 6))
-assert found.fidelity.nodes["a"] == "exact", found
-assert found.fidelity.level == "not read" or found.remarks, found
-"""
-
-
-def test_branches_within_the_graph() -> None:
-    """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in
-    one process.
-    """
-    here = Path(__file__).parent
-    found = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
-    subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=here, env=found)
 
 
 UNREAD: dict[str, tuple[Any, str]] = {

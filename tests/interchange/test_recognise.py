@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from tape import Tape, layers_of, relu, sigmoid
+from tape import Tape, layers_of, sigmoid
 
 import kcalc as kc
 from kcalc.foundation.errors import KcalcError
@@ -31,34 +31,9 @@ L = kc.layers
 @pytest.mark.parametrize(
     ("pieces", "name"),
     [
-        (lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "mish"),
-        (lambda x: 0.5 * x * (1 + sp.erf(x * 0.7071067811865475)), "gelu"),
-        (lambda x: 0.5 * x * (1 + sp.erf(x * float(np.float32(0.70710677)))), "gelu"),
         (
             lambda x: 0.5 * x * (1 + sp.tanh(0.7978845608028654 * (x + 0.044715 * x**3))),
             "gelu_tanh",
-        ),
-        (
-            lambda x: (
-                0.5
-                * x
-                * (
-                    1
-                    + sp.tanh(
-                        float(np.float32(0.7978846)) * (x + float(np.float32(0.044715)) * x**3)
-                    )
-                )
-            ),
-            "gelu_tanh",
-        ),
-        (lambda x: x * sp.Min(sp.Max(x + 3, 0), 6) / 6, "hard_swish"),
-        (lambda x: sp.Piecewise((x, x > 0), (sp.exp(x) - 1, True)), "elu"),
-        (
-            lambda x: (
-                1.0507009873554805
-                * sp.Piecewise((x, x > 0), (1.6732632423543772 * (sp.exp(x) - 1), True))
-            ),
-            "selu",
         ),
     ],
 )
@@ -81,15 +56,6 @@ def test_products_of_different_feature_maps_are_products():
         "Affine",
     ]
     assert kc.c_map(reading.network)(0.0) == 0
-
-
-def test_a_bias_of_something_read_elsewhere_is_not_absorbed():
-    tape = Tape(2, 6)
-    z = tape.dense("x", 4)
-    shifted = tape.apply(lambda a, b: a + b, z, tape.held([1.0, 2.0, 3.0, 4.0], "b"))
-    total = tape.apply(lambda a, b: a + b, z, tape.dense(tape.apply(relu, shifted), 4))
-    reading = tape.read(total)
-    assert reading.fidelity.level == "not read"
 
 
 def test_pools_concatenations_and_dropout():

@@ -239,35 +239,7 @@ def test_what_the_model_relies_on_is_left_alone_and_the_rest_is_shaped(case: Any
         assert torch.isfinite(found).all()
 
 
-def test_signs_that_models_need_hold_in_the_copy() -> None:
-    torch.manual_seed(0)
-    model, inputs, _ = returned_mask()
-    _, mask = kc.shape(kc.read(model, *inputs)).apply_to(model)(100 * inputs[0])
-    assert mask.min() >= 0 and mask.max() <= 1
-    model, inputs, _ = coupling()
-    copy = kc.shape(kc.read(model, *inputs)).apply_to(model)
-    x = rows().requires_grad_()
-    y, volume = copy(x)
-    jacobian = torch.autograd.grad(y[:, 4:].sum(), x)[0][:, 4:]
-    assert torch.allclose(jacobian.log().sum(1), volume, atol=1e-5)
-
-
 # -- ranges that nothing needs ---------------------------------------------------------------------
-
-
-def own_rms() -> nn.Module:
-    def run(m: Any, x: Any) -> Any:
-        q = F.relu(m.b(x)).square().mean(1, keepdim=True)
-        return m.o(m.a(x) / torch.sqrt(q + 1e-6))
-
-    return Of(run, a=mlp(8, 16), b=mlp(8, 16), o=mlp(16, 3))
-
-
-def test_squares_under_a_root_need_no_range_of_what_is_squared() -> None:
-    s = kc.shape(kc.read(own_rms(), rows()))
-    assert isinstance(s, kc.RegionalShaping)
-    assert {"a.1", "a.3", "b.1", "b.3"} <= set(s.constants.by_node)
-    assert any("root" in reason for reason in s.left_alone.values())  # of the square itself
 
 
 WRITTEN_OUT: dict[str, Any] = {
@@ -289,39 +261,6 @@ def test_activations_and_norms_written_out_are_shaped_as_others_are(name: str) -
 
 
 # -- gates -----------------------------------------------------------------------------------------
-
-
-def squeeze_and_excite() -> nn.Module:
-    def run(m: Any, x: Any) -> Any:
-        h = m.b(F.relu(m.a(x)))
-        gate = torch.sigmoid(m.d(F.relu(m.c(h.mean((2, 3))))))[:, :, None, None]
-        return m.o(F.relu(m.z(h * gate)).mean((2, 3)))
-
-    maps = {"a": nn.Conv2d(3, 16, 3), "b": nn.Conv2d(16, 16, 3), "z": nn.Conv2d(16, 16, 1)}
-    return Of(run, **maps, c=nn.Linear(16, 8), d=nn.Linear(8, 16), o=nn.Linear(16, 4))
-
-
-def gated_unit() -> nn.Module:
-    def run(m: Any, x: Any) -> Any:
-        return m.o(m.a(x) * torch.sigmoid(m.b(x)))
-
-    return Of(run, a=mlp(8, 16), b=mlp(8, 16), o=mlp(16, 3))
-
-
-@pytest.mark.parametrize("build", [squeeze_and_excite, gated_unit])
-@pytest.mark.parametrize("activation", [None, "tanh"])
-def test_gates_stay_positive_unless_they_are_asked_to_be_shaped(
-    build: Any, activation: str | None
-) -> None:
-    x = images() if build is squeeze_and_excite else rows()
-    s = kc.shape(kc.read(build(), x), activation, assume_independent=True)
-    assert isinstance(s, kc.Shaping) and "sigmoid" not in s.constants.by_node
-    (gate,) = [edit for edit in s.changes if "a gate" in edit or "sigmoid" in edit]
-    phi = s.network.layer("sigmoid").activation
-    values = phi(np.linspace(-50, 50, 101))
-    assert "sigmoid" in gate and (values >= 0).all() and s.options["gates"] == "normalise"
-    asked = kc.shape(kc.read(build(), x), gates="shape", zeta=4, assume_independent=True)
-    assert "sigmoid" in asked.constants.by_node
 
 
 # -- outputs ---------------------------------------------------------------------------------------
@@ -352,43 +291,7 @@ def film() -> nn.Module:
     return Of(run, a=mlp(8, 16), film=nn.Linear(5, 32), b=nn.Linear(16, 16), o=mlp(16, 3))
 
 
-def test_an_activation_of_a_gated_sum_is_left_alone_and_others_are_shaped() -> None:
-    model, inputs = film(), (rows(), rows(5))
-    reading = kc.read(model, *inputs)
-    s = kc.shape(reading, "tanh")
-    assert isinstance(s, kc.RegionalShaping) and "heuristic" in repr(s)
-    ((node, why),) = s.left_alone.items()
-    assert node == "relu_2" and "product" in why and "assume_independent=True" in why
-    assert {"a.1", "a.3", "relu", "o.1", "o.3"} == set(s.constants.by_node)
-    assert (
-        "relu_2" in str(s)
-        and "relu_2" in s._repr_html_()
-        and s.to_dict()["left_alone"] == {node: why}
-    )
-    assert torch.isfinite(s.apply_to(model)(*inputs)).all()
-    whole = kc.shape(reading, "tanh", assume_independent=True)
-    assert isinstance(whole, kc.Shaping) and "relu_2" in whole.constants.by_node
-
-
-def test_several_places_of_one_region_are_left_alone_each_with_its_reason() -> None:
-    """Post-activation blocks: the sum in front of an activation holds another one."""
-
-    def run(m: Any, x: Any) -> Any:
-        x = F.relu(m.i(x))
-        for one, two in zip(m.one, m.two, strict=True):
-            x = F.relu(x + two(F.relu(one(x))))
-        return m.o(x)
-
-    parts = {n: nn.ModuleList(nn.Linear(16, 16) for _ in range(3)) for n in ("one", "two")}
-    model = Of(run, i=nn.Linear(8, 16), **parts, o=mlp(16, 3))
-    s = kc.shape(kc.read(model, rows()))
-    assert isinstance(s, kc.RegionalShaping)
-    assert set(s.left_alone) == {"relu_3", "relu_7"}  # relu_5 reads what relu_3 returns, as it is
-    assert all(f"{node!r}" in why for node, why in s.left_alone.items())
-    assert torch.isfinite(s.apply_to(model)(rows())).all()
-
-
-@pytest.mark.parametrize(("method", "given"), [("tat", {"tau": 0.3}), ("eoc", {"sigma_b": 0.1})])
+@pytest.mark.parametrize(("method", "given"), [("eoc", {"sigma_b": 0.1})])
 def test_products_end_the_regions_of_methods_without_a_rule_for_them(
     method: str, given: dict[str, float]
 ) -> None:
@@ -396,22 +299,6 @@ def test_products_end_the_regions_of_methods_without_a_rule_for_them(
     s = kc.shape(kc.read(model, rows()), "tanh", method, **given)
     assert isinstance(s, kc.RegionalShaping) and "Product" in s.left_alone["mul"]
     assert {"a.1", "b.3", "o.1"} <= set(s.constants.by_node)
-
-
-def test_a_layer_in_groups_behind_a_concatenation_is_left_alone() -> None:
-    def run(m: Any, x: Any) -> Any:
-        h = F.relu(m.a(x))
-        h = F.relu(m.g(torch.cat([h, F.relu(m.b(h))], 1)))
-        return m.o(F.relu(m.c(h)).mean((2, 3)))
-
-    maps = {"a": nn.Conv2d(3, 8, 3), "b": nn.Conv2d(8, 8, 3, padding=1)}
-    groups = nn.Conv2d(16, 16, 3, groups=8)
-    model = Of(run, **maps, g=groups, c=nn.Conv2d(16, 16, 1), o=nn.Linear(16, 3))
-    s = kc.shape(kc.read(model, images()))
-    assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"g"}
-    copy = s.apply_to(model)
-    assert torch.equal(copy.get_parameter("g.weight"), groups.weight)
-    assert torch.isfinite(copy(images())).all()
 
 
 def test_where_nothing_is_left_the_error_names_nodes_and_reasons() -> None:
@@ -454,16 +341,11 @@ y, z = sp.symbols("y z", real=True)
 NEEDS: dict[str, tuple[Any, set[Any]]] = {
     "softplus": (sp.log(1 + sp.exp(y)), set()),
     "sigmoid": (1 / (1 + sp.exp(-y)), set()),
-    "log of softplus": (sp.log(sp.log(1 + sp.exp(y))), set()),
     "softsign": (y / (1 + sp.Abs(y)), set()),
     "a norm": (z / sp.sqrt(y**2 + z**2 + 1), set()),
-    "quotient": (z / y, {y}),
     "square": (1 / y**2, {y}),
     "decay": (sp.sqrt(1 - sp.exp(3 * y)), {y}),
-    "sine from cosine": (sp.sqrt(1 - y**2), {y}),
-    "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
     "power": (z * y ** sp.Rational(3, 2), {y}),
-    "inverse sine": (sp.asin(y) + z, {y}),
 }
 
 

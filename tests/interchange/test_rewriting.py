@@ -14,7 +14,7 @@ from trace_values import values_of
 
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.rewriting import rewritten
-from kcalc.interchange.trace import Contract, Linear, Mixed, NotRead, Part
+from kcalc.interchange.trace import Linear, Mixed, NotRead, Part
 
 pytest.importorskip("onnx")
 
@@ -63,58 +63,7 @@ def turned(perm: list[int], source: str = "a", target: str = "l") -> Any:
 
 
 PARTS: dict[str, tuple[list[Any], list[int]]] = {
-    "after a bias": ([DENSE, node("Add", "a b", "l"), CUT], ROWS),
-    "after a column": ([DENSE, node("Mul", "a col", "l"), CUT], ROWS),
     "of a batch norm": ([CONV, node("BatchNormalization", "a n b b n", "l"), CUT2], IMAGE),
-    "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
-    "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
-    "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
-    "of turned factors": (
-        [
-            DENSE,
-            turned([0, 2, 1], "a", "at"),
-            node("MatMul", "x v", "c"),
-            turned([0, 2, 1], "c", "ct"),
-            node("Mul", "at ct", "l"),
-            CUT2,
-        ],
-        ROWS,
-    ),
-    "of reshaped factors": (
-        [
-            DENSE,
-            node("Reshape", "a rows", "ar"),
-            node("MatMul", "x v", "c"),
-            node("Reshape", "c rows", "cr"),
-            node("Mul", "ar cr", "l"),
-            node("Slice", "l s1 e4 a3", "y"),
-        ],
-        ROWS,
-    ),
-}
-KEPT: dict[str, tuple[list[Any], list[int], str]] = {
-    "of a grouped layer": (
-        [node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2],
-        [2, 3, 7, 7],
-        "a grouped convolution",
-    ),
-    "of merged channels": (
-        [CONV, node("Reshape", "a flat", "l"), CUT2],
-        IMAGE,
-        "both channels and locations",
-    ),
-    "of merged factors": (
-        [
-            CONV,
-            node("Reshape", "a flat", "af"),
-            node("Sigmoid", "af", "gate"),
-            node("Mul", "af gate", "l"),
-            CUT2,
-        ],
-        IMAGE,
-        "",
-    ),
-    "of locations": ([DENSE, node("Slice", "a s1 e4 a1", "y")], ROWS, "locations"),
 }
 
 
@@ -139,19 +88,6 @@ def test_parts_of_layers_become_layers_with_the_same_numbers(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_parts_of_what_is_made_together_stay_parts(name: str) -> None:
-    nodes, shape, words = KEPT[name]
-    before = trace_onnx(proto_of(nodes, shape))
-    after, _ = rewritten(before)
-    (part,) = [op for op in after.ops if isinstance(op, Part)]
-    assert words in part.reason and len(after.ops) <= len(before.ops)
-    x = weights(*shape)
-    assert values_of(after, x.astype(float))[0] == pytest.approx(
-        ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5
-    )
-
-
 def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
     """Attention whose keys are a bias, the same for all tokens.
 
@@ -170,12 +106,6 @@ def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
     ]
 
 
-MIXED: dict[str, list[Any]] = {
-    "scaled and shifted": attention(node("Mul", "s half", "r"), node("Add", "r one", "t")),
-    "bent, all alike": attention(node("Tanh", "s", "t")),
-    "handed on": attention(node("Identity", "s", "t")),
-    "a fixed matrix": [node("MatMul", "x v", "c"), node("MatMul", "m c", "y")],
-}
 NOT_MIXED: dict[str, list[Any]] = {
     "bent twice": attention(node("Exp", "s", "r"), node("Mul", "r s", "t")),
     "without a root": attention(node("Sub", "s one", "r"), node("Sqrt", "r", "t")),
@@ -184,18 +114,6 @@ NOT_MIXED: dict[str, list[Any]] = {
     "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
     "scores of a layer": attention(node("MatMul", "s m", "t")),
 }
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_attention_that_attends_to_nothing_is_the_mixing_it_computes(name: str) -> None:
-    proto = proto_of(MIXED[name], ROWS)
-    trace, _ = rewritten(trace_onnx(proto))
-    assert not any(isinstance(op, Contract) for op in trace.ops)
-    assert any(isinstance(op, Mixed) for op in trace.ops) or name == "a fixed matrix"
-    x = weights(*ROWS)
-    assert values_of(trace, x.astype(float))[0] == pytest.approx(
-        ran(proto, x)[0], rel=1e-5, abs=1e-5
-    )
 
 
 @pytest.mark.parametrize("name", NOT_MIXED)

@@ -11,7 +11,6 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 
 from benchmarks.architectures import NAMED  # noqa: E402
 
@@ -95,25 +94,6 @@ def test_architectures_of_timm_are_shaped(name: str) -> None:
 
 
 # -- layers that are read in parts -----------------------------------------------------------------
-
-
-class Halves(nn.Module):
-    """One projection for the gate and the values, as in Phi-3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(8, 32), nn.Linear(16, 8)
-        self.head = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-
-    def forward(self, x: Any) -> Any:
-        gate, values = self.up(x).chunk(2, -1)
-        return self.head(self.down(F.silu(gate) * values))
-
-
-def test_a_product_beyond_the_target_leaves_the_parts_to_be_drawn_anew() -> None:
-    s = kc.shape(kc.read(Halves(), torch.randn(4, 8)))
-    assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"mul"}
-    assert "zeta" in s.left_alone["mul"] and shaped_names(s) == {"swish", "relu"}
 
 
 class Latent(nn.Module):

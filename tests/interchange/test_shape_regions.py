@@ -7,7 +7,6 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
 
@@ -16,9 +15,7 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 
-from kcalc.interchange.apply import apply_to  # noqa: E402
 from kcalc.network import layers as L  # noqa: E402
 
 
@@ -60,7 +57,6 @@ BETWEEN: dict[str, Any] = {
     "fourier": lambda h: torch.fft.fft(h, norm="ortho").real * 2**0.5,
     "linear algebra": lambda h: h @ torch.linalg.inv(torch.eye(h.shape[1]) + 0.1 * h.T @ h),
     "an autograd function": Reversed.apply,
-    "cumulative sums": lambda h: h.cumsum(1) / h.shape[1],
     "reshapes": lambda h: h.view(h.shape[0], 2, -1).sort(1)[0].view(h.shape[0], -1),
     "writes in place": lambda h: h.clone().index_fill_(1, torch.tensor([0, 3]), 0.0).cumsum(1),
 }
@@ -95,48 +91,6 @@ def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None
     assert opaque <= set(s.edits.left_alone) and not opaque & {edit.node for edit in s.edits}
     assert torch.isfinite(new(torch.randn(9, 8))).all()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-
-
-def test_q_at_the_ends_of_regions_is_the_predicted_one() -> None:
-    """Width 512, six draws; the operation between keeps q, so that all predictions are 1."""
-    model = Middle(lambda h: h.sort(-1)[0], width=512)
-    s = kc.shape(kc.read(model, (4, 8)), "tanh", zeta=1.5)
-    x = torch.randn(64, 8, generator=seed(0))
-    x = x / x.square().mean(1, keepdim=True).sqrt()
-    ends, rows = ("a.8", "b.7"), []
-    for draw in range(6):
-        new = s.apply_to(model, generator=seed(draw))
-        rows.append([float(value.square().mean()) for value in inside(new, ends, x)])
-    predicted = [
-        kc.q_values(shaping.network)[end]
-        for shaping, end in zip(s.regions.values(), ends, strict=True)
-    ]
-    assert predicted == pytest.approx([1.0, 1.0])
-    assert np.mean(rows, 0) == pytest.approx(predicted, rel=0.1)
-
-
-def inside(model: Any, names: tuple[str, ...], *xs: Any) -> list[Any]:
-    """What some modules of a model return, in the order of their calls."""
-    found: list[Any] = []
-    handles = [
-        model.get_submodule(name).register_forward_hook(lambda _, args, value: found.append(value))
-        for name in names
-    ]
-    with torch.no_grad():
-        model(*xs)
-    for handle in handles:
-        handle.remove()
-    return found
-
-
-def test_q_of_the_model_at_the_entry_of_a_region_is_measured() -> None:
-    model, x = Middle(lambda h: 3 * h.sort(-1)[0]), torch.randn(16, 8, generator=seed(0))
-    given = kc.shape(kc.read(model, x), "tanh")
-    ((node, q),) = given.entries.items()
-    with torch.no_grad():
-        assert q == pytest.approx(9 * float(model.a(x).square().mean()), rel=1e-5)
-    assert any(a.node == node and f"q = {q:.4g}" in a.text for a in given.assumptions)
-    assert set(kc.shape(kc.read(model, (4, 8)), "tanh").entries.values()) == {None}
 
 
 class Shared(nn.Module):
@@ -180,11 +134,6 @@ def test_a_bias_that_two_layers_share_is_not_drawn_for_each_of_them() -> None:
         noisy.apply_to(model)
 
 
-class Block(nn.Sequential):
-    def __init__(self, i: int, o: int) -> None:
-        super().__init__(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
-
-
 def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
     class Alone(nn.Module):
         def __init__(self) -> None:
@@ -201,13 +150,6 @@ def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
         kc.shape(kc.read(model, (4, 8)), zeta=0.5)
     with refused("zeta"):
         kc.shape(kc.read(model, (4, 8)), method="tat", zeta=1.5)
-
-
-def test_a_model_that_is_read_whole_gives_a_shaping_without_batch_norm() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
-    s = kc.shape(kc.read(model, (4, 6)), "tanh")
-    assert isinstance(s, kc.Shaping) and "1: BatchNorm removed" in s.changes
-    assert s.apply_to(model)(torch.randn(3, 6)).shape == (3, 2)
 
 
 def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
@@ -246,70 +188,3 @@ def test_programs_of_a_model_shaped_in_parts_are_refused(target: str) -> None:
         shaping.export(target)
     (region, *_) = shaping.regions.values()
     assert region.export("numpy") and json.loads(shaping.export("json")) == shaping.to_dict()
-
-
-def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
-    class Rows(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            out = torch.addmm(self.bias, input.reshape(-1, self.in_features), self.weight.T)
-            return out.view(*input.shape[:-1], self.out_features)
-
-    class Block(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.q, self.k, self.v, self.o = (Rows(width, width) for _ in range(4))
-            self.up, self.down = Rows(width, 2 * width), Rows(2 * width, width)
-
-        def heads(self, x: torch.Tensor) -> torch.Tensor:
-            return x.unflatten(2, (4, -1)).transpose(1, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.first(x)
-            parts = (self.heads(part(y)) for part in (self.q, self.k, self.v))
-            read = F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
-            x = x + self.o(read)
-            return x + self.down(F.gelu(self.up(self.second(x))))
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.token = nn.Linear(6, 32), nn.Parameter(torch.randn(1, 1, 32))
-            self.blocks, self.norm = nn.Sequential(Block(32), Block(32)), nn.LayerNorm(32)
-            self.head = nn.Linear(32, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = torch.cat([self.token.expand(x.shape[0], -1, -1), self.stem(x)], 1)
-            return self.head(self.norm(self.blocks(x))[:, 0])
-
-    model, x = Model(), torch.randn(2, 5, 6)
-    reading = kc.read(model, x)
-    s = kc.shape(reading, "tanh")
-    assert isinstance(s, kc.RegionalShaping)
-    assert "selections of tokens are not edited" in s.left_alone.values()
-    shaped = s.apply_to(model)
-    assert shaped(torch.randn(3, 5, 6)).shape == (3, 3)
-    for name in ("up", "down", "o"):
-        new, old = (m.get_parameter(f"blocks.0.{name}.weight") for m in (shaped, model))
-        assert not torch.equal(new, old)
-    same = SimpleNamespace(networks=reading.cut([*s.left_alone]), left_alone=s.left_alone)
-    kept = apply_to(model, same, weights="keep")
-    other = torch.randn(4, 5, 6)
-    assert torch.allclose(kept(other), model(other), atol=1e-5)
-
-
-def test_two_heads_side_by_side_are_left_alone() -> None:
-    class Fields(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.last = Middle(nn.ReLU()), nn.Linear(4, 4)
-
-        def forward(self, x: Any) -> Any:
-            color, density = self.last(F.relu(self.inner(x))).split([3, 1], -1)
-            return torch.cat([color.sigmoid(), F.softplus(density)], -1)
-
-    model = Fields()
-    s = kc.shape(kc.read(model, (4, 8)))
-    assert {k.activation.name for k in s.constants.by_node.values()} == {"relu"}
-    out = s.apply_to(model)(torch.randn(16, 8)).detach()
-    assert out[:, :3].min() > 0 and out[:, :3].max() < 1 and out[:, 3].min() > 0

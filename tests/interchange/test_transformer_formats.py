@@ -34,8 +34,6 @@ L = kc.layers
 W = weights()
 X, MASK = np.ones((2, T, D)), np.ones((2, T), bool)
 CAUSAL = np.tril(np.ones((T, T), bool))
-PLACES = np.arange(T)
-PREFIX = np.where(CAUSAL | (PLACES < 3), 0, -np.inf)
 
 
 def of_guarded(mask: np.ndarray) -> tuple[Any, ...]:
@@ -92,55 +90,12 @@ def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str
 # -- further forms ---------------------------------------------------------------------------------
 
 
-def scored(change: Callable[[Any], Any], p: Any, x: Any) -> Any:
-    """Attention written out, its scores (examples, heads, queries, keys) changed before the
-    softmax.
-    """
-    q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
-    scores = change(jnp.einsum("bthc,bshc->bhts", q, k) / HEAD**0.5)
-    return (
-        jnp.einsum("bhts,bshc->bthc", jax.nn.softmax(scores, axis=-1), v).reshape(x.shape) @ p["o"]
-    )
-
-
-def with_slopes(scores: Any) -> Any:
-    slopes = 2.0 ** (-8 * jnp.arange(1, H + 1) / H)
-    return jnp.where(
-        CAUSAL, scores - slopes[:, None, None] * (jnp.arange(T)[:, None] - jnp.arange(T)), -1e9
-    )
-
-
 def crossed(p: Any, x: Any, context: Any) -> Any:
     q, k, v = (
         (a @ p[name]).reshape(*a.shape[:2], H, HEAD)
         for name, a in (("q", x), ("k", context), ("v", context))
     )
     return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
-
-
-def of_nnx(**settings: Any) -> tuple[Any, ...]:
-    from flax import nnx
-
-    model = nnx.MultiHeadAttention(H, D, decode=False, rngs=nnx.Rngs(0), **settings)
-    model.train()
-    return model, X
-
-
-def of_equinox(**settings: Any) -> tuple[Any, ...]:
-    import equinox as eqx
-
-    class Model(eqx.Module):
-        attention: Any
-        turn: Any
-
-        def __call__(self, x: Any) -> Any:
-            def heads(q: Any, k: Any, v: Any) -> Any:
-                return jax.vmap(self.turn, 1, 1)(q), jax.vmap(self.turn, 1, 1)(k), v
-
-            return self.attention(x, x, x, process_heads=heads)
-
-    attention = eqx.nn.MultiheadAttention(H, D, key=jax.random.key(0), **settings)
-    return Model(attention, eqx.nn.RotaryPositionalEmbedding(HEAD)), X[0]
 
 
 def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
@@ -153,17 +108,7 @@ def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
 
 PLAIN = L.Attend(H, HEAD)
 FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
-    "slopes of ALiBi": (
-        lambda: (lambda p, x: scored(with_slopes, p, x), W, X),
-        L.Attend(H, HEAD, True, alibi=True),
-    ),
     "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
-    "nnx, dropout": (lambda: of_nnx(dropout_rate=0.25), L.Attend(H, HEAD, dropout=0.25)),
-    "equinox, rotary": (of_equinox, L.Attend(H, HEAD, rotary=10000.0)),
-    "equinox, dropout": (
-        lambda: of_equinox(dropout_p=0.1, inference=True),
-        L.Attend(H, HEAD, rotary=10000.0, dropout=0.1),
-    ),
     "keras, one key head": (
         lambda: of_keras("GroupQueryAttention", 8, 3, 1),
         L.Attend(3, 8, key_heads=1),
@@ -175,14 +120,6 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
     "onnx, a window by masks": (
         lambda: of_guarded(np.where(CAUSAL & ~np.tril(CAUSAL, -3), 0, -np.inf)),
         L.Attend(H, HEAD, causal=True, window=3),
-    ),
-    "jax, a prefix": (
-        lambda: (lambda p, x: scored(lambda s: s + PREFIX, p, x), W, X),
-        L.Attend(H, HEAD, prefix=3),
-    ),
-    "onnx, a prefix": (
-        lambda: of_guarded(PREFIX),
-        L.Attend(H, HEAD, prefix=3),
     ),
 }
 
@@ -228,16 +165,7 @@ def of_operator(**attributes: Any) -> tuple[Any, ...]:
     return (g.model(),)
 
 
-SHORT = np.where(np.arange(T) < 4, 0.0, -np.inf)
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
-    "jax, fixed padding": (
-        lambda: (lambda p, x: scored(lambda s: s + SHORT, p, x), W, X),
-        "token 0 sees 4 of 6 tokens",
-    ),
-    "jax, capped scores": (
-        lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X),
-        "not multiples",
-    ),
     "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
     "keras, padding": (of_keras_zeros, "its mask depends on the input"),
     "onnx, capped scores": (lambda: of_operator(softcap=30.0), "softcap"),

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
-import networkx as nx
 import sympy as sp
 from hypothesis import assume, note
 
@@ -26,20 +25,6 @@ BUMP = kc.activation(x * sp.exp(-(x**2) / 2) + x / 2, name="bump")
 LEAKY = kc.activations.leaky_relu(sp.Rational(1, 5))
 ALL = ("relu", "tanh", "erf", "softplus", LEAKY, "identity", BUMP)
 CLOSED = ("relu", LEAKY, "erf", "identity", "sin")
-
-
-def shuffled(net: kc.Network, rng: random.Random) -> tuple[dict[Any, str], kc.Network]:
-    """({node: its other name}, the network with other names, built in another order)."""
-    nodes, edges = list(net), list(net.graph.edges(data="slot"))
-    rng.shuffle(nodes)
-    rng.shuffle(edges)
-    names = {node: f"other-{i}" for i, node in enumerate(nodes)}
-    graph = nx.DiGraph()
-    for node in nodes:
-        graph.add_node(names[node], layer=net.layer(node))
-    for parent, child, slot in edges:
-        graph.add_edge(names[parent], names[child], slot=slot)
-    return names, kc.Network(graph)
 
 
 @dataclass(frozen=True)
@@ -381,17 +366,6 @@ def random_network(rng: random.Random, recipe: Recipe) -> kc.Network:
 def seeded(seed: int, recipe: Recipe) -> kc.Network:
     """The random network of a seed."""
     return random_network(random.Random(seed), recipe)
-
-
-def broken_network(seed: int, recipe: Recipe) -> tuple[kc.Network, tuple[str, ...]]:
-    """A network that breaks some hypothesis (odd seeds: in a sum), and the nodes at
-    which it does.
-    """
-    rng, reckless = random.Random(seed), "sum" if seed % 2 else "phi"
-    while True:
-        out = build(rng, replace(recipe, reckless=reckless))
-        if out.broken:
-            return kc.Network.from_steps(out.steps), tuple(dict.fromkeys(out.broken))
 
 
 @st.composite

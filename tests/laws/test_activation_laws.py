@@ -5,15 +5,12 @@ An entry without a source, an oracle row or a notebook page fails here.
 
 from __future__ import annotations
 
-import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import catalogue, names
-from kcalc.fields import mpmath_field
 
 CLOSED = [name for name in names() if kc.activation(name).has_closed_form]
 OPEN = sorted(set(names()) - set(CLOSED))
@@ -25,24 +22,6 @@ def test_every_entry_says_what_it_is_and_where_it_comes_from():
         assert len(entry.source) > 3, entry.name
         assert type(kc.activation(entry.name)).__doc__, entry.name
         assert entry.name == kc.activation(entry.name).name
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_one_closed_form_in_four_number_systems(name):
-    phi, c, q = kc.activation(name), sp.Symbol("c", real=True), sp.Symbol("q", positive=True)
-    expr = phi.c_expr(c, q, 3 * q)
-    assert len(sp.latex(phi.c_map.closed_form)) < 600
-    for at, size in ((sp.Rational(2, 5), sp.Rational(1, 2)), (sp.Rational(-3, 4), sp.Integer(1))):
-        with mpmath.workdps(40):
-            truth = mpmath.mpf(str(sp.N(expr.subs({c: at, q: size}), 35)))
-        precise = 1 - phi.taylor(1 - at, size, 3 * size, 0, mpmath_field(30))[0]
-        assert abs(precise - truth) < 1e-26
-        assert phi.c_map(float(at), float(size), 3 * float(size)) == pytest.approx(
-            float(truth), abs=1e-14
-        )
-        ball = phi.c_map.ball(at, size, 3 * size, digits=30)
-        assert ball.contains(truth) or abs(float(ball.mid - truth)) < 1e-30
-        assert ball.radius < 1e-28
 
 
 @pytest.mark.parametrize("name", mostly_slow(OPEN, 8))

@@ -9,11 +9,9 @@ import importlib
 import importlib.util
 import inspect
 import json
-import pkgutil
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
-from xml.dom import minidom
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -21,8 +19,6 @@ import pytest
 from result_examples import RESULTS
 
 import kcalc as kc
-from kcalc.maps.maps import Assumption
-from kcalc.network.notes import Note
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
@@ -96,16 +92,6 @@ NO_HYPOTHESES = {
     "ParameterRule",
     "TrainedCoordinates",
     "TransferCheck",
-}
-OF_NO_NETWORK = {
-    "activation",
-    "crelu_budget",
-    "critical_point",
-    "equilibrium",
-    "moe_statistics",
-    "phase_diagram",
-    "residual_spectrum",
-    "vanilla_maps",
 }
 # kc.save_json writes networks; an expression is SymPy's
 INPUTS = {
@@ -228,39 +214,6 @@ def test_a_result_is_plain_data_and_states_its_assumptions(name: str) -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def examples() -> Any:
-    """A copy of the examples, with networks of its own."""
-    spec = importlib.util.spec_from_file_location(
-        "noted_examples", importlib.import_module("result_examples").__file__
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.RESULTS
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_result_of_a_network_states_how_the_network_differs_from_a_model(
-    name: str, examples: Any, monkeypatch: Any
-) -> None:
-    """Every network has a note here, which whatever is made of a network must have among its
-    assumptions.
-    """
-    note = Note("h", "approximate", "it differs")
-    monkeypatch.setattr(
-        kc.Network, "notes", property(lambda _: (note,), lambda *_: None), raising=False
-    )
-    one = examples[name]()
-    if name.split(".")[0] not in OF_NO_NETWORK and type(one).__name__ not in NO_HYPOTHESES:
-        # which compares the network with itself
-        kind = "convention" if name == "verify_kernels" else "heuristic"
-        assert [a for a in one.assumptions if a.node == "h"] == [
-            Assumption("h", "it differs", kind)
-        ]
-        assert getattr(one, "heuristic", True)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plot_says_what_it_shows(name: str) -> None:
     one = made(name)
@@ -297,74 +250,10 @@ def test_nothing_public_is_left_out() -> None:
             )
 
 
-def test_no_class_has_half_of_the_habits() -> None:
-    """A class of the package that draws itself also has a rich form, a repr of its own and plain
-    data.
-    """
-    half: list[str] = []
-    for module in pkgutil.walk_packages(kc.__path__, "kcalc."):
-        if (
-            module.name.endswith("__main__")
-            or ".claims." in module.name
-            or ".report" in module.name
-        ):
-            continue
-        try:
-            loaded = importlib.import_module(module.name)
-        except ImportError:  # an extra that is not installed
-            continue
-        for name, kind in vars(loaded).items():
-            if (
-                not inspect.isclass(kind)
-                or kind.__module__ != module.name
-                or name.startswith("_")
-                or not callable(getattr(kind, "plot", None))
-            ):
-                continue
-            rich = sum(hasattr(kind, habit) for habit in ("_repr_latex_", "_repr_html_"))
-            plain = hasattr(kind, "to_dict") or issubclass(kind, kc.Activation)
-            if rich != 1 or not plain or kind.__repr__ is object.__repr__:
-                half.append(f"{module.name}.{name}")
-    assert not half, half
-
-
 # -- titles -------------------------------------------------------------------------------
 
 
-def title_of(ax: Any) -> str:
-    text = " ".join(ax.get_title().split()).replace("\xa0", " ")
-    plt.close("all")
-    return text
-
-
-def test_titles_are_nouns() -> None:
-    net = kc.architectures.vanilla(3)
-    assert title_of(kc.c_map(net).plot()) == "C map"
-    assert title_of(kc.q_map(net).plot()) == "Q map"
-    assert title_of(kc.ntk(net).plot()) == "Kernel"
-    gpt = kc.architectures.gpt2(blocks=1, causal=False)
-    assert title_of(kc.token_map(gpt, tokens=4).plot()) == "Token map"
-    figure = kc.shape(net, "tanh").plot()
-    assert [ax.get_title() for ax in figure.axes] == ["Activation", "C map", "c by depth"]
-    plt.close("all")
-
-
 # -- the drawing -----------------------------------------------------------------------------------
-
-
-def test_a_network_shows_its_drawing() -> None:
-    html = kc.architectures.resnet_v2(50, shortcut_weight=0.9)._repr_html_()
-    assert "<svg" in html and "figcaption" in html and len(html) < 200_000
-    svg = html[html.index("<svg") : html.index("</svg>") + 6]
-    minidom.parseString(svg)
-    names = [f"n{i}" for i in range(700)]
-    steps: list[Any] = [("x", kc.layers.Input(4), ())]
-    steps += [
-        (name, kc.layers.Affine(i + 1), (above,))
-        for i, (name, above) in enumerate(zip(names, ["x", *names], strict=False))
-    ]
-    summary = kc.Network.from_steps(steps)._repr_html_()
-    assert "<svg" not in summary and "700" in summary and len(summary) < 2000
 
 
 ROOMS = (

@@ -12,7 +12,6 @@ import kcalc as kc
 from kcalc.shaping.constants import Constants, ConstantsTable
 
 PLAIN = kc.architectures.vanilla(3, "tanh", features=10)
-CAUSAL = kc.architectures.gpt2(blocks=1, features=24, heads=2)
 
 
 def of_several_sets() -> Any:
@@ -26,12 +25,9 @@ def of_several_sets() -> Any:
 
 RESULTS: dict[str, Callable[[], Any]] = {
     "values": lambda: kc.node_values(PLAIN, 0.5),
-    "sampled values": lambda: kc.node_values(CAUSAL, tokens=4, sampling=kc.Sampling(1, 2)),
     "fluctuations": lambda: kc.fluctuations(PLAIN),
     "tangent kernels": lambda: kc.ntk(PLAIN).layers,
-    "scalings": lambda: kc.scaling(PLAIN).biases,
     "constants": lambda: kc.shape(kc.architectures.vanilla(3, "tanh"), zeta=1.5).constants,
-    "a report": lambda: kc.claims.verify(kc.claims.all()[0].id, processes=1),
     "constants of several sets": of_several_sets,
     "transfer": lambda: kc.transfer(kc.architectures.vanilla(3)),
 }

@@ -7,7 +7,6 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-import sympy as sp
 
 import kcalc as kc
 
@@ -55,25 +54,6 @@ def test_eigenvalues_of_relu(dimension: int) -> None:
             assert off <= 4 * found.errors[k], (dimension, k)
         assert found.errors[12] * found.multiplicities[12] < 1e-5
         assert np.all(found.errors < 4e-14)
-
-
-def test_circle_and_sums() -> None:
-    circle = RELU.sphere_eigenvalues(2, 300)
-    assert circle.eigenvalues[0] == pytest.approx(4 / np.pi**2, rel=1e-14)
-    assert circle.multiplicities[:3] == (1, 2, 2)
-    assert circle.total == 1 and circle.rest == pytest.approx(4 / np.pi**2 / 3 / 300**3, rel=0.02)
-    powers = kc.activation(sp.Symbol("x", real=True) ** 3).c_map.sphere_eigenvalues(
-        5, 6
-    )  # (9 c + 6 c^3) / 15
-    assert powers.multiplicities == (1, 5, 14, 30, 55, 91, 140)
-    assert powers.shares == pytest.approx(
-        [0, 0.6 + 0.4 * 3 / 7, 0, 0.4 * 4 / 7, 0, 0, 0], abs=1e-14
-    )
-    assert powers.rest == pytest.approx(0, abs=1e-14)
-    large = kc.activation("exp").c_map.sphere_eigenvalues(10**6, 4)  # shares of powers of c
-    series = np.cumprod([1, 1, 1 / 2, 1 / 3, 1 / 4])
-    bound = large.errors * [float(n) for n in large.multiplicities] + 1e-5
-    assert np.all(np.abs(large.shares - series / np.e) < bound) and bound[4] < 1e-3
 
 
 def test_deep_and_chaotic_kernels_and_other_q() -> None:

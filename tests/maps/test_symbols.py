@@ -20,13 +20,8 @@ NET = kc.architectures.vanilla(3, "erf")
 SUM = kc.chain(L.Input(), kc.residual(L.Nonlinear("relu")))
 OF_A_Q: dict[str, Callable[[Any], Any]] = {
     "local map": lambda value: kc.activation("erf").c_map.symbolic(value),
-    "local map, q2": lambda value: kc.activation("tanh").c_map.symbolic(1, value),
-    "local Q": lambda value: kc.activation("erf").q_expr(value),
     "C map": lambda value: kc.c_map(NET).symbolic(value, q),
-    "C map, q2": lambda value: kc.c_map(NET).symbolic(q, value),
     "NTK": lambda value: kc.ntk(NET).symbolic(value),
-    "NNGP, q2": lambda value: kc.ntk(NET).nngp.symbolic(1, value),
-    "layer of the NTK": lambda value: kc.ntk(NET).layers["affine_2"].symbolic(value),
     "depth L": lambda value: kc.vanilla_maps("relu", q=value),
     "slope polynomial": lambda value: kc.slope_polynomial(SUM, q=dict.fromkeys(SUM, value)),
 }
@@ -57,25 +52,6 @@ def erf_chain(depth: int, value: Any, one: Any, two: Any) -> tuple[Any, Any, Any
     return value, one, two
 
 
-def test_inputs_may_have_the_names_of_stages() -> None:
-    """Inputs 1 and 2 have the c values c_1 and c_2; the branch of input 2 has stages of its own."""
-    steps: list[Any] = [(1, L.Input(), ()), (2, L.Input(), ()), ("a", L.Affine(), (2,))]
-    for k, below in enumerate(("a", "a0")):
-        steps += [(f"f{k}", L.Nonlinear("relu"), (below,)), (f"n{k}", L.LayerNorm(), (f"f{k}",))]
-        steps += [(f"a{k}", L.Affine(), (f"n{k}",))]
-    weights = sp.Rational(3, 5), sp.Rational(4, 5)
-    steps += [("b", L.Affine(), (1,)), ("s", L.Sum(weights), ("a1", "b"))]
-    kernel: Any = kc.ntk(kc.Network.from_steps(steps)).nngp.symbolic(2)
-    with mp.workdps(30):
-        cosine = -mp.mpf("0.5")
-        for _ in range(2):  # E relu(u) relu(v), less the squared mean 1/(2 pi), over the variance
-            cross = mp.sqrt(1 - cosine**2) + (mp.pi - mp.acos(cosine)) * cosine
-            cosine = (cross - 1) / (mp.pi - 1)
-        truth = mp.mpf("0.36") * cosine + mp.mpf("0.64") * 2 * mp.mpf("0.3")
-        values = {"c_1": sp.Rational(3, 10), "c_2": sp.Rational(-1, 2)}
-        assert abs(kernel.evaluate(values, 25) - truth) < 1e-24
-
-
 def test_parameters_of_local_maps_are_not_values_of_stages() -> None:
     """The second input's q value is p, as p_1, p_2 ... are; a name of a layer gets a prime."""
     text = str(kc.c_map(NET).symbolic(q, 3))
@@ -87,17 +63,6 @@ def test_parameters_of_local_maps_are_not_values_of_stages() -> None:
     with mp.workdps(30):
         truth = erf_chain(2, mp.mpf("0.3"), 4, 4)[0]
     assert abs(composition.evaluate({"c": sp.Rational(3, 10), "q": 2}, 25) - truth) < 1e-24
-
-
-@pytest.mark.parametrize("name", ["c", "q"])
-def test_a_symbol_of_a_layer_is_not_that_of_an_input(name: str) -> None:
-    net = kc.chain(L.Affine(sigma_w=sp.Symbol(name, positive=True)), L.Nonlinear("erf"))
-    result = kc.c_map if name == "c" else kc.q_map
-    with refused(f"two quantities .* the name {name}.*net.subs"):
-        _ = result(net).expr
-    renamed = result(net.subs({name: sp.Symbol("w", positive=True)}))
-    found = renamed.expr.evaluate({name: 0.5, "w": 1})  # pyright: ignore
-    assert float(found) == pytest.approx(float(result(net.subs({name: 1}))(0.5)))
 
 
 def test_a_weight_is_not_the_slope() -> None:

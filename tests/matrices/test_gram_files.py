@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,62 +13,6 @@ from refusals import refused
 from test_gram import RELU, TANH, sphere
 
 import kcalc as kc
-
-SCRIPT = """
-import sys, time
-import numpy as np
-import kcalc as kc
-from kcalc.matrices.gram import outputs
-
-save = outputs.FileOutput._save
-def slow(self):
-    save(self)
-    time.sleep(0.15)
-outputs.FileOutput._save = slow
-x = np.load(sys.argv[1])
-K = kc.ntk(kc.architectures.vanilla(6, "relu", sigma_w=2**0.5))
-K.matrices(x, out=(sys.argv[2], sys.argv[3]), block_rows=10)
-"""
-
-
-def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
-    x = sphere(200, 7)
-    np.save(tmp_path / "x.npy", x)
-    one, two = tmp_path / "nngp.npy", tmp_path / "ntk.npy"
-    (tmp_path / "script.py").write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "x.npy"), str(one), str(two)]
-    )
-    record = tmp_path / "nngp.npy.progress.json"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (
-        not record.exists() or len(json.loads(record.read_text())["finished"]) < 4
-    ):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    done = json.loads(record.read_text())["finished"]
-    assert 4 <= len(done) < 20
-    K = kc.ntk(RELU)
-    seen: list[int] = []
-    from kcalc.matrices.gram import outputs
-
-    original = outputs.FileOutput.finished
-
-    def counted(self: outputs.FileOutput, stripe: int) -> None:
-        seen.append(stripe)
-        original(self, stripe)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs.FileOutput, "finished", counted)
-        found = K.matrices(x, out=(one, two))
-    assert sorted([*seen, *map(int, done)]) == list(range(20)), (
-        "finished stripes are not computed again"
-    )
-    expected = K.matrices(x)
-    np.testing.assert_array_equal(np.load(one), found.nngp)
-    np.testing.assert_allclose(np.load(one), expected.nngp, rtol=1e-13)
-    np.testing.assert_allclose(np.load(two), expected.ntk, rtol=1e-13)
 
 
 def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
@@ -207,22 +148,6 @@ def test_dask_arrays_give_the_same_numbers_lazily() -> None:
         kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
     with refused("must contain finite numbers"):
         kc.ntk(RELU).matrix(da.full((5, 3), np.nan)).compute(scheduler="sync")
-
-
-@pytest.mark.slow
-def test_a_local_dask_cluster() -> None:
-    distributed = pytest.importorskip("distributed")
-    da = pytest.importorskip("dask.array")
-    x = sphere(80, 6)
-    K = kc.ntk(RELU)
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
-        found = K.matrix(da.from_array(x, chunks=(30, 6))).compute()
-    np.testing.assert_allclose(found, K.matrix(x), rtol=1e-12)
 
 
 def test_a_run_stopped_before_its_first_numbers_begins_again(tmp_path: Path) -> None:

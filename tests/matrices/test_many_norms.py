@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,10 +19,8 @@ import kcalc as kc
 from kcalc.calculi import kernel_matrix
 from kcalc.calculi.kernel_matrix import Binding, MatrixKernel
 from kcalc.matrices.gram import norms
-from kcalc.matrices.gram.jax_arrays import _lookup
 from kcalc.matrices.gram.norms import NormPlan
 from kcalc.matrices.gram.plans import PairPlan
-from kcalc.matrices.gram.tables import BITS, PARTS
 
 L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
@@ -91,42 +88,11 @@ def kernel(of: Any) -> MatrixKernel:
     return of._on_rows.kernel
 
 
-def test_the_same_from_dask() -> None:
-    lazy = ERF.matrix(da.from_array(X, chunks=(20, 3)), Y, kind="ntk")
-    np.testing.assert_allclose(
-        lazy.compute(scheduler="sync"), erf_kernels(X, Y)[1], rtol=0, atol=1e-12
-    )
-    few = ERF.matrix(da.from_array(X[:9], chunks=(4, 5)), Y[:8], kind="nngp")  # pair by pair
-    np.testing.assert_allclose(
-        few.compute(scheduler="sync"), erf_kernels(X[:9], Y[:8])[0], rtol=0, atol=1e-12
-    )
-    one = (X[:6] / np.linalg.norm(X[:6], axis=1)[:, None]).astype(np.float32)
-    single = ERF.matrix(da.from_array(one), one, kind="nngp")
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(
-        single.compute(scheduler="sync"),
-        erf_kernels(one.astype(float), one.astype(float))[0],
-        rtol=0,
-        atol=1e-6,
-    )
-
-
-def test_a_table_that_is_too_short_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "_MOST_NORMS", 4)
-    of = MatrixKernel(kernel(ERF).reading, None)
-    low, high = norms.q_range(np.array([0.9, 1.1]))
-    functions = norms.NormFunctions(of.pairs, of.pairs, of.table)
-    assert norms.tabulate_norms(functions, low, high) is None
-
-
 @pytest.mark.parametrize(
     ("network", "spread"),
     [
-        (kc.architectures.vanilla(3, "tanh"), 1.3),
-        (kc.architectures.vanilla(2, "gelu", sigma_w=1.5), 3.0),
         (RESIDUAL, 1.0),
         (kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("sin"), L.Affine()), 2.0),
-        (kc.architectures.vanilla(1, "tanh", sigma_w=4.0), 0.4),  # more than 640 Hermite terms
     ],
 )
 def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: float) -> None:
@@ -148,16 +114,6 @@ def test_one_part_has_a_table_too() -> None:
     np.testing.assert_allclose(nngp.matrix(x)[:9, :9], nngp.matrix(x[:9]), rtol=0, atol=1e-12)
     assert "every pair" in nngp.matrix_method(x, method="pairs")
     assert "angle between rows, rel" in nngp.matrix_method(x, q=1)
-
-
-def test_rows_of_one_set_of_norms_serve_any_device() -> None:
-    """JAX uses the table however few the rows are."""
-    with jax.enable_x64(True):
-        found = ERF.matrices(jnp.asarray(X[:7]), jnp.asarray(Y[:5]))
-        for value, expected in zip(found, erf_kernels(X[:7], Y[:5]), strict=True):
-            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
-    on_device = ERF.matrix(X, kind="nngp", backend="jax", block_rows=16)
-    np.testing.assert_allclose(on_device, erf_kernels(X, X)[0], rtol=0, atol=1e-12)
 
 
 def test_norms_that_no_table_follows_go_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +177,6 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
         (lambda: ERF.matrix(X, mesh=1), "jax.sharding.Mesh, got 1"),
         (lambda: ERF.matrix(X > 0), "bool"),
         (lambda: ERF.matrix([["a"] * 5]), "real numbers"),
-        (lambda: ERF.matrix(np.ma.masked_less(X, 0)), "masked"),
         (lambda: HUGE.matrix(X), "double precision at c = .*reduce sigma_w"),
         (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision; reduce sigma_w"),
         (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
@@ -257,29 +212,3 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         ERF.matrix(few, kind="ntk", out=path), erf_kernels(few, few)[1], rtol=0, atol=1e-13
     )
-
-
-def test_tables_have_first_derivatives_only() -> None:
-    with jax.enable_x64(True):
-        table = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3 * (16 * PARTS + 2))))
-
-        def entry(w: Any) -> Any:
-            return _lookup()(
-                (16, int(np.float64(2.0**-15).view(np.int64) >> (52 - BITS))), w, 0, table
-            )
-
-        w, step = 0.3, 1e-7
-        assert jax.grad(entry)(w) == pytest.approx(
-            float(entry(w + step) - entry(w - step)) / (2 * step), rel=1e-6
-        )
-        with refused("only first derivatives"):
-            jax.grad(jax.grad(entry))(w)
-
-
-def test_a_finished_file_is_not_computed_again_on_a_device(tmp_path: Path) -> None:
-    few, path = X[:6] / np.linalg.norm(X[:6], axis=1)[:, None], tmp_path / "k.npy"
-    first = np.array(ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4))
-    np.testing.assert_array_equal(
-        ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4), first
-    )
-    np.testing.assert_allclose(first, erf_kernels(few, few)[1], rtol=0, atol=1e-12)

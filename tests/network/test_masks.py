@@ -31,8 +31,3 @@ def test_other_arrays_are_no_known_masks() -> None:
 def test_masks_name_themselves() -> None:
     assert repr(L.Attend(2, 4, prefix=3)).endswith("prefix=3)")
     assert "prefix" not in repr(L.Attend(causal=True))
-
-
-def test_a_layer_without_what_tells_tokens_apart() -> None:
-    layer = L.Attend(4, 8, rotary=10.0, prefix=3, window=2, alibi=True, relative=(1, 8, 4))
-    assert layer.alike() == L.Attend(4, 8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,57 +28,7 @@ def relu_map(depth: int):
     return c_map
 
 
-def drawn_points(ax) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for line in ax.lines:
-        kind = str(line.get_gid())
-        if kind.startswith("fixed point, "):
-            found.setdefault(kind.removeprefix("fixed point, "), []).append(
-                float(line.get_xdata()[0])
-            )
-    return found
-
-
 # -- C and Q maps ----------------------------------------------------------------------------------
-
-
-def test_fixed_points_found_on_the_grid_are_marked_by_stability():
-    ax = plotting.c_maps(lambda c, q1, q2: 0.1 * c + 0.9 * c**3)
-    points = drawn_points(ax)
-    np.testing.assert_allclose(points["attracting"], [0.0], atol=1e-12)
-    np.testing.assert_allclose(points["repelling"], [-1.0, 1.0])
-    faces = {line.get_gid(): line.get_markerfacecolor() for line in ax.lines}
-    assert faces["fixed point, repelling"] == "white" != faces["fixed point, attracting"]
-    inner = 0.3  # C(c) - c vanishes at 0.3 as well
-    ax = plotting.c_maps(lambda c, q1, q2: c + 0.5 * (1 - c) * (inner - c))
-    np.testing.assert_allclose(drawn_points(ax)["attracting"], [inner], atol=1e-9)
-    np.testing.assert_allclose(drawn_points(ax)["repelling"], [1.0])
-    assert not drawn_points(plotting.c_maps(lambda c, q1, q2: c))  # every point is fixed
-
-
-def test_fixed_points_come_from_the_map_where_it_has_them():
-    @dataclass
-    class Point:
-        value: float
-        stable: bool | None
-
-    class Map:
-        name = "given"
-        asked: tuple = ()
-
-        def __call__(self, c, q1=1, q2=None):
-            return c**2
-
-        def fixed_points(self, q=1):
-            Map.asked = (q,)
-            return (Point(0.0, True), Point(0.5, None), Point(1.0, False))
-
-    points = drawn_points(plotting.c_maps(Map(), q1=2.0))
-    assert points == {"attracting": [0.0], "undecided": [0.5], "repelling": [1.0]}
-    assert Map.asked == (2.0,)
-    # its fixed points are those of uniform q
-    points = drawn_points(plotting.c_maps(Map(), q1=2.0, q2=3.0))
-    assert points.keys() == {"attracting", "repelling"}
 
 
 @pytest.mark.parametrize(
@@ -90,8 +39,6 @@ def test_fixed_points_come_from_the_map_where_it_has_them():
         ({}, {}),
         ({"a": 1}, {}),
         ([relu_map(1)], {"labels": ["a", "b"]}),
-        (relu_map(1), {"points": 1}),
-        (relu_map(1), {"ax": "axes"}),
         (lambda c, q1, q2: np.ones(7), {}),
         (lambda c, q1, q2: "text", {}),
     ],

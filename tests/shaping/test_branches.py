@@ -53,23 +53,6 @@ def _start(name: str, slope: float) -> tuple[float, float]:
     return math.log(k.alpha), k.beta
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    mostly_slow(
-        [("gelu", "1.97905"), ("swish", "1.74709"), ("mish", "1.72861"), ("sin", "2.25643")]
-    ),
-)
-def test_the_nearest_target_is_exact(name: str, near: str) -> None:
-    with pytest.raises(
-        kc.UnreachableTarget,
-        match=rf"the nearest that can be reached is C'\(1\) = {re.escape(near)}",
-    ):
-        solve(systems(name, 2.5))
-    assert solve(systems(name, float(near) - 2e-4)).alpha > 0
-    with pytest.raises(kc.UnreachableTarget):
-        solve(systems(name, float(near) + 2e-5))
-
-
 # -- steep activations -----------------------------------------------------------------------------
 
 
@@ -96,32 +79,6 @@ def steep_values(k: kc.Constants, f, g, centre: float) -> dict[str, float]:
         "C(0)": (weight @ value) ** 2,
         "C'(1)": weight @ slope**2,
     }
-
-
-def bentid(u):
-    return (np.hypot(u, 1) - 1) / 2 + u, u / (2 * np.hypot(u, 1)) + 1
-
-
-STEEP = {
-    "asinh": (np.arcsinh, lambda u: 1 / np.hypot(u, 1)),
-    "bentid": (lambda u: bentid(u)[0], lambda u: bentid(u)[1]),
-    "softplus": (lambda u: np.logaddexp(0, u), lambda u: np.exp(-np.logaddexp(0, -u))),
-    "atan": (np.arctan, lambda u: 1 / (1 + u * u)),
-}
-FAR = [("asinh", c) for c in (2.1, 2.15443, 2.2, 3.05, 4, 10)] + [
-    ("bentid", c) for c in (1.13, 1.138, 1.1425)
-]
-FAR += [("softplus", 1.46), ("softplus", 1.465), ("atan", 5), ("atan", 10)]
-
-
-@pytest.mark.parametrize(("name", "slope"), FAR)
-def test_targets_that_need_input_scales_beyond_ten(name: str, slope: float) -> None:
-    k = solve(systems(name, slope))
-    assert k.alpha > 10
-    values = steep_values(k, *STEEP[name], 0.0)
-    assert values == pytest.approx(
-        {"Q(1)": 1.0, "Q'(1)": 1.0, "C(0)": 0.0, "C'(1)": slope}, abs=2e-12 * slope
-    )
 
 
 @pytest.mark.parametrize("slope", [1.01, 1.5])
@@ -178,7 +135,10 @@ def test_rounding_inwards() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("activation", "options"), [(sp.exp(sp.Symbol("x") ** 2), {}), ("tanh", {"q_slope": 1e300})]
+    ("activation", "options"),
+    [
+        (sp.exp(sp.Symbol("x") ** 2), {}),
+    ],
 )
 def test_what_cannot_be_met_is_refused_without_noise(
     activation: object, options: dict[str, float]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import matplotlib
@@ -56,33 +55,7 @@ def test_causal_rows_see_fewer_tokens() -> None:
     assert abs(entropy - truth) < 4 * error and error < 0.01
 
 
-def test_a_profile_has_the_habits_of_a_result() -> None:
-    profile = kc.depth_profile(stack(2), tokens=T)
-    data = json.loads(json.dumps(profile.to_dict()))
-    assert data["branch"][0] is None and data["q"] == profile.q.tolist()
-    assert list(profile.to_dataframe()["node"]) == list(profile.nodes)
-    assert "token cosine" in str(profile) and repr(profile) == "DepthProfile(2 blocks)"
-    assert "<table>" in profile._repr_html_()
-    panels = profile.plot().axes
-    assert len(panels) == 4 and len(panels[0].get_lines()) == 2
-    assert len(kc.depth_profile(A.vanilla(3)).plot().axes) == 3
-
-
 def test_gradients_that_are_refused_leave_the_rest() -> None:
     profile = kc.depth_profile(stack(2, attention={"sink": True}), tokens=T)
     assert profile.gradient_mean is None and profile.entropy is None
     assert any("no gradients" in a.text for a in profile.assumptions)
-
-
-def test_errors_of_few_chains_are_at_least_those_of_blocks_around() -> None:
-    from kcalc.shaping.profiles import _levelled
-
-    errors, sizes = np.array([0.0, 2.0, 1e-3, 2.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0, 2.0])
-    found = _levelled(sizes, errors)
-    assert found[0] == 0 and found[2] > 1.2  # exact values stay exact
-    assert (found >= errors).all() and (found / sizes).max() <= 2
-    net = kc.architectures.gpt2(blocks=3, features=16, heads=2)
-    few = kc.depth_profile(net, tokens=6)
-    assert "in each of 4 independent" in " ".join(a.text for a in few.assumptions)
-    for name in ("q", "gradient_mean"):
-        assert np.nanmax(few.errors[name] / np.abs(getattr(few, name))) <= 0.01

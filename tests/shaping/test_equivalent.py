@@ -9,7 +9,6 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
-import pytest
 from refusals import refused
 from wiring import wired
 
@@ -159,85 +158,6 @@ def check(
         assert np.abs(one).max() > 1e-3
         assert np.abs(one - two).max() <= 1e-12 * max(1.0, np.abs(one).max())
     return found
-
-
-def test_trunks_through_different_activations_change_the_weights_of_sums() -> None:
-    def block(name: str) -> kc.Network:
-        return kc.residual(
-            kc.chain(L.Nonlinear(name), L.Affine(6), L.Nonlinear("swish"), L.Affine(6)), 0.6
-        )
-
-    net = kc.chain(
-        L.Input(4),
-        L.Affine(6),
-        block("tanh"),
-        block("softplus"),
-        block("tanh"),
-        L.Nonlinear("swish"),
-        L.Affine(2),
-    )
-    found = check(kc.shape(net), np.random.default_rng(2))
-    assert any(text.startswith("sum") and "weights" in text for text in found.changes)
-
-
-def random_network(rng: np.random.Generator) -> kc.Network:
-    """A random graph of known widths.
-
-    Every activation has constants of its own, so that sums need not be read by one of them.
-    """
-    width = 5
-    steps: list[Any] = [("x", L.Input(width), ()), ("a0", L.Affine(width), ("x",))]
-    maps, count = ["x", "a0"], 1
-
-    def add(layer: Any, *parents: Any) -> str:
-        nonlocal count
-        name = f"{type(layer).__name__.lower()}{count}"
-        count += 1
-        steps.append((name, layer, parents))
-        return name
-
-    def activation() -> kc.Activation:
-        alpha, gamma = rng.uniform(0.3, 2, 2) * rng.choice([1, -1], 2)
-        name = list(PLAIN)[rng.integers(len(PLAIN))]
-        return kc.activation(name).transformed(alpha, rng.normal(), gamma, rng.normal())
-
-    for _ in range(int(rng.integers(3, 9))):
-        one, two = (maps[int(i)] for i in rng.integers(len(maps), size=2))
-        kind = rng.integers(5)
-        if kind == 0:
-            maps.append(
-                add(L.Affine(width), add(L.Nonlinear(activation()), add(L.Affine(width), one)))
-            )
-        elif kind == 1:
-            total = add(L.Sum((0.6, -0.8)), one, add(L.Affine(width), two))
-            maps.append(add(L.Affine(width), add(L.Nonlinear(activation()), total)))
-        elif kind == 2:
-            pair = add(
-                L.Concat(),
-                add(L.Nonlinear(activation()), add(L.Affine(3), one)),
-                add(L.Nonlinear(activation()), add(L.Affine(4), two)),
-            )
-            maps.append(add(L.Affine(width), pair))
-        elif kind == 3:
-            maps.append(
-                add(
-                    L.Affine(width),
-                    add(L.Scale(-1.7), add(L.Nonlinear(activation()), add(L.Affine(width), one))),
-                )
-            )
-        else:
-            branch = add(L.Affine(width), add(L.Nonlinear(activation()), add(L.Affine(width), two)))
-            maps.append(
-                add(L.LayerNorm(), add(L.Sum((0.5, 2.0)), add(L.Affine(width), one), branch))
-            )
-    last = add(L.Sum(), *(add(L.Affine(width), m) for m in maps))
-    return kc.Network.from_steps(steps, [last])
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_networks(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    check(random_network(rng), rng)
 
 
 def convolutional(padding: str, groups: int = 1) -> kc.Network:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
 import torch
 from refusal_networks import networks
 from thinning import mostly_slow
@@ -132,16 +131,11 @@ def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
 
 
 TARGETS: list[tuple[str, dict[str, Any]]] = [
-    ("dks", {"zeta": 1e6}),
     ("dks", {"q_slope": 3.0}),
-    ("tat", {"eta": 0.999}),
-    ("tat", {"tau": 1e4}),
     ("eoc", {"sigma_b": 0.0}),
     ("eoc", {"sigma_b": 5.0}),
-    ("eoc", {"q": 2.0}),
     ("self_normalising", {"parameters": "halves"}),
     ("nf", {"standardise": False}),
-    ("residual_weights", {"scheme": "slope", "slope": 1.2}),
 ]
 
 
@@ -167,7 +161,6 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
         kc.depth_limit,
         kc.large_batch,
         kc.learnable_kernel,
-        lambda net: kc.sklearn_kernel(net)(np.eye(8)),
     ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
@@ -247,25 +240,3 @@ def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
 
 
 # -- products --------------------------------------------------------------------------------------
-
-
-def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
-    """A gate of two slopes s and 1.
-
-    The least is 2 in one block, and (1 + (1 - w^2))^B in B residual blocks of shortcut weight w.
-    """
-    w, blocks = 0.8, 4
-    stack = A.gated_mlp(blocks, "tanh", w)
-    text = check(stack, None, "dks")
-    least = (1 + (1 - w**2)) ** blocks
-    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 lower it")
-    assert check(stack, None, "dks", zeta=least * 1.001) == ""
-    assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
-    gate = check(networks()["gate"], None, "dks")
-    assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
-    shared = check(networks()["shared"], None, "dks")
-    assert "factors of one Gaussian" in shared and shared.endswith(
-        "or pass assume_independent=True and zeta=3 to continue as if it were (a heuristic)"
-    )
-    w = sp.Symbol("w", positive=True)
-    assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))

@@ -6,7 +6,6 @@ Published slopes, curvature conditions, the ends of what can be reached.
 from __future__ import annotations
 
 import json
-import re
 
 import mpmath
 import pytest
@@ -34,20 +33,6 @@ def test_plain_networks_need_thirteen_layers_for_nine_tenths() -> None:
     assert kc.shape(A.vanilla(13), method="tat", eta=0.9).constants["relu"].negative_slope > 0
 
 
-def test_the_depth_that_a_target_needs_is_right_however_near_to_one_it_is() -> None:
-    eta = 1 - 2e-6
-    with pytest.raises(
-        kc.UnreachableTarget, match=r"^eta = 0\.999998 is not reachable.*needs (\d+) layers"
-    ) as refused:
-        kc.shape(A.vanilla(12), method="tat", eta=eta)
-    depth = int(re.findall(r"needs (\d+) layers", str(refused.value))[0])
-    assert plain_c_value(0.0, depth - 1) < eta <= plain_c_value(0.0, depth)
-    with pytest.raises(kc.UnreachableTarget, match="needs more than 1000000 layers"):
-        kc.shape(A.vanilla(12), method="tat", eta=1 - 1e-13)
-    with pytest.raises(kc.KcalcError, match="<= 1000000, got 1000001"):
-        A.vanilla(1000001)
-
-
 def test_both_signs_of_the_mean_are_found() -> None:
     s = kc.shape(A.vanilla(50), "tanh", method="tat")
     found = s.all_solutions["tanh"]
@@ -58,19 +43,14 @@ def test_both_signs_of_the_mean_are_found() -> None:
 @pytest.mark.parametrize(
     ("activation", "options", "words"),
     [
-        ("relu", {"tau": 0.3}, r"kink at 0.*C''\(1\) is infinite.*give eta"),
         ("selu", {}, r"kink at 0.*infinite"),
-        ("hard_swish", {"tau": 0.3}, "kink at -3, 3"),
         ("square", {}, "positively homogeneous"),
         ("tanh", {"eta": 0.9}, "only relu and leaky_relu"),
         ("tanh", {"eta": 0.9, "tau": 0.3}, "mutually exclusive"),
         ("relu", {"eta": 1.0}, "between 0 and 1"),
-        ("relu", {"eta": -0.2}, "between 0 and 1"),
         ("tanh", {"tau": 0}, "> 0"),
         ("tanh", {"tau": float("nan")}, "finite"),
         ("tanh", {"tau": sp.Symbol("t")}, "tau"),
-        ("tanh", {"tau": 1e3}, "nearest|cannot"),
-        ("tanh", {"zeta": 1.5}, "eta"),
     ],
 )
 def test_refusals_say_why(activation: str, options: dict, words: str) -> None:
@@ -87,25 +67,3 @@ def test_it_exports_and_compares() -> None:
     table = str(s.compare(kc.shape(A.vanilla(50), "relu")))
     assert "eta" in table and "zeta" in table and "residual of C'(1)" in table
     assert "<table>" in s.compare(s)._repr_html_()
-
-
-def notes(result: object) -> list[str]:
-    return [line for line in str(result).splitlines() if line.startswith("note: ")]
-
-
-def test_regions_of_a_model_print_their_notes() -> None:
-    torch = pytest.importorskip("torch")
-    body = [layer for _ in range(13) for layer in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
-
-    class Opaque(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.out = torch.nn.Sequential(*body), torch.nn.Linear(4, 4)
-
-        def forward(self, x):  # pyright: ignore[reportMissingParameterType]
-            return torch.sort(self.out(self.body(x)))[0]
-
-    s = kc.shape(kc.read(Opaque(), (2, 4)), method="tat", eta=0.9)
-    assert isinstance(s, kc.RegionalShaping)
-    assert [line for line in notes(s) if "eta=0.5 gives" in line]
-    assert "eta=0.5 gives" in s._repr_html_()

@@ -51,12 +51,3 @@ def test_absurd_targets_are_not_advised() -> None:
     assert "nearest" not in text and "zeta >" not in text
     with pytest.raises(kc.KcalcError, match="zeta=6"):
         kc.shape(gated(2))
-
-
-def test_activations_whose_least_slope_is_too_steep_for_a_deep_network() -> None:
-    with pytest.raises(kc.KcalcError) as error:
-        kc.shape(A.vanilla(100, activation="relu6"))
-    text = str(error.value)
-    assert "DKS cannot shape this network" in text and "relu6" in text and "q_slope=None" in text
-    assert "which is zeta" not in text
-    kc.shape(A.vanilla(100, activation="relu6"), q_slope=None)

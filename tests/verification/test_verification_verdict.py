@@ -9,15 +9,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
-from scipy import stats
 from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.backend.initialisers import Initialiser
-from kcalc.verification.statistics import allowed
 
 
 def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
@@ -31,46 +28,6 @@ def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
         with refused("16 channels or more"):
             call()
     assert len(check.plot().axes) == 2
-
-
-def test_what_is_allowed_is_a_quantile_for_all_looks_together() -> None:
-    """The greatest |t| of independent looks stays below it as often as one Gaussian below four
-    standard errors; here below 1 and 2.
-    """
-    rng = np.random.default_rng(0)
-    for draws, looks, errors in ((3, 5, 1.0), (6, 20, 2.0), (40, 10, 2.0)):
-        samples = rng.standard_normal((20_000, draws, looks))
-        t = samples.mean(axis=1) / (samples.std(axis=1, ddof=1) / np.sqrt(draws))
-        share = float((np.abs(t).max(axis=1) > allowed(draws, looks, errors)).mean())
-        level = 2 * stats.norm.sf(errors)
-        assert abs(share - level) < 4 * np.sqrt(level * (1 - level) / 20_000), (draws, looks)
-    assert allowed(10**7, 1) == pytest.approx(4, abs=1e-3) and allowed(5, 7, 0) == 0
-
-
-def test_right_models_pass_with_few_draws() -> None:
-    model = kc.to_jax(kc.architectures.vanilla(2, "tanh"), 32, weights="gaussian")
-    checks = [kc.verify_kernels(model, c=0.3, draws=3, key=key) for key in range(30)]
-    assert all(check.passed for check in checks)
-    # which a quantile of the Gaussian would not have let pass
-    assert max(abs(check.worst.z) for check in checks) > 5
-    compiled = [
-        made
-        for (purpose, _), made in model._compiled.items()
-        if isinstance(purpose, tuple) and purpose[0] == "verify"
-    ]
-    assert len(compiled) == 1 and compiled[0]._cache_size() == 1
-
-
-def test_models_at_other_widths_are_compiled_once() -> None:
-    model = kc.to_jax(kc.architectures.vanilla(1, "tanh"), weights="gaussian")
-    first, second = (
-        kc.verify_kernels(model, widths=(16, 20), draws=4, key=1, tangent=False, gradients=False)
-        for _ in range(2)
-    )
-    assert (
-        first.worst == second.worst
-        and sum(purpose[0] == "width" for purpose, _ in model._compiled) == 2
-    )
 
 
 @pytest.mark.parametrize("q", mostly_slow([1e-12, 1.0, 1e12]))

@@ -9,10 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_models import Decoder  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
 from kcalc.lab.audit import audit  # noqa: E402
@@ -215,37 +213,6 @@ def test_batch_norms_take_off_what_shifts_their_input() -> None:
     gradients = {row.name: row.gradient for row in found.parameters}
     assert gradients["first.bias"] == gradients["one"] == 0
     assert {name for f in found.findings for name in f.parameters} == {"one", "two"}
-
-
-class Checked(nn.Module):
-    reentrant = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Decoder()
-        self.free = nn.Linear(4, 4)
-
-    def forward(self, ids: torch.Tensor) -> Any:
-        x = self.model.tokens(ids)
-        for block in self.model.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
-        return self.model.norm(x) @ self.model.tokens.weight.T
-
-
-class Reentrant(Checked):
-    reentrant = True
-
-
-def test_checkpointed_layers_are_measured_as_others_are() -> None:
-    torch.manual_seed(0)
-    model = Checked()
-    kept = torch.utils.checkpoint.CheckpointFunction
-    found = [audit(m, (2, 8), predict=False) for m in (model, Reentrant())]
-    assert torch.utils.checkpoint.CheckpointFunction is kept
-    for one in found:
-        assert [f.code for f in one.findings if f.severity != "note"] == []
-        rows = {row.name: row.gradient for row in one.parameters}
-        assert rows["model.blocks.0.attention.qkv.weight"]
 
 
 class Backward(torch.autograd.Function):

@@ -5,7 +5,6 @@ scikit-learn.
 from __future__ import annotations
 
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,6 @@ import pytest
 from refusals import refused
 from scipy.optimize import approx_fprime
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 import kcalc as kc
 
@@ -105,27 +101,6 @@ def test_clone_pickle_and_params() -> None:
     )
     assert kernel.get_params()["network"] is NET and twin != kc.sklearn_kernel(NET, sigma_w=1.4)
     assert "nngp" in repr(kernel) and "1.4" in repr(kernel)
-
-
-def test_regressor_is_our_process_and_climbs(data: Any) -> None:
-    X, y = data[0][:12], data[1][:12]
-    kernel = kc.sklearn_kernel(NET, "nngp", sigma_w=1.0, sigma_b=0.1)
-    still = GaussianProcessRegressor(kernel, alpha=0.05, optimizer=None).fit(X, y)
-    ours = kc.gaussian_process(kc.ntk(changed(1.0, 0.1)).nngp, X, y, noise=0.05)
-    mean, deviation = still.predict(X[:3] * 1.1, return_std=True)
-    found, variance = ours.mean_and_variance(X[:3] * 1.1)
-    assert np.allclose(mean, found, rtol=1e-9) and np.allclose(deviation**2, variance, rtol=1e-6)
-    assert still.log_marginal_likelihood() == pytest.approx(ours.log_marginal_likelihood, rel=1e-10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # sigma_b may end at its bound
-        fitted = GaussianProcessRegressor(kernel, alpha=0.05).fit(X, y)
-        both = GaussianProcessRegressor(ConstantKernel(1.0) * kernel + WhiteKernel(0.1)).fit(X, y)
-    assert fitted.log_marginal_likelihood_value_ > ours.log_marginal_likelihood + 0.5
-    best = fitted.kernel_.theta
-    inside = (best > kernel.bounds[:, 0] + 1e-3) & (best < kernel.bounds[:, 1] - 1e-3)
-    slope = fitted.log_marginal_likelihood(best, eval_gradient=True)[1]
-    assert inside.any() and np.all(np.abs(slope[inside]) < 1e-2)
-    assert both.log_marginal_likelihood_value_ > fitted.log_marginal_likelihood_value_ - 5
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from test_report import two_heads
 from wiring import wired
@@ -174,103 +173,6 @@ def opened(browser: Any, files: Callable[[str], Path]) -> Iterator[Callable[...,
         page.close()
 
 
-def agrees(
-    page: Page,
-    part: str,
-    network: kc.Network,
-    q: float = 1.0,
-    cosines: tuple[float, ...] = (-0.7, 0.3, 0.97),
-) -> None:
-    """The page's C map, slope, and q against the library's."""
-    maps, last = kc.c_map(network), network.outputs[-1]
-    for c in cosines:
-        page.move("c", c)
-        assert page.value(f"{part}-c") == pytest.approx(float(maps(c, q)), abs=1e-6), (part, c)
-    assert page.value(f"{part}-slope") == pytest.approx(float(maps.derivative(1)(1.0, q)), rel=1e-6)
-    assert page.value(f"{part}-q") == pytest.approx(
-        float(kc.q_values(network, q)[last]), rel=1e-6, abs=1e-30
-    )
-
-
-def test_vanilla_sliders(opened: Callable[..., Page]) -> None:
-    page = opened("vanilla")
-    agrees(page, "raw", A.vanilla(12, activation="tanh"))
-    page.move("depth-0", 20)
-    agrees(page, "raw", A.vanilla(20, activation="tanh"))
-    page.move("q", math.log10(1.7))
-    agrees(page, "raw", A.vanilla(20, activation="tanh"), 1.7)
-    for phi in ("gelu", "relu", "softplus"):
-        page.move("choice", phi)
-        agrees(page, "raw", A.vanilla(20, activation=phi), 1.7, (0.3,))
-
-
-def test_resnet_sliders(opened: Callable[..., Page]) -> None:
-    page = opened("resnet")
-    agrees(page, "raw", A.resnet_v2(50), cosines=(0.3,))
-    agrees(page, "shaped", kc.shape(A.resnet_v2(50), method="tat").network, cosines=(0.3,))
-    page.move("depth-1", 7)
-    page.move("depth-2", 20)
-    page.move("shortcut", 0.9)
-    longer = A.resnet_v2(152, shortcut_weight=0.9)
-    assert page.page.locator("#control-depth-2-value").inner_text() == "20"
-    page.move("depth-1", 3)
-    page.move("depth-2", 20)
-    bigger = A.resnet_v2(101, shortcut_weight=0.9)
-    counts = [b.count for b in bigger.blocks() if b.count > 1]
-    assert counts == [2, 3, 22, 2] and len(longer) > len(bigger)
-    page.page.evaluate("document.getElementById('control-depth-2').max = 22")
-    page.move("depth-2", 22)
-    agrees(page, "raw", bigger)
-    agrees(page, "shaped", kc.shape(bigger, method="tat").network, cosines=(-0.4,))
-    page.move("method", "dks")
-    page.move("family", "tanh")
-    agrees(page, "shaped", kc.shape(bigger, activation="tanh").network, cosines=(0.3,))
-
-
-def test_nested_sliders(opened: Callable[..., Page]) -> None:
-    page = opened("nested")
-    page.move("depth-0", 8)
-    page.move("shortcut", 0.85)
-    agrees(page, "raw", nested(8, 0.85, "erf"))
-    agrees(page, "shaped", kc.shape(nested(8, 0.85, "erf")).network)
-    page.move("choice", "tanh")
-    agrees(page, "raw", nested(8, 0.85, "tanh"), cosines=(0.3,))
-
-
-def test_densenet_and_two_inputs(opened: Callable[..., Page]) -> None:
-    page = opened("densenet")
-    page.move("choice", "relu")
-    page.move("zeta", math.log(0.3))
-    agrees(page, "raw", A.densenet(5, activation="relu"))
-    agrees(page, "shaped", kc.shape(A.densenet(5, activation="tanh"), zeta=1.3).network)
-    page = opened("two")
-    agrees(page, "raw", two_inputs())
-    page.move("choice", "gelu")
-    agrees(page, "raw", two_inputs("gelu"), 1.0, (0.3,))
-    agrees(page, "shaped", kc.shape(two_inputs()).network)
-    assert page.page.title() == "two"
-    assert page.page.locator("img").count() == 0
-    assert (
-        page.page.locator("[data-node]")
-        .evaluate_all("n => n.map(e => e.dataset.node)")
-        .count(HOSTILE)
-        == 1
-    )
-
-
-def test_outputs_and_products(opened: Callable[..., Page]) -> None:
-    page = opened("heads")
-    assert (
-        page.page.locator("#control-output").evaluate("e => e.selectedOptions[0].textContent")
-        == "b"
-    )
-    assert "at output b" in page.page.locator("#readout").inner_text()
-    assert page.value("raw-c") == pytest.approx(float(kc.c_map(two_heads())(0.5)["b"]), abs=1e-6)
-    page = opened("gated")
-    agrees(page, "raw", A.gated_mlp(2))
-    agrees(page, "shaped", kc.shape(A.gated_mlp(2), zeta=3.375).network)
-
-
 def test_cosines_outside_are_refused(opened: Callable[..., Page]) -> None:
     page = opened("vanilla")
     before = page.value("raw-c")
@@ -344,14 +246,3 @@ def test_accessibility(opened: Callable[..., Page], scheme: str) -> None:
         found = page.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         bad = [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"]]
         assert not bad, bad
-
-
-def test_kernel_curves_and_tables(opened: Callable[..., Page]) -> None:
-    page = opened("vanilla")
-    rows = page.page.locator("#chart-ntk table tbody tr").evaluate_all(
-        "rows => rows.map(r => [...r.children].map(c => c.textContent))"
-    )
-    kernel = kc.ntk(A.vanilla(12, activation="tanh"))
-    cosines = np.array([float(row[0].replace("−", "-")) for row in rows])
-    shown = np.array([float(row[1].replace("−", "-")) for row in rows])
-    assert np.allclose(shown, kernel(cosines) / kernel(1.0), atol=3e-3)

@@ -30,35 +30,6 @@ def bert() -> Any:
     return kc.report(A.bert(2), tokens=16, token_cosine=0.25)
 
 
-def test_a_page_over_tokens_has_the_values_of_the_stream(bert: Any) -> None:
-    net = A.bert(2)
-    tokens, values = data_of(bert)["tokens"], kc.node_values(net, tokens=16, token_cosine=0.25)
-    assert tokens["q"] == [values[node].q1 for node in net.cut_nodes()]
-    assert tokens["tokens"] == [values[node].token_cosine1 for node in net.cut_nodes()]
-    assert tokens["c"] == pytest.approx([values[node].c for node in net.cut_nodes()], abs=1e-13)
-    gradients = kc.gradients(net, tokens=16, token_cosine=0.25)
-    assert gradients.mean is not None and gradients.difference is not None
-    last = net.cut_nodes()[-2]
-    assert [gradients.mean[last], gradients.difference[last]] == tokens["modes"][-2]
-    row = tokens["maps"][12]
-    assert row[1] == pytest.approx(float(kc.token_map(net, 16)(row[0])), rel=1e-12)
-    assert row[2] == pytest.approx(
-        float(kc.c_map(net, tokens=16, token_cosine=0.25)(row[0])), rel=1e-12
-    )
-
-
-def test_the_edge_method_is_shown_over_tokens() -> None:
-    page = kc.report(A.bert(1), tokens=8, method="edge")
-    before, after = data_of(page)["depths"]
-    assert "After EDGE: " in page.html and "kernel after" not in page.refused
-    net = kc.shape(A.bert(1), method="edge", tokens=8).network
-    assert after["c"][-1] != before["c"][-1]
-    assert after["c"][-1] == pytest.approx(
-        kc.c_map(net, tokens=8)(np.array(after["starts"])), abs=1e-12
-    )
-    assert "After EDGE: " in kc.report(A.bert(1)).html  # the method of transformers
-
-
 def test_ids_have_a_page() -> None:
     page = kc.report(A.gpt2(1, causal=False), tokens=np.array([[1, 2, 2, 3], [1, 2, 4, 5]]))
     assert (
@@ -72,7 +43,6 @@ def test_ids_have_a_page() -> None:
     ("network", "chosen"),
     [
         (A.gpt2(1, causal=False), 128),
-        (A.bert(1, length=10), 10),
         (A.vit(1, image_shape=(32, 32)), 4),
     ],
 )
@@ -106,8 +76,6 @@ def test_tokens_stay_the_target_of_networks_that_mix_them() -> None:
     [
         {"tokens": 0},
         {"tokens": "many"},
-        {"tokens": 3, "token_cosine": -0.9},
-        {"tokens": np.array([[1.0, 2.0], [2.0, 1.0]])},
     ],
 )
 def test_tokens_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
@@ -150,26 +118,6 @@ def test_every_other_shaping_method_refuses_attention() -> None:
     for method in set(kc.shaping.METHODS) - {"edge"}:
         with pytest.raises(kc.NoRule, match="attends over tokens: only method='edge' shapes"):
             kc.shape(A.bert(1), method=method)
-
-
-def test_two_outputs_are_reported_by_the_first() -> None:
-    """As BERT with its pooler: all tokens, and a feature map of the first one."""
-    bert = A.bert(1, 48, 4, 50, 16)
-    (end,) = bert.outputs
-    steps = [
-        *bert.steps(),
-        ("first", L.TokenMix(((1.0, 0.0),)), (end,)),
-        ("dense", L.Affine(), ("first",)),
-        # a second reader keeps all tokens an output
-        ("all", L.Identity(), (end,)),
-    ]
-    both = kc.Network.from_steps([(node, layer, tuple(reads)) for node, layer, reads in steps])
-    assert len(both.outputs) == 2
-    page = kc.report(both, tokens=8)
-    first = both.outputs[0]
-    assert f"refer to the output {first!r}" in page.html.replace("&#x27;", "'").replace(
-        "&#39;", "'"
-    )
 
 
 def test_sampled_gradients_are_printed_with_their_errors(

@@ -32,23 +32,6 @@ def linear(**options) -> kc.Model:
     return kc.to_jax(kc.chain(L.Input(), L.Affine(10)), **options)
 
 
-@lru_cache
-def dropped() -> kc.Model:
-    """A network with BatchNorm's statistics and dropout's random numbers to keep."""
-    block = [L.Affine(16), L.BatchNorm(), L.Nonlinear("relu"), L.Dropout(0.2)]
-    return kc.to_jax(
-        kc.chain(L.Input(), kc.repeat(kc.chain(*block), 4), L.Affine(10)), weights="gaussian"
-    )
-
-
-def tree_equal(a, b) -> bool:
-    import jax
-
-    return jax.tree.structure(a) == jax.tree.structure(b) and all(
-        map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b))
-    )
-
-
 # -- the parts -------------------------------------------------------------------------------------
 
 
@@ -59,21 +42,6 @@ def batches(seed: int, size: int, count: int) -> list[np.ndarray]:
         order = np.random.default_rng((seed, number)).permutation(SPLIT.train)
         rows += [order[i * size : (i + 1) * size] for i in range(per_pass)]
     return rows[:count]
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_is_the_formula(smoothing: float) -> None:
-    """The loss of the first batch, that of the initial weights."""
-    settings = Settings(steps=1, batch_size=64, label_smoothing=smoothing)
-    run = training.fit(linear(), SPLIT, settings)
-    (rows,) = batches(0, 64, 1)
-    ((entry,),) = (list(run.params),)
-    w = np.asarray(linear().init(0, SPLIT.x[:1])[entry]["weight"], float)
-    z, y = SPLIT.x[rows].astype(float) @ w, SPLIT.y[rows]
-    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    target = (1 - smoothing) * np.eye(10)[y] + smoothing / 10
-    wanted = -(target * np.log(p)).sum(axis=1).mean()
-    assert run.history[-1].train_loss == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "first"), [("sgd", 1.0), ("nesterov", 1.9)])
@@ -122,32 +90,6 @@ def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) 
     )
 
 
-def test_adam_is_the_recursion_written_out() -> None:
-    model = linear()
-    settings = Settings(
-        "adam", learning_rate=0.01, steps=5, batch_size=16, schedule="constant", weight_decay=0.1
-    )
-    run = training.fit(model, SPLIT, settings)
-    own = model.init(0, SPLIT.x[:1])
-    (entry,) = own
-    w = np.asarray(own[entry]["weight"], float)
-    b = np.zeros(10)
-    m, s = [np.zeros_like(w), np.zeros(10)], [np.zeros_like(w), np.zeros(10)]
-    for t, rows in enumerate(batches(0, 16, 5), 1):
-        x = SPLIT.x[rows].astype(float)
-        z = np.exp(x @ w + b)
-        slope = (z / z.sum(axis=1, keepdims=True) - np.eye(10)[SPLIT.y[rows]]) / 16
-        g = [x.T @ slope, slope.sum(axis=0)]
-        m = [0.9 * old + 0.1 * new for old, new in zip(m, g, strict=True)]
-        s = [0.999 * old + 0.001 * new**2 for old, new in zip(s, g, strict=True)]
-        step = [
-            (a / (1 - 0.9**t)) / (np.sqrt(c / (1 - 0.999**t)) + 1e-8)
-            for a, c in zip(m, s, strict=True)
-        ]
-        w, b = w - 0.01 * (step[0] + 0.1 * w), b - 0.01 * (step[1] + 0.1 * b)
-    assert np.allclose(run.params[entry]["weight"], w, atol=1e-4)
-
-
 def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
     model = classifier(depth=6, width=16)
     settings = Settings("muon", learning_rate=1e-2, steps=1, schedule="constant")
@@ -160,15 +102,6 @@ def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
         singular = np.linalg.svd(change, compute_uv=False) / (1e-2 * 0.2 * 4)
         # five Newton-Schulz steps bring them near 1
         assert singular[-2] > 0.5 and singular[0] < 1.4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [o for o in training.OPTIMISERS if o != "kfac"])
-def test_every_optimizer_learns_the_digits(optimizer: str) -> None:
-    settings = Settings(
-        optimizer, learning_rate={"adam": 2e-3}.get(optimizer, 1e-2), steps=150, evaluate_every=150
-    )
-    assert training.fit(classifier(3, 32), SPLIT, settings).accuracy > 0.9
 
 
 def test_kfac_steps_or_says_why_not() -> None:
@@ -194,29 +127,6 @@ def test_an_optax_without_muon_for_stacked_weights_is_named(
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_a_run_depends_on_its_seed_alone() -> None:
-    settings = Settings(steps=30, evaluate_every=12, label_smoothing=0.1, warmup=5)
-    first, again, other = (
-        training.fit(dropped(), SPLIT, replace(settings, seed=seed)) for seed in (3, 3, 4)
-    )
-    assert tree_equal(first.params, again.params) and tree_equal(first.state, again.state)
-    assert not tree_equal(first.params, other.params)
-    assert first.history == again.history and [r.step for r in first.history] == [12, 24, 30]
-
-
-def test_how_often_one_looks_changes_nothing() -> None:
-    """Dispatches of a few steps and of many, and the means between looks."""
-    settings = Settings(steps=120, evaluate_every=120)
-    once, often = (
-        training.fit(linear(), SPLIT, replace(settings, evaluate_every=every))
-        for every in (120, 40)
-    )
-    assert tree_equal(once.params, often.params)
-    assert [r.step for r in often.history] == [40, 80, 120]
-    mean = np.mean([r.train_loss for r in often.history])
-    assert once.history[-1].train_loss == pytest.approx(mean, rel=1e-5)
-
-
 def test_divergence_names_the_step_and_keeps_the_last_good_parameters() -> None:
     """A step of 1e38 makes the loss of the second infinite, that of the first is finite."""
     settings = Settings(
@@ -237,27 +147,6 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
     with pytest.raises(Diverged, match="weights are not finite"):
         # the loss of the only step is that of the initial weights
         training.fit(linear(), big, settings)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_every_precision_trains_like_single_precision(dtype: str) -> None:
-    """Adam's 1e-8 is 0 in float16, and counts of right answers are 64-bit beside float64."""
-    settings = Settings(steps=40, batch_size=32, evaluate_every=40, learning_rate=3e-3)
-    start = linear().init(0, SPLIT.x[:1])
-    cast = {
-        node: {name: np.asarray(leaf).astype(dtype) for name, leaf in leaves.items()}
-        for node, leaves in start.items()
-    }
-    runs = [
-        training.fit(linear(), SPLIT, settings, start),
-        training.fit(linear(dtype=dtype), SPLIT, settings, cast),
-    ]
-    known, found = (run.history[-1] for run in runs)
-    loose = 5 if dtype == "bfloat16" else 1  # it has three digits fewer than float16
-    assert found.train_loss == pytest.approx(known.train_loss, rel=0.02 * loose)
-    assert found.test_accuracy == pytest.approx(known.test_accuracy, abs=0.02 * loose)
-    kept = {str(leaf.dtype) for leaves in runs[1].params.values() for leaf in leaves.values()}
-    assert kept == {dtype}
 
 
 def test_parameters_and_statistics_of_an_evaluation() -> None:

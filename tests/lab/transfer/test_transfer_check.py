@@ -63,21 +63,3 @@ def test_what_a_gain_needs() -> None:
             ask()
     with refused("at"):
         alone.gain("here")
-
-
-def test_both_are_run() -> None:
-    torch = pytest.importorskip("torch")
-
-    def build(width: int) -> Any:
-        sizes = ((4, width), (width, width), (width, 3))
-        return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in sizes))
-
-    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
-    settings: Any = {"steps": 3, "seeds": 5}
-    found = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", **settings)
-    other = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", standard=True, **settings)  # fmt: skip  # noqa: E501
-    assert found.plain is not None and other.plain is None
-    assert np.array_equal(found.plain, other.losses)
-    assert np.array_equal(found.plain[0], found.losses[0])
-    assert not np.array_equal(found.plain[1], found.losses[1])
-    assert {"loss", "loss without"} <= set(found.to_dataframe().columns)
