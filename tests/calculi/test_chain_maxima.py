@@ -101,7 +101,7 @@ def test_what_a_maximal_c_value_takes_for_granted() -> None:
             [
                 a
                 for a in maximal(net, abs).assumptions
-                if "maxima over subnetworks check neither" in a.text
+                if "maxima over subnetworks do not check either" in a.text
             ]
         )
         == 1

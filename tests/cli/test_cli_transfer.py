@@ -69,7 +69,7 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("vanilla-3 --depth 1 --to-depth 2", "--depth is for functions"),
         ("built_by_width:build --input 2,4", "give the widths of both models"),
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
-        ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be a whole"),
+        ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be an integer"),
         ("vanilla-3 --optimizer adam", "Adam if there is no decay"),
         ("vanilla-3 --optimizer rmsprop", "sgd, adamw, adafactor, lion, muon, muon-match-rms"),
         ("resnet-50 --optimizer sgd", "all widths of resnet-50 are fixed"),

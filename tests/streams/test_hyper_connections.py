@@ -71,7 +71,7 @@ def made(**changed: Any) -> kc.Network:
     [
         (lambda: made(h_res=[[0, 0], [1, 1]]), "row 0 of h_res"),
         (lambda: made(h_pre=lambda layer: [1 - layer] * 2), "a branch gives weight 0"),
-        (lambda: made(readout=[0, 0]), "the readout reads"),
+        (lambda: made(readout=[0, 0]), "the readout gives weight 0"),
         (lambda: made(branch=kc.chain(L.Affine(), L.Nonlinear("relu"))), "end in an Affine"),
         (lambda: made(expand=[1, 0], h_post=[1, 0]), "stream 2 is 0"),
         (lambda: kc.sinkhorn([[0, -np.inf], [1, -np.inf]]), "column 1 of the logits"),
