@@ -47,7 +47,7 @@ def check_effort(expr: Any, where: str) -> None:
 
 
 class TermCounts(Fold[Sizes]):
-    """The numbers of terms of an expression and of its first and second derivatives.
+    """The numbers of terms in an expression and in its first and second derivatives.
 
     The derivatives are counted before simplification.
     """

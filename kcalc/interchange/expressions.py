@@ -127,7 +127,7 @@ def _float_tree(number: sp.Float) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads trees, with a limit on the nodes and the depth of the whole document."""
+    """Reads trees, with limits on the number of nodes and the depth of the whole document."""
 
     def __init__(self, budget: int = 200_000) -> None:
         self.budget = budget
@@ -336,7 +336,7 @@ def _declared(symbol: sp.Symbol) -> list[str]:
 
 
 def _check_many(kind: Any, args: list[sp.Expr], where: str) -> None:
-    """Reject a Max or Min of many arguments, because SymPy compares all pairs."""
+    """Reject a Max or Min with many arguments, because SymPy compares all pairs."""
     if sum(len(arg.args) if isinstance(arg, kind) else 1 for arg in args) > MAX_COMPARED:
         raise KcalcError(f"{where}: {kind.__name__} takes at most {MAX_COMPARED} arguments")
 

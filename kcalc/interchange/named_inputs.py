@@ -1,4 +1,4 @@
-"""Example inputs by argument name. All functions that take example inputs share these rules."""
+"""Rules for example inputs given by argument name, shared by all functions that take them."""
 
 from __future__ import annotations
 

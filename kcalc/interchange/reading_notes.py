@@ -1,6 +1,7 @@
 """Notes that are made after the network of a reading is built.
 
-They concern image sizes and the effect of ignoring epsilons and biases. Other notes move to nodes.
+They concern image sizes and the effect of ignoring epsilons and biases. Other notes are moved to
+the nodes that they concern.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def sizes(network: Network) -> list[Note]:
 
 
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
-    """Return notes on norms whose epsilon is not negligible, for inputs of q = 1.
+    """Return notes on norms whose epsilon is not negligible, for inputs with q = 1.
 
     An epsilon is compared with the variance (or mean square) to which the norm adds it.
 

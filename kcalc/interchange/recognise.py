@@ -166,7 +166,7 @@ CLASS = (
 
 
 def together(weights: bool | str, op: Linear) -> bool | str:
-    """Return which parameters of a layer are trained, as in the field of an Affine.
+    """Return which parameters of a layer are trained, as a value of Affine's field ``trained``.
 
     ``weights``: whether its weights are trained.
     """
@@ -189,14 +189,15 @@ class Recogniser(ElementwiseRules):
     def outcome(self, op: Op) -> Form:
         """Return how an operation is read.
 
-        If its rule raises an error, it becomes an Opaque node with the error as the reason.
+        If the rule raises an error, the operation becomes an Opaque node with the error as the
+        reason.
         """
         layers, notes = dict(self.layers), list(self.notes)
         try:
             return self.rule(op)
         except ModelError:
             raise
-        except KcalcError as error:  # a layer rejects these numbers
+        except KcalcError as error:  # the layer rejects these values
             reason = str(error)
         except Exception as error:
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
@@ -424,7 +425,7 @@ class Recogniser(ElementwiseRules):
         return self.mixing(op)
 
     def mixing(self, op: Mixed) -> Form:
-        """Read a mixing of locations by fixed numbers."""
+        """Read an operation that mixes locations with fixed weights."""
         layer, reason = mixing_layer(op, *self._before(op))
         if layer is None:
             return self.opaque(op, "location mixing", reason)
@@ -774,7 +775,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """Yield (norm, (gain, bias)) for norms with a single gain and bias, unless 1 and 0."""
+        """Yield (norm, (gain, bias)) for norms with a single gain and bias other than 1 and 0."""
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
                 continue

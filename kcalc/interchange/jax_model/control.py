@@ -14,7 +14,7 @@ from .moving import dropped
 from .reader import JaxReader, rule
 from .stops import trained
 
-LONGEST = 4096  # iterations of a loop that is unrolled
+LONGEST = 4096  # maximum number of iterations of an unrolled loop
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
 
 
@@ -57,7 +57,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _parts(params: Any) -> tuple[int, int]:
-    """Return the number of constants of a loop, and of values carried between iterations."""
+    """Return the number of a loop's constants, and of the values carried between iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11

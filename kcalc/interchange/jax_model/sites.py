@@ -1,9 +1,9 @@
-"""Places of equations of a JAX program, described so that they can be found again.
+"""Places of equations in a JAX program, described so that they can be found again.
 
 A place has one level per enclosing jaxpr: (what is called, its index among the equations with the
-same call and code, their number, the index of the inner jaxpr, statements of the user's code).
-Other equations may change with the mode of a model or the sizes of its inputs, but the equations at
-a place may not.
+same call and code, the number of such equations, the index of the inner jaxpr, statements of the
+user's code). Other equations may change with the mode of a model or the sizes of its inputs, but
+the equations at a place may not.
 """
 
 from __future__ import annotations

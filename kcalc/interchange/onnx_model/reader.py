@@ -212,7 +212,7 @@ class OnnxReader(Context):
                     )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
-        """Return the value with a name. Raises: KcalcError if the name is not defined yet."""
+        """Return the value with the given name. Raises: KcalcError if it is not defined yet."""
         holder = scope.holder(name)
         if holder is None:
             why = (
@@ -246,7 +246,7 @@ class OnnxReader(Context):
             return [found] if isinstance(found, Value) else found
         except KcalcError:
             raise
-        except Exception as error:  # one part must not keep the rest from being read
+        except Exception as error:  # a failure in one part must not stop the rest from being read
             if isinstance(error, MISFITS) and not _sound(node):
                 raise node.fail(
                     f"its attributes do not fit the shapes of its inputs ({type(error).__name__})"
