@@ -440,7 +440,7 @@ class Planner:
     # -- values ------------------------------------------------------------------------------------
 
     def _starts(self, node: Node, name: str) -> list[list[Made]]:
-        """Return, for each parent, the values of its feature map that ``name`` is made from."""
+        """Return, for each parent, the values of its feature map that ``name`` depends on."""
         found = self.target.read_from(node, name)
         return [list(dict.fromkeys(map(self._value, names))) for names in found]
 

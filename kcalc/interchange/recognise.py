@@ -681,7 +681,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Stopped) -> Form:
-        """Read a stop of gradients, as part of an elementwise function if possible."""
+        """Read a gradient stop, as part of an elementwise function if possible."""
         form = self.forms[op.reads[0]]
         if not isinstance(form, Unary) or form.source is None:
             return form

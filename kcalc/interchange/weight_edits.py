@@ -28,8 +28,8 @@ class Stored:
 
     ``layouts``: {parameter of a Linear: (shape, whether it is stored as (inputs, outputs))};
     ``shapes``: {parameter or buffer: shape}; ``addable``: tests whether a bias can be added to a
-    layer; ``stacks``: {key of a Linear that stands for several: (parameter, number of blocks along
-    its first axis, one for each of them)}.
+    layer; ``stacks``: {key of a Linear that represents several layers: (parameter, number of blocks
+    along its first axis, one block per layer)}.
     """
 
     layouts: Mapping[str, tuple[tuple[int, ...], bool]]

@@ -1,4 +1,4 @@
-"""Find the edits of a JAX model from its shaped network, and apply them to a copy of the model."""
+"""Find the edits of a JAX model from its shaped network, and apply them to a copy."""
 
 from __future__ import annotations
 

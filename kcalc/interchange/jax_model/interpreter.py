@@ -164,7 +164,10 @@ def _with_parts(eqn: Any, parts: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _rebuilt(inner: Any, edits: Plan) -> Any:
-    """Return a jaxpr (closed or open) with the planned edits. Equal arguments give one object."""
+    """Return a jaxpr (closed or open) with the planned edits.
+
+    Equal arguments give the same object.
+    """
     import jax
     from jax.extend.core import ClosedJaxpr
 

@@ -266,7 +266,7 @@ class JaxReader:
     # -- arrays that depend on no input ------------------------------------------------------------
 
     def evaluate(self, eqn: Any, values: list[KnownArray]) -> list[Value]:
-        """Evaluate an equation with known inputs; record the parameters behind its results."""
+        """Evaluate an equation with known inputs, and record the parameters used."""
         name = eqn.primitive.name
         origins = frozenset[str]().union(*(v.origins for v in values))
         random = name in RANDOM or any(v.random for v in values)

@@ -68,7 +68,7 @@ class FoundNorm:
 def with_norms(trace: Trace) -> TraceEditor:
     """Combine every written-out normalisation into one operation, and leave gains separate.
 
-    If the variance is the unbiased one, a factor follows.
+    If the variance is the unbiased estimate, a factor follows.
     """
     return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
@@ -193,7 +193,7 @@ class Norms(TraceEditor):
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
-        """Replace a normalisation by one operation; return False if a Normalise cannot hold it."""
+        """Replace a normalisation by one operation; return False if that is not possible."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
             self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
@@ -243,7 +243,7 @@ class Steps:
         self.count = prod(self.shape[a] for a in axes)
         self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        leading = axes == tuple(range(len(axes)))  # then means still broadcast
+        leading = axes == tuple(range(len(axes)))  # then means without these axes broadcast too
         self.beside = (self.kept, self.reduced) if leading else (self.kept,)
         self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
 
@@ -355,7 +355,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
 def kind_over(
     kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
 ) -> tuple[str, tuple[int, ...], int] | None:
-    """Return (kind, axes, groups) of a normalisation over some axes, or None without a name."""
+    """Return (kind, axes, groups) of a normalisation over some axes, or None if it has no name."""
     rank = len(shape)
     kept = [a for a in range(rank) if a not in axes]
     if 0 in axes:
@@ -387,7 +387,7 @@ def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) ->
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: FoundNorm,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Read group normalisation, before which channels are split into groups and after it merged.
+    """Read group normalisation between reshapes that split channels into groups and merge them.
 
     Returns: (last operation, source, groups, axes), or None.
     """

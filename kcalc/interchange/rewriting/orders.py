@@ -1,4 +1,4 @@
-"""Recognise permutations of channels by reshapes and transposes, as in a channel shuffle."""
+"""Recognise channel permutations written as reshapes and transposes, as in a channel shuffle."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions with which exporters replace a call, in other modes and for modules
+# functions that exporters call instead, in other modes and for modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
@@ -74,10 +74,10 @@ class LoggedCall:
     """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
 
     ``levels``: the modules around it, innermost first; a call of a module starts with this module.
-    ``reads``: {slot of an argument: what made it}; ``writes``: the slot of the argument that it
-    writes into. ``single``: whether it returns one array; ``shapes``: the shapes of its results,
-    None if they depend on the data. ``begin``, ``end``: the range of calls made inside.
-    ``through``: the PyTorch function between the user's code and the call.
+    ``reads``: {slot of an argument: the result of a call that it is}; ``writes``: the slot of the
+    argument that it writes into. ``single``: whether it returns one array; ``shapes``: the shapes
+    of its results, None if they depend on the data. ``begin``, ``end``: the range of calls made
+    inside. ``through``: the PyTorch function between the user's code and the call.
     """
 
     function: Any
@@ -338,7 +338,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 def _annotated(number: int) -> Any:
     """Return a context that marks the operators of a call.
 
-    Before PyTorch 2.9 they cannot be marked, so that no call has a place.
+    Before PyTorch 2.9 they cannot be marked, so no call has a place.
     """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})

@@ -1,4 +1,4 @@
-"""Copy PyTorch models so that the copies run their own layers and weights.
+"""Copy PyTorch models so that the copies use their own layers and weights.
 
 ``copy.deepcopy`` does not copy functions, weak references or methods of built-in types. If a lambda
 in a model refers to its layers, a deep copy would therefore run the layers of the original. Here,
@@ -202,7 +202,7 @@ class _Copy:
         return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
 
     def _fill(self, cell: Any) -> None:
-        """Fill a copied cell once. Later changes of its contents are the copy's own."""
+        """Fill a copied cell once, so that later changes by the copy's own code persist."""
         new = self._cell(cell)
         for value in _contents(cell):
             if not [*_contents(new)]:

@@ -240,7 +240,7 @@ def convolution(call: Call) -> Any:
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
-    """Return one number per axis, given a number or one per axis."""
+    """Return one number per axis, given a single number or one number per axis."""
     if value is None or (isinstance(value, list | tuple) and not value):
         return (default,) * rank
     values = tuple(value) if isinstance(value, list | tuple) else (value,)

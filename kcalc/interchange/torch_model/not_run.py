@@ -231,7 +231,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _functions(module: Any, ran: set[types.CodeType]) -> dict[types.CodeType, Any]:
-    """Return {code that a module ran: function}, as far as functions refer to each other."""
+    """Return {code that a module ran: function} for functions that ``forward`` leads to."""
     found: dict[types.CodeType, Any] = {}
     waiting = [innermost(type(module).forward)]
     while waiting:

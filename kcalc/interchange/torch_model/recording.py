@@ -23,7 +23,7 @@ ENDLESS = (
 def record(model: Any, arguments: Call, remark: str) -> Captured:
     """Run ``model``, a copy, on the arguments, and record its operations with their modules.
 
-    ``remark``: a remark that says why it was not exported.
+    ``remark``: the reason why the model was not exported.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -30,7 +30,7 @@ Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 WIDE = 10**8  # more than the length of any line
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
-TABLE = 1000  # maximum number of entries of a table in which functions are searched
+TABLE = 1000  # maximum number of entries in a table that is searched for functions
 RUN = "_kcalc_run"  # the argument or variable to which calls are redirected
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
@@ -156,7 +156,8 @@ def sites(node: Definition) -> list[ast.AST]:
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
     """Whether a branch on ``training`` contains a site, and its other side runs other code.
 
-    ``but``: an expression, such as a module; the other side does not count if it contains it.
+    ``but``: an expression, such as a module; the other side does not count if it contains this
+    expression.
     """
     same = None if but is None else ast.dump(but)
     for one, two in branches_on_training(definition):

@@ -84,6 +84,6 @@ def _kind(modules: list[Any], config: Any) -> str | None:
 
 
 def _size(holder: Any, name: str) -> int:
-    """Return a number of tokens, or 0 if the attribute is not one."""
+    """Return the attribute ``name`` if it is a number of tokens, else 0."""
     size = getattr(holder, name, None)
     return size if type(size) is int and size > 0 else 0
