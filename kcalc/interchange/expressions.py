@@ -330,7 +330,7 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
-    """Return the flags with which a symbol was declared."""
+    """Return the assumptions declared for a symbol."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
 

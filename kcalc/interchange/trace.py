@@ -175,9 +175,9 @@ class Normalise(Op):
 class Pooling(Op):
     """The maximum or mean over windows along ``axes``, or over whole axes if ``window`` is None.
 
-    ``padding``: (low, high) for every axis; ``told``: the model's operation that it is a part of,
-    if that is not a mean or maximum, such as "sum" or "minimum"; ``counts_zeros``: whether means at
-    the edge include padding zeros.
+    ``padding``: (low, high) for every axis; ``told``: the model's operation, such as "sum" or
+    "minimum", if it is not a mean or maximum itself; ``counts_zeros``: whether means at the edge
+    include padding zeros.
     """
 
     kind: str

@@ -137,7 +137,7 @@ class JaxReader:
     ) -> list[Value]:
         """Return the outputs of a jaxpr for given inputs.
 
-        ``part``: the index of the jaxpr among those of the current equation.
+        ``part``: the index of the jaxpr among the jaxprs of the current equation.
         """
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
@@ -442,7 +442,7 @@ class JaxReader:
         return tuple(shape)
 
     def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
-        """Return an operation that holds an array with the axes in the given order.
+        """Return an operation that outputs an array with its axes in the given order.
 
         See Ref.order for the meaning of ``order``.
         """
@@ -497,7 +497,7 @@ class JaxReader:
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
     def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
-        """Return a key for the parameter that holds weights, and a name for the layer."""
+        """Return a key for the parameter that contains the weights, and a name for the layer."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""

@@ -103,7 +103,7 @@ def differentiates(eqn: Any) -> bool:
 
 
 def key_of(eqn: Any, part: int) -> str:
-    """Return the name of the parameter of an equation that holds the jaxpr it calls."""
+    """Return the name of the equation parameter that contains the jaxpr called by an equation."""
     if eqn.primitive.name == "cond":
         return "branches"
     if eqn.primitive.name == "while":
@@ -145,7 +145,7 @@ def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list
 def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
     """Plan the action at each equation of a jaxpr.
 
-    Raises: KcalcError if the equations at a place differ from those that were read.
+    Raises: KcalcError if the equations at a place differ from the equations that were read.
     """
     here: dict[int, Action] = {}
     inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}

@@ -28,8 +28,8 @@ QUOTIENTS = ("div",)
 def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
     """Whether the results of a primitive applied to known arrays are trained.
 
-    The rules are those for PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`). Constants
-    are not parameters.
+    The rules are the same as for PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`).
+    Constants are not parameters.
     """
     given = list(values)
     own = [value for value in given if value.origins]

@@ -123,7 +123,7 @@ class Followed:
     def cores(self, op: Any) -> Iterator[AttentionCore]:
         """Yield the ways to read an operation as attention.
 
-        There is one for every axis that may hold the tokens of the queries.
+        There is one for every axis that may be the token axis of the queries.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))

@@ -71,7 +71,7 @@ def _casts(op: Op | None) -> bool:
 
 
 def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:
-    """Return a new input that holds some channels of ``entry``."""
+    """Return a new input that contains some channels of ``entry``."""
     name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 

@@ -114,7 +114,7 @@ class Norms(TraceEditor):
         return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
 
     def _bases(self, name: str) -> list[str]:
-        """Return the arrays of which ``name`` may be a moment, the nearest first."""
+        """Return the arrays that ``name`` may be a moment of, nearest first."""
         found = level = [self._same(name)]
         shape = self.ops[name].shape
         for _ in range(DEPTH):

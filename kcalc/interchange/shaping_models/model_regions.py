@@ -218,7 +218,7 @@ def _own(part: Network) -> list[Node]:
 
 
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
-    """Return {node: reason} for the node at which an assumption fails.
+    """Return {node: reason} for the node where an assumption fails.
 
     It is empty for an error about the whole network, such as an unreachable target, and if no other
     activations remain.
@@ -232,7 +232,7 @@ def _local(part: Network, error: KcalcError) -> dict[Node, str]:
 def _stale(
     part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
 ) -> dict[Node, str]:
-    """Return {node: reason} for all nodes at which values depend on each other."""
+    """Return {node: reason} for all nodes that combine dependent values."""
     cut = _local(part, error)
     if not cut:
         return {}
@@ -308,7 +308,7 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """Replace nodes that are left alone by weights.
+    """Put weights in place of the nodes that are left alone.
 
     The nodes after them then treat these values as independent of all others.
     """

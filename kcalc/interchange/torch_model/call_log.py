@@ -74,10 +74,10 @@ class LoggedCall:
     """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
 
     ``levels``: the modules around it, innermost first; a call of a module starts with this module.
-    ``reads``: {slot of an argument: the result of a call that it is}; ``writes``: the slot of the
-    argument that it writes into. ``single``: whether it returns one array; ``shapes``: the shapes
-    of its results, None if they depend on the data. ``begin``, ``end``: the range of calls made
-    inside. ``through``: the PyTorch function between the user's code and the call.
+    ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
+    the argument that it writes into. ``single``: whether it returns one array; ``shapes``: the
+    shapes of its results, None if they depend on the data. ``begin``, ``end``: the range of calls
+    made inside. ``through``: the PyTorch function between the user's code and the call.
     """
 
     function: Any

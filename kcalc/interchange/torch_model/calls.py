@@ -132,7 +132,7 @@ class Call:
     # -- writing the trace -------------------------------------------------------------------------
 
     def read(self, value: Any) -> str:
-        """Return the name of the operation that holds a value."""
+        """Return the name of the operation that outputs a value."""
         return self.walker.read(value, self.path)
 
     def emit(

@@ -45,8 +45,8 @@ class Captured:
 class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: operation with its value}; ``arguments``: the arguments with which it was
-    captured, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
+    ``names``: {node: operation with its value}; ``arguments``: the arguments that it was captured
+    with, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
     arrays, not as shapes.
     """
 

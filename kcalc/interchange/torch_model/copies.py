@@ -332,7 +332,7 @@ def _globals(function: Any) -> dict[str, Any]:
 
 
 def _tensors(given: Any) -> list[Any]:
-    """Return the distinct tensors of modules, including those in lists and dictionaries."""
+    """Return the distinct tensors of modules, including tensors in lists and dictionaries."""
     import torch
 
     found: dict[int, Any] = {}

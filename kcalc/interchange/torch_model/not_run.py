@@ -297,7 +297,7 @@ def _terms(node: Any) -> tuple[ast.expr, ast.expr]:
 
 
 def _is_map(term: ast.expr, arrays: set[str], function: Any, module: Any) -> bool:
-    """Whether a term is probably a feature map, as far as the code shows."""
+    """Whether a term is probably a feature map, judging by the code."""
     if isinstance(term, ast.Call):
         return isinstance(looked_up(term.func, function, module), nn.Module)
     given = function.__code__.co_varnames[1 : function.__code__.co_argcount]

@@ -247,7 +247,7 @@ def _real(value: Any) -> bool:
 
 
 def _point(value: Any, dtype: Any, chance: Any) -> Any:
-    """Return an argument at which a backward pass is tested."""
+    """Return an argument for testing a backward pass."""
     import torch
 
     if _real(value):

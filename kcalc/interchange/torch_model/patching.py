@@ -103,7 +103,7 @@ class _Function:
 
     @property
     def owner(self) -> str:
-        """Return the code for the object that holds the changes of the function's calls."""
+        """Return the code for the object that stores the changes to the function's calls."""
         if not self.root:
             return HERE
         first = (self.node.args.posonlyargs + self.node.args.args)[0].arg
@@ -369,7 +369,7 @@ class _Patch:
     def _inside(
         self, function: _Function, plan: FunctionPlan, numbers: Any, activations: dict[str, str]
     ) -> Changes:
-        """Return the changes of a function's calls with the numbers of the calls."""
+        """Return the changes to a function's calls, with the numbers of the calls."""
         found: dict[int, str] = {}
         for site, _, changes in plan.sites:
             texts = []

@@ -98,7 +98,7 @@ def _limited() -> Any:
 
 
 def _check_outputs(leaves: Sequence[Any]) -> None:
-    """Raise KcalcError if the outputs contain objects in which tensors cannot be followed."""
+    """Raise KcalcError if the outputs contain objects in which tensors cannot be tracked."""
     import torch
 
     known = (

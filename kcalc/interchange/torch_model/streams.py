@@ -222,7 +222,7 @@ def _sums(node: Any, read: Any) -> bool:
 
 
 def _origin(graph: _Graph, first: _State) -> Any:
-    """Return the node at which one feature map becomes several streams, or None."""
+    """Return the node where one feature map becomes several streams, or None."""
     size = graph.size(first.node)
     for node in reversed(graph.nodes[: graph.place[first.skip] + 1]):
         reads = graph.reads(node)
@@ -417,7 +417,7 @@ def _viewed(graph: _Graph, node: Any) -> Any:
 
 
 def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
-    """Yield a node, and the nodes of which it is a view."""
+    """Yield a node, and the nodes that it is a view of."""
     yield node
     while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
         (node,) = graph.reads(node)

@@ -191,7 +191,7 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
-        """Return the value of a node, as unread operations if its rule fails."""
+        """Return the value of a node, as an unread operation if its rule fails."""
         made = len(self.ops)
         try:
             return self._read(node)
@@ -405,7 +405,7 @@ class Walker:
     def stored(self, weight: Const, flip: bool) -> None:
         """Record how the parameter of a Linear is stored in the model.
 
-        The record holds its shape, and whether it is a transposed matrix.
+        The record contains its shape, and whether it is a transposed matrix.
         """
         if weight.parameter is not None:
             known = next(
