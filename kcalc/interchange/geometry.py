@@ -26,7 +26,7 @@ def checked_law(weights: Any) -> str:
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return a single number if all axes have the same one (1 without axes), else a tuple."""
+    """Return a single number if it is the same for all axes (1 if there are none), else a tuple."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)

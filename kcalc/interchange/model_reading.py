@@ -238,7 +238,7 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
-    """List the first few nodes and the number of the others."""
+    """List the first few nodes, and give the number of other nodes."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 

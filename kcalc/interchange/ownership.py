@@ -101,7 +101,7 @@ class Owners:
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
-        """Return an earlier layer that has an output with the same weights as one of this layer.
+        """Return an earlier layer that has the same weights as this layer for at least one output.
 
         The layers then use overlapping slices of one array.
         """

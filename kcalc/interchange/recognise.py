@@ -708,7 +708,7 @@ class Recogniser(ElementwiseRules):
         return self.opaque(op, op.what, op.reason)
 
     def _at_the_end(self, name: str) -> bool:
-        """Whether an array is only used as an output, perhaps after a reshape."""
+        """Whether an array is only used as an output, possibly after a reshape."""
         readers = self._readers(name)
         return not readers or (
             name not in self.trace.outputs
@@ -783,7 +783,7 @@ class Recogniser(ElementwiseRules):
                 yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
-        """Return {operation: node whose feature map it returns, perhaps in another layout}."""
+        """Return {operation: node whose feature map it returns, possibly in another layout}."""
         out = {}
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or form.source is None:

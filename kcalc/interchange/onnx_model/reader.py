@@ -280,7 +280,7 @@ class OnnxReader(Context):
 
 
 def _sound(node: Node) -> bool:
-    """Whether the onnx package accepts a node, so that an error is not due to the file."""
+    """Whether the onnx package accepts a node, which shows that the file is not the problem."""
     finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
     known = all(value is None or value.array is not None for value in node.inputs)
     return finite and not known and None not in inferred_types(node)

@@ -52,7 +52,7 @@ UNFOLLOWED = "its {} are computed from feature maps in a way that kcalc does not
 
 @dataclass(frozen=True, eq=False)
 class AttentionCore:
-    """The operations of attention before the heads are joined.
+    """The attention operations before the heads are joined.
 
     ``orders``: for queries, keys and values, the order of axes that gives (examples, heads, tokens,
     width). ``scores``: the order of axes that gives (examples, heads, queries, keys), () if the

@@ -84,7 +84,7 @@ class MixingPlacement(TraceEditor):
     ) -> list[Op] | None:
         """Return operations from ``first`` to ``last`` that need no rearrangements.
 
-        Return None if they do not compute the same as the original operations.
+        Return None if their results differ from the results of the original operations.
         """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]

@@ -324,8 +324,8 @@ def _without_floor(expr: Any) -> Any:
 def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     """Return (kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
 
-    The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 for
-    M1. Gain and bias depend only on constant arrays.
+    The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 in
+    place of M1. Gain and bias depend only on constant arrays.
     """
     if not expandable(expr):
         return None

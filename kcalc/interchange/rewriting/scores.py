@@ -318,8 +318,8 @@ def turned(
     ``part``: the operand, a multiple of the result. Returns: the heads (examples, heads, tokens,
     width), and the rotary embedding or None.
 
-    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: a norm of
-    every head, if any. Raises: NoAttentionError if it is not made in this way.
+    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: the norm
+    over each head, if any. Raises: NoAttentionError if it is not made in this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape

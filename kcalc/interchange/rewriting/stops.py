@@ -82,7 +82,7 @@ def _insert(edit: TraceEditor, stop: Op, read: str, reader: str) -> str:
 
 
 def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> Op | None:
-    """Return the product of queries and keys before a stop, perhaps with a softmax, or None."""
+    """Return the product of queries and keys before a stop, possibly with a softmax, or None."""
     here, softmax = edit.ops[edit.ops[name].reads[0]], False
     while isinstance(here, ON_SCORES) and len(readers[here.name]) == 1 and _one(edit, here):
         softmax = softmax or isinstance(here, Softmax)

@@ -268,7 +268,7 @@ def _before(network: Network, last: Mapping[Node, str]) -> Network:
 
 
 def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
-    """Return {node: reason} for activations that cannot meet the targets, if others can."""
+    """Return {node: reason} for activations that cannot meet the targets if others can."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):

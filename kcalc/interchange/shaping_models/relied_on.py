@@ -358,7 +358,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """Return the nodes whose values are outputs of the model, perhaps in another shape."""
+    """Return the nodes whose values are outputs of the model, possibly in another shape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

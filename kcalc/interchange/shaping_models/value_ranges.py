@@ -227,7 +227,7 @@ def ranged(phi: Activation) -> bool:
 
 
 def hands_on(phi: Activation) -> bool:
-    """Whether an activation returns its input, perhaps clipped."""
+    """Whether an activation returns its input, possibly clipped."""
     values = values_of(phi)
     even = np.array_equal(values, values[::-1])
     return not even and all(

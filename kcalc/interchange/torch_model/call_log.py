@@ -93,7 +93,7 @@ class LoggedCall:
 
 
 class CallLog(TorchFunctionMode):
-    """Records calls while a model runs, perhaps several times.
+    """Records calls while a model runs, possibly several times.
 
     ``calls``: calls of PyTorch functions in all runs; ``modules``: calls of modules.
     """

@@ -210,7 +210,7 @@ class _Copy:
                 new.cell_contents = self._closed_over(value)
 
     def _reaches(self, value: Any) -> bool:
-        """Whether a value refers, perhaps indirectly, to the model or to layers and weights."""
+        """Whether a value refers, possibly indirectly, to the model or to layers and weights."""
         stack, seen = [value], {}
         while stack and len(seen) < MOST:
             top = stack.pop()

@@ -99,7 +99,7 @@ class FunctionPlan:
 
     @property
     def counted(self) -> bool:
-        """Whether a site, perhaps of an inner function, has separate changes for its visits."""
+        """Whether a site, possibly of an inner function, has separate changes for its visits."""
         inner = (c for *_, changes in self.sites for c in changes if isinstance(c, FunctionPlan))
         several = any(len(changes) > 1 for *_, changes in self.sites)
         return several or any(plan.counted for plan in inner)

@@ -191,7 +191,7 @@ def einsum(call: Call) -> Any:
 def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const, bool]:
     """Reshape weights to a matrix, and return whether it is (inputs, outputs).
 
-    ``order``: the order of their axes in which outputs come before inputs.
+    ``order``: the order of their axes that puts outputs before inputs.
     """
     tensor, plain = weight.tensor, tuple(range(len(order)))
     if order == plain:

@@ -248,7 +248,7 @@ def _watched(experts: Any) -> Iterator[set[str]]:
 
 
 def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
-    """Whether all experts compute the same function of the same numbers."""
+    """Whether all experts compute the same function, up to the values of their parameters."""
     first, *others = experts
     if len({_law(one) for one in experts}) > 1:
         return False
@@ -380,7 +380,7 @@ def read_as_one(model: nn.Module) -> dict[str, Mixture]:
 
 
 def replaced_to_read(module: nn.Module) -> bool:
-    """Whether kcalc replaced the ``forward`` of a module in its copy, to read it."""
+    """Whether kcalc replaced a module's ``forward`` in its private copy in order to read it."""
     return hasattr(vars(module).get("forward"), "read_for")
 
 

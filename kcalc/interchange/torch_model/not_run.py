@@ -164,7 +164,7 @@ class _Unseen:
                 yield f"`{ast.unparse(site)[:60]}` ({code.co_qualname}, {where})", why
 
     def _calls(self, site: ast.Call, function: Any, module: Any, depth: int) -> bool:
-        """Whether a call runs an activation or norm, perhaps indirectly, that is not edited."""
+        """Whether a call runs, directly or indirectly, an activation or norm that is not edited."""
         found = looked_up(site.func, function, module)
         if isinstance(found, nn.Module):
             path = self.paths.get(id(found))

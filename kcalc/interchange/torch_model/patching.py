@@ -403,7 +403,7 @@ OLD = "the file {} has changed since it was imported; restart Python and shape t
 
 
 def _given_place(function: _Function, site: int, target: Any, module: nn.Module) -> Any:
-    """Return the argument of a call that is a function, as in ``checkpoint(self.block, x)``."""
+    """Return the function argument of a call, as in ``checkpoint(self.block, x)``."""
     node = function.nodes[site]
     assert isinstance(node, ast.Call)
 
@@ -444,7 +444,7 @@ def _home(inner: Any, module: nn.Module) -> Any:
 
 
 def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
-    """Whether an expression names a function, perhaps as an attribute of a module."""
+    """Whether an expression names a function, possibly as an attribute of a module."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

@@ -147,7 +147,7 @@ def flow_of(program: TorchProgram) -> Flow:
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
-    """Return {value: later calls that write into it, perhaps through another view}."""
+    """Return {value: later calls that write into it, possibly through another view}."""
     found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]

@@ -1,4 +1,4 @@
-"""Save and load edited models: transformers models in folders, others as state dicts.
+"""Save and load edited models: transformers models in folders, other models as state dicts.
 
 Saved weights do not contain the edits, so the edits are stored next to them.
 """

@@ -64,7 +64,7 @@ def _tree(code: types.CodeType) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=4000)
 def definition(code: types.CodeType) -> tuple[Definition, str | None] | None:
-    """Return a function's definition and the name of its class, or None without source code.
+    """Return a function's definition and its class name, or None if there is no source code.
 
     The source code is compiled and compared with ``code``, because a file may have changed since it
     was imported.

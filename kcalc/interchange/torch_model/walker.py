@@ -1,6 +1,7 @@
 """Read a captured graph node by node.
 
-Calls that depend on no input are computed. The rules of their operators read all other calls.
+Calls that depend on no input are evaluated. All other calls are read by the rules for their
+operators.
 """
 
 from __future__ import annotations
