@@ -243,7 +243,7 @@ class TreeReader:
 
 
 def _bounded(expr: Any, where: str) -> Any:
-    """Return the expression; raise an error if it is a number that is too large or not finite.
+    """Return the expression after checking that it is not a huge or nonfinite number.
 
     Raises: KcalcError if the check fails.
     """

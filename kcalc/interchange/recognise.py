@@ -166,7 +166,7 @@ CLASS = (
 
 
 def together(weights: bool | str, op: Linear) -> bool | str:
-    """Return which parameters of a layer are trained, as a value of Affine's field ``trained``.
+    """Return which parameters of a layer are trained, as a value for the Affine field ``trained``.
 
     ``weights``: whether its weights are trained.
     """

@@ -1,4 +1,4 @@
-"""Run a JAX program with edits of some equations.
+"""Run a JAX program with some equations edited.
 
 Functions with custom derivatives, branches, loops and checkpoints are preserved. An equation inside
 a loop or call is edited by replacing its jaxpr with an edited jaxpr that has the same inputs and

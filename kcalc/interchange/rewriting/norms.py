@@ -54,7 +54,7 @@ REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, s
 class FoundNorm:
     """A normalisation that ends at the operation ``end``.
 
-    ``gain`` and ``bias`` are expressions in symbols for constant arrays.
+    ``gain`` and ``bias`` are expressions whose symbols represent constant arrays.
     """
 
     end: str
@@ -148,10 +148,10 @@ class Norms(TraceEditor):
         return any(self._written(base, axes, form) for form in reversed(found))
 
     def _followed(self, steps: Steps) -> list[FoundNorm]:
-        """Return the normalisations that start at an array, each one longer than the one before.
+        """Return the normalisations that start at an array, from shortest to longest.
 
-        They differ by their gains and biases. These do not belong to a normalisation if another
-        operation reads the values before them.
+        They differ in their gains and biases. A gain or bias does not belong to a normalisation if
+        another operation reads the values before it.
         """
         found: list[FoundNorm] = []
         for op in self._cone(steps.base):
@@ -235,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions of the operations after ``base``, which is X, or Z if it is a Normalise."""
+    """Expressions for the operations after ``base``, which is X, or Z if it is a Normalise."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes

@@ -117,7 +117,7 @@ class Turn:
 
 
 def _apart(angles: Array, others: Array) -> float:
-    """Return the largest distance between points of the unit circle at two sets of angles."""
+    """Return the largest distance between points on the unit circle at two sets of angles."""
     return float(np.abs(np.exp(1j * angles) - np.exp(1j * others)).max())
 
 

@@ -203,7 +203,7 @@ class CallLog(TorchFunctionMode):
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
         """Return the modules around the current call (innermost first), and its ``through``.
 
-        ``own``: the number of levels that are the call itself.
+        ``own``: the number of levels that belong to the call itself.
         """
         frame: Any = sys._getframe(2)
         frames, levels, below = list[Frame](), list[ModuleLevel](), None

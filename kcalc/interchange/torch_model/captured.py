@@ -1,4 +1,4 @@
-"""A captured PyTorch model: a graph of ATen operations with the meaning of its nodes."""
+"""A captured PyTorch model: a graph of ATen operations, with information about its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph with the meaning of its nodes.
+    """A graph with information about its nodes.
 
     ``held``: {node: (tensor, name)} for parameters, buffers and constants (with name "").
     ``entries``: the nodes that are inputs; ``labels``: their names. ``outputs``: the output nodes.

@@ -130,7 +130,7 @@ class _Copy:
         return holder[0]
 
     def _counterpart(self, value: Any) -> Any:
-        """Return the value that replaces a value to which the copy refers."""
+        """Return the replacement for a value that the copy refers to."""
         if type(value) in HELD:
             return value
         if id(value) in self.memo:
@@ -165,7 +165,7 @@ class _Copy:
         return types.MethodType(function, owner)
 
     def _closed_over(self, value: Any) -> Any:
-        """Return the value that replaces a value to which a function of the original refers."""
+        """Return the replacement for a value that a function of the original refers to."""
         new = self._counterpart(value)
         if new is not value or not self._reaches(value):
             return new

@@ -426,7 +426,7 @@ def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]
 
 
 def resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
-    """Return the function of a plan among the functions to which ``caller`` refers."""
+    """Return the function of a plan among the functions that ``caller`` refers to."""
     for function in reached(innermost(caller), owner):
         if _is_of(plan, function):
             return function
@@ -750,7 +750,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy with the method of the user's class, and edit the copy if it lost the edits."""
+    """Copy a module with its class's own method, and edit the copy if the edits were lost."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))

@@ -231,7 +231,7 @@ def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
 
 
 def _differs(call: OwnCall) -> bool:
-    """Whether a backward pass clearly differs from the derivative of the values."""
+    """Whether a backward pass clearly differs from the true derivative."""
     import torch
 
     for dtype, step, close in ((torch.float64, 1e-5, 1e-3), (torch.float32, 3e-3, 0.02)):

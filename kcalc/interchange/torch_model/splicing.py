@@ -232,7 +232,7 @@ def _told(value: Any) -> str:
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
-    """Return the index of the call or operator to which an instruction belongs."""
+    """Return the index of the call or operator that an instruction belongs to."""
     line, last, column, end = [*code.co_positions()][instruction // 2]
     if line is None or column is None:
         return None
@@ -260,7 +260,7 @@ def innermost(function: Any) -> Any:
 
 
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Yield the Python functions to which a function's code refers.
+    """Yield the Python functions that a function's code refers to.
 
     They are globals, or attributes of ``owner`` (``self``). Decorated functions are not unwrapped.
     """
