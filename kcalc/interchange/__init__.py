@@ -1,13 +1,14 @@
-"""Readers and writers of networks, and edits of models that were read.
+"""Read networks from models and files, write them, and edit the models.
 
-Reading: ``read``, its ``FORMATS`` of files, and ``Reading`` with ``Fidelity`` and ``Note``.
-    A trace is a list of operations. Their base class is ``Op``. Among them are ``Linear`` (weights
-    on one axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise
-    function), ``Held`` (a constant array) and ``Prefixed`` (learned entries put before others).
-Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` sort them by argument
-    name. ``is_shape`` recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes
-    token ids. ``first_line`` and ``place`` report an error that the model raised, and where.
-Editing: ``Edits`` of ``Edit``, ``load_edits``, ``apply_edits``, ``load_edited``.
+Reading: ``read``, its file ``FORMATS``, and ``Reading`` with ``Fidelity`` and ``Note``.
+    A trace is a list of operations with base class ``Op``, including ``Linear`` (weights on one
+    axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise function),
+    ``Held`` (a constant array) and ``Prefixed`` (learned entries placed before an array).
+Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` match them to argument
+    names. ``is_shape`` recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes
+    token ids. ``first_line`` and ``place`` describe an error that the model raised, and where it
+    was raised.
+Editing: ``Edits`` (a sequence of ``Edit``), ``load_edits``, ``apply_edits``, ``load_edited``.
 Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
 """
 
@@ -62,6 +63,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in ("first_line", "place"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .torch_model import examples  # needs PyTorch, which readers of other models do not
+    from .torch_model import examples  # needs PyTorch, unlike the readers of other frameworks
 
     return getattr(examples, name)

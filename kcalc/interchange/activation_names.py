@@ -19,7 +19,7 @@ SHOWN = 300  # characters of an expression that are printed
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
     """Return the network with long-named activations named after the first node that uses them.
 
-    Otherwise the first characters of their expressions would serve as names.
+    Without this, the first characters of their expressions would serve as names.
 
     Returns: the network, and a definition of each new name.
     """

@@ -29,10 +29,11 @@ SHAPE_FIRST = (
 
 
 def edits_of(reading: Reading | None, shaping: Any) -> Edits:
-    """Return the edits with which the model that was read computes the shaped network.
+    """Return the edits that make the model compute the shaped network.
 
-    Nodes that have no place in the model's code are listed in ``left_alone``. Raises: KcalcError if
-    the reading does not hold the model's operations or kcalc cannot edit models of the framework.
+    Nodes that cannot be located in the model's code are listed in ``left_alone``. Raises:
+    KcalcError if the reading does not contain the model's operations or kcalc cannot edit models of
+    the framework.
     """
     if reading is None:
         raise KcalcError(SHAPE_FIRST)
@@ -64,17 +65,17 @@ def scaled_edits_of(reading: Reading, factors: Mapping[Node, float]) -> Edits:
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:
-    """Return the target of a shaping, or of another object with a ``network``."""
+    """Return the edit target for a shaping, or for another object with a ``network``."""
     networks = getattr(shaping, "networks", None)
     left = dict(getattr(shaping, "left_alone", {}))
     return Target(reading, (shaping.network,) if networks is None else networks, left)
 
 
 def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mapping[str, str]]:
-    """Return what the edits leave unchanged beyond what the shaping leaves unchanged.
+    """Return the shaped nodes that cannot be edited, and code of the model that did not run.
 
-    Returns: {shaped node that has no place in the model's code: reason}, and {description: reason}
-    for parts of the model's code that did not run while the model was read.
+    Returns: {shaped node that cannot be located in the model's code: reason}, and {description:
+    reason} for parts of the model's code that did not run while the model was read.
     """
     if reading.trace is None or reading.framework not in OPTIONS:
         return {}, {}
@@ -264,7 +265,7 @@ def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> ob
 
 
 def patch_of(shaping: Any, path: Any, root: Any) -> str:
-    """Return the patch of the model that was read and shaped."""
+    """Return the patch for the model that was read and shaped."""
     edits = shaping.edits
     require_patches(edits.framework)
     model = FRAMEWORKS["model that was read", edits.framework](shaping.reading)

@@ -1,8 +1,8 @@
-"""Track the order in which operations hold the locations of a feature map.
+"""Track the order of the spatial positions in each operation's output.
 
-Transposing height and width, or blocks of them, does not change the law of a single feature map,
-because its locations are exchangeable. But a sum or product of the transposed and the original
-feature map combines different locations of the same random function.
+Transposing height and width, or blocks of them, does not change the distribution of a single
+feature map, because its positions are exchangeable. But a sum or product of the transposed and the
+original feature map combines different positions of the same random function.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .trace import (
     Transpose,
 )
 
-# indices of the locations in the source; () for the original order, a name for an order that no
+# indices of the positions in the source; () for the original order, a name for an order that no
 # other operation shares
 Order = tuple[int | str, ...]
 # operations whose output starts in the original order
@@ -49,7 +49,7 @@ FRESH = (
 
 
 def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
-    """Find the operations that add or multiply two orderings of one feature map's locations."""
+    """Find the operations that add or multiply two spatial orderings of one feature map."""
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
     sources: dict[str, int] = {}  # bit masks
@@ -85,7 +85,7 @@ def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
 def channel_position_mixups(
     ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]
 ) -> set[str]:
-    """Find elementwise operations that align channels of one input with locations of another.
+    """Find elementwise operations that align channels of one input with positions of another.
 
     Operations in ``guessed`` are skipped, because their channel axis is uncertain.
     """
@@ -112,16 +112,16 @@ ENDS = "the model transposes its spatial axes at the output, which the network d
 def moved_windows(
     ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return {node: how the order of its locations differs from the model's}.
+    """Return {node: description of how its spatial order differs from the model's}.
 
-    They can differ because networks contain no reshapes or transposes.
+    The orders can differ because networks contain no reshapes or transposes.
 
     ``ends``: {output of the model: node that computes it}.
     """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
-    known: dict[str, Shape] = {}  # extents of the locations in the network
-    ranks: dict[str, int] = {}  # number of location axes in the network
+    known: dict[str, Shape] = {}  # spatial extents in the network
+    ranks: dict[str, int] = {}  # number of spatial axes in the network
     found: dict[str, str] = {}
     for op in ops:
         shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
@@ -155,7 +155,7 @@ def _places(shape: Shape, axis: int | None) -> Shape:
 
 
 def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
-    """Return the order of an operation's locations.
+    """Return the spatial order of an operation's output.
 
     ``before``: the orders of its inputs; ``shape``: the shape of the first input.
     """

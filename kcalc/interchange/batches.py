@@ -1,4 +1,4 @@
-"""Test that a model treats examples separately, by tracing it with two numbers of examples.
+"""Test that a model treats examples separately, by tracing it with two batch sizes.
 
 With one example, ``h + h[:1]`` equals ``2 h`` and ``h * len(h)`` equals ``h``. With two or three
 examples they differ.
@@ -27,12 +27,12 @@ Alike = Callable[[int], bool]
 
 
 def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
-    """Trace a model for ``size`` examples, without the parts that depend on their number.
+    """Trace a model with ``size`` examples, without the parts that depend on the batch size.
 
     ``traced(n)`` returns the trace for n examples, or raises KcalcError if the model does not
-    accept n. ``alike(n)`` is an optional quick check that the model computes the same for n and
-    n + 1 examples; without it, the two traces are compared. ``cheap``: whether tracing is fast. If
-    not, the trace for two examples also serves for one.
+    accept n examples. ``alike(n)`` is an optional quick check that the model runs the same
+    operations for n and n + 1 examples; without it, the two traces are compared. ``cheap``: whether
+    tracing is fast. If not, the trace for two examples also serves for one.
     """
     if size > 1:
         return _compared(traced(size), size, traced, alike)
@@ -46,7 +46,7 @@ def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: boo
 
 
 def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> Trace:
-    """Drop the operations of a trace that change if there is one more example."""
+    """Drop the operations of a trace that change when one example is added."""
     try:
         if alike is not None and alike(count):
             return trace
@@ -64,7 +64,7 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
 
 
 def _of_two(traced: Traced) -> Trace | None:
-    """Trace two examples; return None if the model does not accept two or merges them."""
+    """Trace the model with two examples; return None if it rejects or merges them."""
     try:
         trace = traced(2)
     except KcalcError:
@@ -82,13 +82,13 @@ def _unread(op: Op, reason: str) -> NotRead:
 
 
 def _failed(trace: Trace, other: Trace) -> str:
-    """Return why operations differ: an internal error in one trace, or the number of examples."""
+    """Return why operations differ: an internal error in one trace, or the batch size."""
     here, there = ({op.reason for op in t.ops if isinstance(op, NotRead)} for t in (trace, other))
     return next((reason for reason in sorted(there - here) if INTERNAL in reason), COUNTED)
 
 
 def _counted(trace: Trace, other: Trace) -> set[str]:
-    """Find operations that depend on the number of examples.
+    """Find operations that depend on the batch size.
 
     If the graphs differ, return all outputs.
     """
@@ -102,11 +102,11 @@ def _counted(trace: Trace, other: Trace) -> set[str]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two operations, or fields of operations, compute the same.
+    """Whether two operations, or two fields of operations, are equivalent.
 
-    Arrays of different shapes have the examples along an axis; no rule reads these. A part of the
-    first axis needs no test: it selects examples, which is never read, or it belongs to an array
-    whose numbers are compared anyway.
+    Arrays that differ in shape count as equal: one of their axes is the example axis, and no rule
+    reads such arrays. A ``Part`` along the first axis needs no test. If it selects examples, it is
+    never read. Otherwise it belongs to an array whose entries are compared anyway.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True
@@ -125,5 +125,5 @@ def _same(a: Any, b: Any) -> bool:
 def _expression(op: Any) -> Any:
     try:
         return op.function(*sp.symbols(f"y:{len(op.reads)}", real=True))
-    except Exception:  # kcalc does not read it without a SymPy expression
+    except Exception:  # kcalc does not read operations without a SymPy expression
         return None

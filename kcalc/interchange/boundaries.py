@@ -1,4 +1,4 @@
-"""Mean squares of the model's own feature maps on the example inputs of the reading."""
+"""Mean squares of the model's own feature maps on the example inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Node = Hashable
 
 
 def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
-    """Return {node: q of the model's feature map}; empty if no example arrays were given.
+    """Return {node: q of the model's feature map}, or {} if no example arrays were given.
 
     ``nodes``: nodes of the network whose labels are names of the model's operations.
     """

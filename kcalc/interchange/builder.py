@@ -52,7 +52,7 @@ CORRELATED = "its {0} are correlated with the {0} of {1!r}; they are read as ind
 class Builder:
     """The state of one pass over a trace.
 
-    It holds the result of every operation read so far, and the nodes of the network.
+    It contains the results of all operations read so far, and the nodes of the network.
     """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
@@ -71,9 +71,9 @@ class Builder:
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
-        # about the distribution of outputs, which matters only to activations and norms
+        # notes about the distribution of outputs, which matters only to activations and norms
         self.of_biases: list[Note] = []
-        self.epsilons: dict[str, float] = {}  # of norms
+        self.epsilons: dict[str, float] = {}  # {norm: epsilon}
         self.joined: dict[str, tuple[int, ...]] = {}  # the channels of a Concat's inputs
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
@@ -87,7 +87,7 @@ class Builder:
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node.
 
-        ``of_weights``: it concerns the current weights.
+        ``of_weights``: whether the difference concerns the current weights.
         """
         self.notes.append(self._noted(node, level, text, of_weights))
 
@@ -123,7 +123,7 @@ class Builder:
         return self.node(op, Opaque(what, reason, self.width(op)), parents or [first])
 
     def label(self, name: str, final: bool = False) -> str:
-        """Return the node that holds an operation's output.
+        """Return the label of the node for an operation's output.
 
         If the output is a pending expression, the node is created now.
         """
@@ -199,7 +199,7 @@ class Builder:
         return op.name
 
     def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Put a stop of gradients after the stopped expression, or before a function of it."""
+        """Insert a gradient stop after the stopped expression, or before a function of it."""
         before = self.stopped.get((source, expr))
         if before is not None or released(expr) == X:
             self.node(op, StopGradient(), [source if before is None else self.label(before)])
@@ -239,7 +239,7 @@ class Builder:
         return self.spread(values)
 
     def spread(self, values: Any) -> float:
-        """Return the root mean square of some numbers, or 0 if sizes are not read."""
+        """Return the root mean square of some values, or 0 if sigmas are not read."""
         if not self.sigmas:
             return 0
         return self.finite(

@@ -1,4 +1,4 @@
-"""Compare what a model must compute after its edits with what it computes now."""
+"""Compare the network that an edited model must compute with the network that it computes now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSED = (*LAYOUT, Pointwise, Stopped)  # operations that may belong to the next
 
 
 class Target:
-    """What a model must compute after its edits, and what it computes now.
+    """The network that an edited model must compute, and the network that it computes now.
 
     ``steps``: {node: (layer, parents)} of the shaped network; ``left_alone``: {node that stays
     unchanged: reason}.
@@ -85,7 +85,7 @@ class Target:
         return place != node and (place in self.steps or place in self.inputs)
 
     def past(self, node: Node) -> Node:
-        """Return the node itself, or the nearest node before it that stays."""
+        """Return the node itself, or the nearest node before it that remains."""
         while (
             node not in self.steps
             and node not in self.left_alone
@@ -135,7 +135,7 @@ class Target:
         return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
-        """Return, for each parent, the operations that ``name`` reads to make its feature map."""
+        """Return, for each parent, the operations through which ``name`` reads its feature map."""
         parents = self.model.parents(node)
         found = {parent: [] for parent in parents}
         for read, place in self._within(node, name):
@@ -167,7 +167,7 @@ class Target:
 
     @cached_property
     def parts(self) -> set[Node]:
-        """Return the nodes that the model uses to compute another node that does not read them.
+        """Return the nodes that the model uses to compute a node that is not their child.
 
         An example is 2 x in ``b(2 * x) + c(relu(2 * x))``: relu(2 x) is read as one activation of
         x.

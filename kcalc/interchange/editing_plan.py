@@ -1,8 +1,8 @@
-"""Plan the edits with which a model computes a shaped network.
+"""Plan the edits that make a model compute a shaped network.
 
-The plan uses the calls that compute each value and is the same for every framework: scale the input
-and output of an activation, weight the terms of a sum, replace a norm by its input. If an edit has
-no place in the model's code, its node stays unchanged.
+The plan refers to the calls that compute each value and is the same for every framework. It scales
+the input and output of an activation, weights the terms of a sum, and replaces a norm by its input.
+If an edit cannot be placed in the model's code, its node stays unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TWICE = "one call of the model belongs to two nodes that are edited"
 
 
 class Unplaced(Exception):
-    """Raised if an edit has no place in the model's code. The message is the reason."""
+    """Raised if an edit cannot be placed in the model's code. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Flow:
     whether it returns one array. ``whole(start, end)`` returns the smallest module that computes
     ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
     ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
-    whether the call that made a value reads it again for its gradient. ``unsteady(call, slots)``
-    returns why a call with data at these slots reads different numbers in training, or "".
+    whether the call that made a value reads it again in the backward pass. ``unsteady(call,
+    slots)`` returns why a call with data at these slots uses different numbers in training, or "".
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -79,8 +79,8 @@ class Flow:
         return found
 
 
-Numbers = tuple[float, float, float, float]  # (a, b, scale, shift) of scale (f(a x + b) + shift)
-Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there}
+Numbers = tuple[float, float, float, float]  # (a, b, scale, shift) in scale (f(a x + b) + shift)
+Calls = dict[Any, Action]  # {call, or key of a whole module: action}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """Collect the calls from ``starts`` to ``end``.
 
     Raises: Unplaced if no call reads a start, a call outside the group reads an intermediate value,
-    or a call reads different numbers in training.
+    or a call uses different numbers in training.
     """
     entries, inside = _between(flow, starts, end)
     for call in inside - {end[0]}:
@@ -138,7 +138,7 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
 
 
 def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
-    """Raise Unplaced if a call reads numbers other than its data that change in training."""
+    """Raise Unplaced if a call reads, apart from its data, numbers that change in training."""
     for call in inside:
         reads = flow.reads[call].items()
         slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}
@@ -159,7 +159,7 @@ def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
 class Planner:
     """Decides the action at every call, node by node.
 
-    ``left``: {node: why its edit has no place in the model's code}.
+    ``left``: {node: why its edit cannot be placed in the model's code}.
     """
 
     def __init__(self, target: Target, flow: Flow, constants: Mapping[Node, Any]) -> None:
@@ -193,7 +193,7 @@ class Planner:
 
     @cached_property
     def whole_of(self) -> dict[str, set[str]]:
-        """Return {operation that is read as several nodes: these nodes}."""
+        """Return {operation that is read as several nodes: its nodes}."""
         found: dict[str, set[str]] = {}
         for name in self.by_name:
             op = self.target.ops.get(name)
@@ -203,7 +203,7 @@ class Planner:
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
-        """Return {the text of a node: the node}."""
+        """Return {node as text: node}."""
         return {str(node): node for node in self.target.model}
 
     def _by_node(self) -> Iterator[tuple[Edit, Calls]]:
@@ -262,8 +262,8 @@ class Planner:
 
         If the norm has a single gain g and bias h, the activation that was read is f(g z + h). The
         model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays.
-        Returns: the norm whose output the calls read, or None without such a gain, and the numbers
-        changed accordingly.
+        Returns: the norm whose output the calls read, or None if there is no such gain, and the
+        numbers changed accordingly.
         """
         norm = self.target.model.parents(node)[0]
         known = self.target.reading.gains.get(str(norm))
@@ -283,8 +283,8 @@ class Planner:
 
         ``at``: returns the actions at an operation that returns the feature map. Each computation
         needs them once: at the node's own operation if possible, else at the last operation where
-        an edit has a place. It has no place, for example, at a multiplication by a factor that is 1
-        in evaluation mode only.
+        an edit is possible. It is not possible, for example, at a multiplication by a factor that
+        is 1 in evaluation mode only.
         """
         made: Calls = {}
         for names in self.target.made_by(node):
@@ -296,7 +296,7 @@ class Planner:
 
     @staticmethod
     def _at_one(names: Sequence[str], at: Callable[[str], Calls]) -> Calls:
-        """Return the actions at the first operation in ``names`` where they have a place."""
+        """Return the actions at the first operation in ``names`` where they are possible."""
         failed: Unplaced | None = None
         for name in names:
             try:
@@ -392,7 +392,7 @@ class Planner:
         return edit, self._wherever_made(node, at)
 
     def _passed(self, starts: Sequence[Made], end: Made, reason: str) -> Calls:
-        """Return the actions with which every call between two values returns its argument."""
+        """Return the actions that make every call between two values return its argument."""
         whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Taken(whole.slot, self._copied(starts, end))}
@@ -440,7 +440,7 @@ class Planner:
     # -- values ------------------------------------------------------------------------------------
 
     def _starts(self, node: Node, name: str) -> list[list[Made]]:
-        """Return, for each parent, the values of its feature map that ``name`` is made from."""
+        """Return, for each parent, the values of its feature map that ``name`` depends on."""
         found = self.target.read_from(node, name)
         return [list(dict.fromkeys(map(self._value, names))) for names in found]
 

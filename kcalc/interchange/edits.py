@@ -21,7 +21,7 @@ from .frameworks import FRAMEWORKS, require_patches
 from .json_format import activation_from_dict, activation_to_dict, read_json
 
 SCHEMA = "kcalc.edits/1"
-Slot = tuple[Any, ...]  # the place of an argument, and the place inside a list or tuple
+Slot = tuple[Any, ...]  # the position of an argument, and the position inside a list or tuple
 Place = tuple[
     Any, ...
 ]  # nested tuples of strings and integers; their meaning depends on the framework
@@ -126,14 +126,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class WeightEdit:
-    """A change of one parameter's numbers.
+    """A change to the values of one parameter.
 
     ``kind``: "drawn" (as weights of a layer with ``sigma``), "normal" (with standard deviation
-    ``sigma``), "filled" (with the number ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
-    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all).
-    ``added``: whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number
-    of blocks of the parameter along axis 0, for example one for each expert (0 if it is not
-    divided). ``layout`` and ``rows`` then describe a block, and each block is drawn separately.
+    ``sigma``), "filled" (with the value ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
+    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all). ``added``:
+    whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number of blocks of
+    the parameter along axis 0, for example one for each expert (0 if it is not divided). ``layout``
+    and ``rows`` then describe a block, and each block is drawn separately.
     """
 
     parameter: str
@@ -183,8 +183,8 @@ class Edits(Tabled):
     model
         The name of its class.
     left_alone
-        {node: why it stays unchanged}. Descriptions of code that did not run while the model was
-        read are keys too.
+        {node: why it stays unchanged}. The keys also include descriptions of code that did not run
+        while the model was read.
 
     """
 

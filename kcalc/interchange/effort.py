@@ -28,7 +28,7 @@ COMPLEX: dict[Any, Callable[..., complex]] = {
 def check_effort(expr: Any, where: str) -> None:
     """Reject an expression if its first two derivatives have too many terms.
 
-    Also reject expressions without a real value at one of a few test points.
+    Also reject expressions that have no real value at one of a few test points.
 
     Raises: KcalcError.
     """
@@ -47,7 +47,7 @@ def check_effort(expr: Any, where: str) -> None:
 
 
 class TermCounts(Fold[Sizes]):
-    """The numbers of terms of an expression and of its first and second derivatives.
+    """The numbers of terms in an expression and in its first and second derivatives.
 
     The derivatives are counted before simplification.
     """

@@ -33,7 +33,7 @@ def number(expr: Any) -> Any:
 
 
 def condition(expr: Any) -> Any:
-    """Return the condition that a number is not 0."""
+    """Return the condition that a number is nonzero."""
     return expr if is_condition(expr) else sp.Ne(expr, 0)
 
 

@@ -1,4 +1,4 @@
-"""Example inputs given as shapes. Every framework and the command line share these rules."""
+"""Rules for example inputs given as shapes, shared by all frameworks and the command line."""
 
 from __future__ import annotations
 

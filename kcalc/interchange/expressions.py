@@ -127,7 +127,7 @@ def _float_tree(number: sp.Float) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads trees, with a limit on the nodes and the depth of the whole document."""
+    """Reads trees, with limits on the number of nodes and the depth of the whole document."""
 
     def __init__(self, budget: int = 200_000) -> None:
         self.budget = budget
@@ -243,7 +243,7 @@ class TreeReader:
 
 
 def _bounded(expr: Any, where: str) -> Any:
-    """Return the expression; raise an error if it is a number that is too large or not finite.
+    """Return the expression after checking that it is not a huge or nonfinite number.
 
     Raises: KcalcError if the check fails.
     """
@@ -330,13 +330,13 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
-    """Return the flags with which a symbol was declared."""
+    """Return the assumptions declared for a symbol."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
 
 
 def _check_many(kind: Any, args: list[sp.Expr], where: str) -> None:
-    """Reject a Max or Min of many arguments, because SymPy compares all pairs."""
+    """Reject a Max or Min with many arguments, because SymPy compares all pairs."""
     if sum(len(arg.args) if isinstance(arg, kind) else 1 for arg in args) > MAX_COMPARED:
         raise KcalcError(f"{where}: {kind.__name__} takes at most {MAX_COMPARED} arguments")
 

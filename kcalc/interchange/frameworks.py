@@ -1,7 +1,8 @@
 """Registry of the frameworks whose models kcalc can edit.
 
-Each framework has a package, and entries in ``PLACES`` that name its functions: how to find edits,
-apply them and write patches. The package is imported when one of them is first used.
+Each framework has a package, and entries in ``PLACES`` that name its functions for finding edits,
+applying them and writing patches. The package is imported when one of these functions is first
+used.
 """
 
 from __future__ import annotations

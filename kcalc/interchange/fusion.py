@@ -21,7 +21,7 @@ from ..fields.degrees import check_degree, expandable
 from ..foundation.errors import KcalcError
 from .trace import Held
 
-# significant digits to which a literal must agree with a decimal number to be read as it
+# significant digits to which a literal must match a decimal number to be replaced by it
 SHORT = 7
 LARGEST = 400  # operations allowed in one expression
 SINGLE = 3e-7  # relative change from rounding a few literals to single precision
@@ -61,7 +61,7 @@ class Still(sp.Function):
 
 
 def released(expr: Any) -> Any:
-    """Return an expression without its stops of gradients."""
+    """Return an expression without its gradient stops."""
     return expr.replace(Still, lambda inner: inner)
 
 
@@ -77,8 +77,8 @@ def slope_of(expr: Any) -> Any:
 class Unary:
     """An expression in X, where X is the output of node ``source``.
 
-    If ``source`` is None, the expression is a number. ``home``: the label that a node made from it
-    gets.
+    If ``source`` is None, the expression is a number. ``home``: the label of a node that is made
+    from it.
     """
 
     source: str | None
@@ -94,7 +94,7 @@ class Constant:
 
     @property
     def number(self) -> Any:
-        """Return the number if all entries are equal, else None; also None for empty arrays."""
+        """Return the common value of the entries, or None if they differ or the array is empty."""
         value = self.held.value
         if value.size == 0 or not (value == value.flat[0]).all():
             return None
@@ -107,7 +107,7 @@ class Constant:
         return {axis for axis, size in enumerate(padded) if size != 1}
 
     def along(self, shape: Sequence[int], axis: int | None) -> bool:
-        """Whether the array, broadcast to ``shape``, varies along no axis but ``axis``."""
+        """Whether the array, broadcast to ``shape``, is constant along all axes except ``axis``."""
         mine = self.held.value.shape
         if axis is None or len(mine) > len(shape):
             return False
@@ -172,7 +172,7 @@ def as_number(number: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def recognised(expr: Any) -> Activation:
-    """Return the activation of an expression in X.
+    """Return the activation for an expression in X.
 
     If it differs from a registered activation only by the rounding of literals to single precision,
     return the registered one.
@@ -210,7 +210,8 @@ def _registered(phi: Activation) -> Activation | None:
 def _celu(phi: Activation) -> Activation | None:
     """Return ``celu(alpha)`` if phi equals it for some alpha, else None.
 
-    Frameworks write CELU in several ways, so alpha is taken from the second derivative left of 0.
+    Frameworks write CELU in several ways, so alpha is taken from the second derivative to the left
+    of 0.
     """
     if phi.kinks != (0,) or phi.pieces[1] != X or not phi.pieces[0].has(sp.exp):
         return None
@@ -237,7 +238,7 @@ def is_affine(expr: Any) -> bool:
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
-    """Classify an expression of several symbols as a sum, a product or an extreme.
+    """Classify an expression in several symbols as a sum, a product or an extreme.
 
     Returns: ("sum", weights) for a homogeneous linear expression, ("product", factor) for a
     multiple of the product of all symbols, ("extreme", 1) for the maximum of two symbols,

@@ -1,4 +1,4 @@
-"""Convert the windows, strides and paddings of a trace to fields of layers.
+"""Convert the windows, strides and paddings of a trace to layer fields.
 
 If a layer cannot express a padding, a note describes how the positions differ.
 """
@@ -21,12 +21,12 @@ LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 
 def checked_law(weights: Any) -> str:
-    """Check the name of a law of initial weights. Raises: KcalcError for unknown names."""
+    """Check the name of an initial weight distribution. Raises: KcalcError for unknown names."""
     return choice(weights, "law of initial weights", LAWS)
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return a single number if all axes have the same one (1 without axes), else a tuple."""
+    """Return a single number if it is the same for all axes (1 if there are none), else a tuple."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
@@ -52,7 +52,8 @@ class Fit:
     """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` supports.
 
     ``text``: how the positions differ from the model's, "" if they agree; ``centred``: whether some
-    tap reads the image, not the padding, at every output. Delta initialisation needs such a tap.
+    tap reads the image rather than the padding at every output. Delta initialisation needs such a
+    tap.
     """
 
     padding: Any
@@ -85,7 +86,7 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
 def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
     """Return how to read a transposed convolution as an Affine after a Resize with zeros.
 
-    Returns: the nearest padding of the Affine, and the place of the image among the zeros.
+    Returns: the nearest padding of the Affine, and the position of the image among the zeros.
 
     ``sizes``: the extents of the image before the Resize.
     """
@@ -110,8 +111,8 @@ def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
 def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...]:
     """Return the nonzero taps of Delta-initialised weights.
 
-    A convolution has one, at the centre. A transposed convolution has ``spread`` of them, its
-    stride.
+    A convolution has one such tap, at the centre. A transposed convolution with stride ``spread``
+    has ``spread`` such taps.
     """
     steps = spread or (1,) * len(kernel)
     starts = [
@@ -124,7 +125,7 @@ def turned_weights(weight: Array, groups: int) -> Array:
     """Convert the weights (inputs, outputs / groups, kernel...) of a transposed convolution.
 
     The result has the layout (outputs, inputs / groups, kernel...) of a convolution of the image
-    with zeros between its locations.
+    with zeros between its pixels.
     """
     _, outputs, *kernel = weight.shape
     flipped = np.flip(weight, tuple(range(2, weight.ndim)))
@@ -154,7 +155,7 @@ def affine_padding(
 ) -> Any:
     """Return the padding of a convolution as an :class:`~kcalc.network.layers.Affine` takes it.
 
-    None if Affine has no name for it.
+    Returns None if Affine has no name for it.
     """
     if not window:
         return "same"

@@ -1,8 +1,8 @@
 """Test whether weights and biases look like independent random draws.
 
 The kernel calculus assumes that they are. The tests use a sample of a layer's outputs, so the cost
-hardly grows with the number of outputs. For weights of any shape from the usual initialisers, a
-false alarm is very unlikely: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, or sparse
+hardly grows with the number of outputs. A false alarm is very unlikely for weights of any shape
+from the usual initialisers: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, or sparse
 with many nonzero entries.
 """
 
@@ -17,12 +17,12 @@ from .trace import Linear
 Array = np.ndarray
 OUTPUTS, ENTRIES = 128, 2**16  # size of the sample
 RANKED = (64, 512)  # rows and columns used to determine a rank
-FEW = 8  # with at most this many weights, the sum in an output is not close to Gaussian
+FEW = 8  # with at most this many weights, the sum that gives an output is not close to Gaussian
 SAME = 1e-10  # sums with a smaller relative difference count as equal
 FLAT = 5e-3  # singular values below this fraction of the largest count as 0
-SURE = 10.0  # standard errors that count as certain
+SURE = 10.0  # deviations of this many standard errors count as certain
 COMPARED = 4096  # entries used to compare two arrays
-ALIKE = 6.0  # standard errors of a correlation that count as certain
+ALIKE = 6.0  # correlations of this many standard errors count as certain
 BENT = 0.5  # excess kurtosis that changes q by about 5 percent
 OF_INPUT = "the numbers that it reads"
 
@@ -36,7 +36,7 @@ class Resemblance:
     def __call__(self, name: str, array: Array) -> str | None:
         """Return the name of an earlier array of the same shape that is correlated with this one.
 
-        Correlated arrays are equal arrays, negatives and noisy copies.
+        Correlated arrays include equal arrays, negatives and noisy copies.
         """
         chosen = np.unravel_index(_chosen(np.size(array), COMPARED), np.shape(array))
         numbers = _unit(np.asarray(array)[chosen].astype(np.float64))
@@ -100,7 +100,7 @@ def _correlated(a: Array, b: Array) -> bool:
 
 
 def _kurtosis(numbers: Array) -> float:
-    """Return the mean fourth power divided by the squared mean square, 3 for Gaussian numbers."""
+    """Return the mean fourth power over the squared mean square, which is 3 for Gaussian values."""
     squares = np.square(numbers)
     return float(np.square(squares).mean() / squares.mean() ** 2)
 
@@ -117,9 +117,9 @@ def _follows(op: Linear) -> bool:
 
 
 def _excess(op: Linear) -> float:
-    """Return the excess kurtosis of the outputs for an input of q = 1.
+    """Return the excess kurtosis of the outputs for an input with q = 1.
 
-    It is 0 if it is small or uncertain.
+    Returns 0 if the excess is small or uncertain.
 
     A sum of n independent terms of variance 1/n has the excess kurtosis of one term divided by n.
     Depthwise layers are excluded, because the calculus has no rule for activations after them.
@@ -202,7 +202,7 @@ def _few(sample: WeightSample) -> str:
         return f"each output reads about {count:.2g} of {width} numbers"
     squares = np.square(rows)
     share = float((np.square(squares).sum(1) / squares.sum(1) ** 2).mean())
-    # (threshold of the share, minimum width, minimum number of rows)
+    # (threshold for the share, minimum width, minimum number of rows)
     bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))
     large = any(share > most and width >= w and len(rows) >= h for most, w, h in bounds)
     about = f"of {width} numbers, each output reads about {1 / share:.2g} with large weights"
@@ -228,7 +228,10 @@ def _paired_inputs(sample: WeightSample) -> str:
 
 
 def _columns(sample: WeightSample) -> tuple[int, int]:
-    """Return the numbers of distinct and of all columns, equal if copies may be due to chance."""
+    """Return the number of distinct columns and the number of all columns.
+
+    The two are equal if copies may be due to chance.
+    """
     rows, width = sample.rows, sample.rows.shape[1]
     values = np.unique(np.abs(rows).ravel()[:4096]).size
     if len(rows) < 4 or (len(rows) < 16 and values <= 16):

@@ -1,8 +1,8 @@
 """Report errors inside a reader as reasons why a part of the model is not read.
 
-Such an error is a bug in kcalc, or the model does something that no rule expected. It does not stop
-the reading. The logger ``logging.getLogger("kcalc.interchange")`` logs it with its traceback at
-level INFO. The reason begins with "internal error", to distinguish it from operations that kcalc
+Such an error is a bug in kcalc, or the model does something that no rule anticipates. It does not
+stop the reading. The logger ``logging.getLogger("kcalc.interchange")`` logs it with its traceback
+at level INFO. The reason begins with "internal error", to distinguish it from operations that kcalc
 has no rule for.
 """
 

@@ -88,7 +88,7 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
     Registered activations are written by name, leaky ReLU by its slope, and all others by their
     expression and kinks.
 
-    Raises: KcalcError if the activation has the name of a different registered one, because it
+    Raises: KcalcError if a different activation is registered under its name, because the document
     could not be read back.
     """
     phi.refuse_symbols("a JSON file")
@@ -130,7 +130,7 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """Yield the notes of a document, which exist if its network was read from a model."""
+    """Yield the notes in a document. There are notes if its network was read from a model."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:
@@ -238,7 +238,7 @@ def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activatio
 def _own_name(phi: Activation, where: str) -> Activation:
     """Return the activation if no other activation is registered under its name.
 
-    Raises: KcalcError if there is one.
+    Raises: KcalcError if there is such an activation.
     """
     key = phi.name.strip().lower()
     if key not in names() and key not in aliases():
@@ -341,7 +341,7 @@ class _Refused(ValueError):
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary of pairs. Repeated keys raise an error, because a value would be lost."""
+    """Make a dictionary from pairs. Repeated keys raise an error, because a value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen = set[str]()

@@ -56,7 +56,7 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 
 
 def id_arrays(trace: Trace) -> set[str]:
-    """Return the arrays of ids that are looked up in tables. They have no channels."""
+    """Return the arrays of ids for table lookups. These arrays have no channels."""
     found: set[str] = set()
     entered: set[str] = set()  # integers stored as floats are ids if they are an input
     for op in trace.ops:
@@ -214,7 +214,7 @@ def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
 
 
 def opened(before: Shape, after: Shape, axis: int | None) -> bool:
-    """Whether a reshape splits the channels of vectors into locations: (n, c l) -> (n, c, l)."""
+    """Whether a reshape splits the channels of vectors into positions: (n, c l) -> (n, c, l)."""
     return (
         axis == 1
         and len(before) == 2 < len(after)
@@ -232,7 +232,8 @@ def _habit(rank: int, habit: int) -> int | None:
 def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | None:
     """Follow the channel axis through a reshape.
 
-    Returns: ("kept", new axis), or ("merged", new axis) if locations were merged with the channels.
+    Returns: ("kept", new axis), or ("merged", new axis) if spatial axes were merged with the
+    channels.
 
     Returns None if channels were split, or merged with the examples.
     """
@@ -256,7 +257,8 @@ def _within(
 ) -> tuple[str, int] | None:
     """Return the channel axis after a reshape that keeps it whole.
 
-    The axis is kept if the products of the sizes before it and of those after it stay the same.
+    The axis is kept if the product of the sizes before it stays the same, and also the product of
+    the sizes after it.
     """
     left = prod(before[i] for i in group if i < axis)
     for i in out:

@@ -70,7 +70,7 @@ class Reading(Tabled):
     trace
         The operations of the model; None in an unpickled reading.
     apart
-        The network before neighbouring operations that were not read were merged into one node.
+        The network before neighbouring unread operations were merged into one node.
     places
         {operation of the trace: node whose feature map it returns}.
     gains
@@ -161,7 +161,7 @@ class Reading(Tabled):
         return "\n".join(lines)
 
     def _of_level(self, level: str) -> list[str]:
-        """Return lines with the nodes at one level of fidelity, and with their notes."""
+        """Return lines that list the nodes at one level of fidelity and their notes."""
         nodes = [str(node) for node, known in self.fidelity.nodes.items() if known == level]
         told = _listed(tuple(note for note in self.notes if note.level == level))
         if not nodes and not told:
@@ -238,7 +238,7 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
-    """List the first few nodes and the number of the others."""
+    """List the first few nodes, and give the number of other nodes."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 

@@ -1,4 +1,4 @@
-"""Example inputs by argument name. All functions that take example inputs share these rules."""
+"""Rules for example inputs given by argument name, shared by all functions that take them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword argument
 def by_name(function: Any, examples: Sequence[Any]) -> Call:
     """Convert example inputs to the arguments of one call.
 
-    A dictionary in the last place holds arguments by name if its keys are names of arguments that
-    are still missing, or if the function accepts any name. Any other dictionary is passed as one
-    argument, for models whose ``forward`` takes a dictionary.
+    A dictionary in the last position contains arguments by name if its keys are names of arguments
+    that are still missing, or if the function accepts any name. Any other dictionary is passed as
+    one argument, for models whose ``forward`` takes a dictionary.
 
     Named arguments are passed by position if possible, up to the first missing argument. Raises:
     KcalcError if only some keys of the dictionary are names of arguments.

@@ -9,7 +9,7 @@ import numpy as np
 from .trace import Linear, Lookup
 from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
-ROUNDING = 1e-12  # weights count as equal if their variance is below this part of the mean square
+ROUNDING = 1e-12  # weights are equal if their variance is below this fraction of the mean square
 # relative error from rounding in a subtracted mean, or from summing in another order
 ALIKE = 1e-6
 
@@ -56,7 +56,7 @@ class Owners:
         """Record a layer that mixes locations, and return an earlier layer with its weights.
 
         If no layer treats these weights as Gaussian, several layers may share them, because they
-        are used as fixed numbers. Then return None.
+        are used as fixed numbers. In that case, return None.
         """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
@@ -101,7 +101,7 @@ class Owners:
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
-        """Return an earlier layer that has an output with the same weights as one of this layer.
+        """Return an earlier layer that has the same weights as this layer for at least one output.
 
         The layers then use overlapping slices of one array.
         """

@@ -31,7 +31,7 @@ def picked(
     shape
         The shape of the input, with the examples first.
     pick
-        The model's operation. It is called with an array of entry numbers.
+        The model's operation. It is called with an array of entry indices.
 
     """
     if not prod(shape) or prod(shape) > LARGEST:

@@ -252,7 +252,7 @@ class ElementwiseRules(Builder):
         )
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
-        """Read an operation with arrays, such as biases, gains and shifts per channel.
+        """Read an operation with constant arrays, such as biases, gains and shifts per channel.
 
         Returns None if all arrays are single numbers, or if one is unknown.
         """
@@ -381,7 +381,7 @@ class ElementwiseRules(Builder):
         )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """Leave out the biases of a mixing of locations, which are the same for all channels.
+        """Drop the biases of a layer that mixes locations. They are the same for all channels.
 
         If all locations have the same bias, it stays as a shift. Otherwise add a note.
         """

@@ -16,7 +16,7 @@ Words = tuple[str, str, str]  # the axes of the feature map, of the weights, of 
 
 
 def summed_and_new(words: Words) -> tuple[str, str] | None:
-    """Return the axes over which a product sums, and the axes that it creates.
+    """Return the axes that a product sums over, and the axes that it creates.
 
     Returns None if the product is not a dense layer, because the weights differ along an axis that
     the feature map and the result share.
@@ -39,7 +39,7 @@ def dense_product(
 
     ``sizes``: {axis: size}; ``x``: the feature map. ``move(kind, shape, x, **fields)`` adds an
     operation that rearranges numbers. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
-    ``order`` is the order of the weights' axes in which new axes come before summed axes.
+    ``order`` is the order of the weights' axes that puts new axes before summed axes.
     """
     (data, weights, out), (gone, new) = words, summed_and_new(words) or ("", "")
 

@@ -138,7 +138,7 @@ def _guarded(what: str) -> Iterator[None]:
 def _named(reading: Reading, name: str) -> Reading:
     """Name the network of a reading after the model's class, function or file.
 
-    Lambdas have no name that could be used.
+    Lambdas have no usable name.
     """
     return reading if name == "<lambda>" else replace(reading, network=reading.network.named(name))
 

@@ -1,6 +1,7 @@
 """Notes that are made after the network of a reading is built.
 
-They concern image sizes and the effect of ignoring epsilons and biases. Other notes move to nodes.
+They concern image sizes and the effect of ignoring epsilons and biases. Other notes are moved to
+the nodes that they concern.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ def _nearest_nodes(
 
 
 def sizes(network: Network) -> list[Note]:
-    """Return notes, at the inputs of a network, about the image sizes with which it was read."""
+    """Return notes, at the inputs of a network, about the image sizes it was read with."""
     shapes = {node: network.layer(node).image_shape for node in network.inputs}
     return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
 
 
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
-    """Return notes on norms whose epsilon is not negligible, for inputs of q = 1.
+    """Return notes on norms whose epsilon is not negligible, for inputs with q = 1.
 
     An epsilon is compared with the variance (or mean square) to which the norm adds it.
 

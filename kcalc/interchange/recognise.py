@@ -166,7 +166,7 @@ CLASS = (
 
 
 def together(weights: bool | str, op: Linear) -> bool | str:
-    """Return which parameters of a layer are trained, as in the field of an Affine.
+    """Return which parameters of a layer are trained, as a value for the Affine field ``trained``.
 
     ``weights``: whether its weights are trained.
     """
@@ -189,14 +189,15 @@ class Recogniser(ElementwiseRules):
     def outcome(self, op: Op) -> Form:
         """Return how an operation is read.
 
-        If its rule raises an error, it becomes an Opaque node with the error as the reason.
+        If the rule raises an error, the operation becomes an Opaque node with the error as the
+        reason.
         """
         layers, notes = dict(self.layers), list(self.notes)
         try:
             return self.rule(op)
         except ModelError:
             raise
-        except KcalcError as error:  # a layer rejects these numbers
+        except KcalcError as error:  # the layer rejects these values
             reason = str(error)
         except Exception as error:
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
@@ -424,7 +425,7 @@ class Recogniser(ElementwiseRules):
         return self.mixing(op)
 
     def mixing(self, op: Mixed) -> Form:
-        """Read a mixing of locations by fixed numbers."""
+        """Read an operation that mixes locations with fixed weights."""
         layer, reason = mixing_layer(op, *self._before(op))
         if layer is None:
             return self.opaque(op, "location mixing", reason)
@@ -680,7 +681,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Stopped) -> Form:
-        """Read a stop of gradients, as part of an elementwise function if possible."""
+        """Read a gradient stop, as part of an elementwise function if possible."""
         form = self.forms[op.reads[0]]
         if not isinstance(form, Unary) or form.source is None:
             return form
@@ -707,7 +708,7 @@ class Recogniser(ElementwiseRules):
         return self.opaque(op, op.what, op.reason)
 
     def _at_the_end(self, name: str) -> bool:
-        """Whether an array is only used as an output, perhaps after a reshape."""
+        """Whether an array is only used as an output, possibly after a reshape."""
         readers = self._readers(name)
         return not readers or (
             name not in self.trace.outputs
@@ -774,7 +775,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """Yield (norm, (gain, bias)) for norms with a single gain and bias, unless 1 and 0."""
+        """Yield (norm, (gain, bias)) for norms with a single gain and bias other than 1 and 0."""
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
                 continue
@@ -782,7 +783,7 @@ class Recogniser(ElementwiseRules):
                 yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
-        """Return {operation: node whose feature map it returns, perhaps in another layout}."""
+        """Return {operation: node whose feature map it returns, possibly in another layout}."""
         out = {}
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or form.source is None:

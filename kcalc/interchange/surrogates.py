@@ -33,7 +33,7 @@ def distance(slopes: np.ndarray, moved: float) -> float:
 class Slope:
     """A custom derivative that is ``factor`` for ``|x| <= width`` and 0 elsewhere.
 
-    With ``width`` None it is ``factor`` everywhere.
+    If ``width`` is None, it is ``factor`` everywhere.
     """
 
     factor: Any
@@ -48,7 +48,7 @@ class Slope:
 
 
 def slope_from(factors: Factors) -> Slope | None:
-    """Return the slope of an elementwise function, or None if it is not of the form of Slope.
+    """Return the slope of an elementwise function, or None if Slope cannot represent it.
 
     ``factors(points, weights)``: returns the gradient, with respect to the points, of the weighted
     sum of the function's values.

@@ -1,4 +1,4 @@
-"""Read fixed mixing of locations as a layer, and classify positional vectors of tokens."""
+"""Read fixed mixing of locations as a layer, and classify positional vectors."""
 
 from __future__ import annotations
 

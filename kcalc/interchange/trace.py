@@ -44,7 +44,7 @@ class Op(Record):
     """One operation.
 
     ``name``: its label in the network; ``source``: a description of its place in the user's model;
-    ``whole``: the operation of whose channels it computes a part, "" if there is none.
+    ``whole``: the operation whose channels it computes in part, "" if there is none.
     """
 
     name: str
@@ -175,9 +175,9 @@ class Normalise(Op):
 class Pooling(Op):
     """The maximum or mean over windows along ``axes``, or over whole axes if ``window`` is None.
 
-    ``padding``: (low, high) for every axis; ``told``: the operation of the model to which it
-    belongs if that is another one, such as "sum" or "minimum"; ``counts_zeros``: whether means at
-    the edge include padding zeros.
+    ``padding``: (low, high) for every axis; ``told``: the model's operation, such as "sum" or
+    "minimum", if it is not a mean or maximum itself; ``counts_zeros``: whether means at the edge
+    include padding zeros.
     """
 
     kind: str
@@ -240,7 +240,7 @@ class Pass(Op):
 
 
 class Stopped(Op):
-    """A stop of gradients, which returns its input: detach, stop_gradient, no_grad.
+    """A gradient stop, which returns its input: detach, stop_gradient, no_grad.
 
     ``unknown``: the name of an operation whose custom gradient is unknown; "" for a plain stop.
     """
@@ -340,8 +340,8 @@ class Routed(Op):
 class Part(NotRead):
     """The entries of its input at ``places`` along ``axis``.
 
-    ``places`` is a range if they are equally spaced. It can be read if it takes a part of a layer's
-    outputs, or some of the tokens of a transformer.
+    ``places`` is a range if they are equally spaced. The operation can be read if it takes a part
+    of a layer's outputs, or some of the tokens of a transformer.
     """
 
     axis: int
@@ -406,7 +406,7 @@ class Prefixed(NotRead):
 class Moment(NotRead):
     """A moment over ``axes``, of the kind "var", "std" or "norm".
 
-    The first two divide by the number of entries less ``correction``.
+    The first two divide by the number of entries minus ``correction``.
     """
 
     kind: str

@@ -28,8 +28,8 @@ class Stored:
 
     ``layouts``: {parameter of a Linear: (shape, whether it is stored as (inputs, outputs))};
     ``shapes``: {parameter or buffer: shape}; ``addable``: tests whether a bias can be added to a
-    layer; ``stacks``: {key of a Linear that stands for several: (parameter, number of blocks along
-    its first axis, one for each of them)}.
+    layer; ``stacks``: {key of a Linear that represents several layers: (parameter, number of blocks
+    along its first axis, one block per layer)}.
     """
 
     layouts: Mapping[str, tuple[tuple[int, ...], bool]]
@@ -76,7 +76,7 @@ class WeightEdits:
             yield from self._bias_of_mixing(node, op)
 
     def _check_apart(self, edit: Edit) -> None:
-        """Raise Unplaced if another edit sets the same entries of a parameter to other numbers."""
+        """Raise Unplaced if another edit sets the same entries of a parameter to other values."""
         for weight in edit.weights:
             known = self._given.setdefault(weight.parameter, [])
             for other in known:
@@ -209,7 +209,7 @@ class WeightEdits:
 
 
 def _clash(one: WeightEdit, two: WeightEdit) -> bool:
-    """Whether two edits set some entries of a parameter to different numbers."""
+    """Whether two edits set some entries of a parameter to different values."""
     if one.kind == two.kind == "filled" and one.sigma == two.sigma:
         return False
     rows, others = (edit.layout.rows if edit.layout else edit.rows for edit in (one, two))

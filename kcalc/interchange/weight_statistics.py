@@ -33,7 +33,7 @@ class WeightStatistics:
 
     @property
     def mean_square(self) -> float:
-        """Return the mean of w^2 over all weights, or 0 without weights."""
+        """Return the mean of w^2 over all weights, or 0 if there are none."""
         return float(self.squares.sum()) / max(self.size, 1)
 
 
@@ -95,7 +95,7 @@ class NamesOfArrays:
         self._digests: dict[bytes, str] = {}
 
     def first_of_rows(self, matrix: np.ndarray, rows: np.ndarray, name: str) -> list[str]:
-        """Return, for each of the given rows of a matrix, the first name of such a row."""
+        """Return the first name under which each of the given rows of a matrix was seen."""
         starts = np.ascontiguousarray(matrix[rows, :START])
         keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
         return [self._first(key, matrix[row], name) for key, row in zip(keys, rows, strict=True)]

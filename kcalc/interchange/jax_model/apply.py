@@ -1,4 +1,4 @@
-"""Find the edits of a JAX model from its shaped network, and apply them to a copy of the model."""
+"""Find the edits of a JAX model from its shaped network, and apply them to a copy."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MARKED = "it belongs to a normalisation or dropout layer, which can only be edit
 
 
 def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
-    """Return the edits of a model that was read.
+    """Return the edits for a model that was read.
 
-    Nodes that have no place in its code are in ``left_alone``. ``constants``: {node: constants of
-    its shaped activation}.
+    Nodes that cannot be located in its code are in ``left_alone``. ``constants``: {node: constants
+    of its shaped activation}.
     """
     trace = target.reading.trace
     assert trace is not None
@@ -50,18 +50,18 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
 
     The copy runs the user's own code; only the edited calls change. Custom derivatives,
     ``stop_gradient``, loops, branches, states, other batch sizes and other modes work as before.
-    The tree of parameters stays the same. Parameters of removed normalisation stay in it but are
-    unused, with one exception: a bias that follows a layer without bias serves as the bias of this
-    layer. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights for the central tap of
-    every kernel, "keep" keeps the weights of the model. ``key``: an integer or
+    The parameter tree stays the same. Parameters of removed normalisation stay in it but are
+    unused, with one exception: if the preceding layer has no bias, the bias of the normalisation
+    takes its place. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights for the
+    central tap of every kernel, "keep" keeps the weights of the model. ``key``: an integer or
     ``jax.random.key(seed)``; equal keys give equal weights.
 
     Returns: (function, parameters) for functions, (module, variables) for Linen, and a model of the
     user's class for NNX, Equinox and Keras. All work with ``jax.jit``, ``jax.grad`` and
     ``jax.vmap``.
 
-    Raises: KcalcError if the model is of another kind, if its parameters do not match the edits, or
-    if a kernel has an even size.
+    Raises: KcalcError if the model is of a different kind, if its parameters do not match the
+    edits, or if a kernel has an even size.
     """
     kind, random = kind_of(model), generator(key)
     if (framework := FRAMEWORKS[kind]) != edits.framework:
@@ -90,7 +90,7 @@ COPIES = {
 
 
 def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Edit]:
-    """Return the edits of activations, sums and removed layers with their places in the code.
+    """Return the edits for activations, sums and removed layers, with their places in the code.
 
     ``serving``: removed normalisations whose biases stay in use.
     """
@@ -115,7 +115,7 @@ def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Ed
 
 
 def _uneven(program: JaxProgram, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
-    """Find edits of equations that would need different edits in different iterations."""
+    """Find edited equations that would need different edits in different iterations."""
     actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
     bad = {
         key

@@ -14,7 +14,7 @@ from .moving import dropped
 from .reader import JaxReader, rule
 from .stops import trained
 
-LONGEST = 4096  # iterations of a loop that is unrolled
+LONGEST = 4096  # maximum number of iterations of an unrolled loop
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
 
 
@@ -57,7 +57,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _parts(params: Any) -> tuple[int, int]:
-    """Return the number of constants of a loop, and of values carried between iterations."""
+    """Return how many constants a loop has, and how many values it carries between iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11
@@ -83,7 +83,7 @@ def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
 def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
     """Stack the outputs of a loop's iterations.
 
-    The result can be read only if it is known.
+    The stacked array can be read only if it is known.
     """
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, KnownArray) for row in rows):

@@ -18,7 +18,7 @@ KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """A box around the state of a model, so that it does not count as an example input."""
+    """A box around the state of a model, so that the state does not count as an example input."""
 
     state: Any
 
@@ -89,7 +89,7 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
     """Return a hint if a call failed because the examples have one axis too many or too few.
 
-    Return "" if the module cannot be called on either form.
+    Return "" if the call also fails with the number of axes corrected.
     """
     import jax
 

@@ -37,7 +37,7 @@ LEFT = {
 def finished(
     reader: JaxReader, outputs: tuple[str, ...]
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
-    """Return the operations that the outputs need, the outputs, recipes and joined sums.
+    """Return the operations that the outputs need, the outputs, the recipes and the joined sums.
 
     The recipes say where in the parameters the weights of every Linear are. The last result is
     {sum of a layer and its bias: layer}.
@@ -65,7 +65,7 @@ def finished(
 def _with_biases(
     ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Turn every ``Linear + array`` into one Linear if the array has a number per output channel.
+    """Turn every ``Linear + array`` into one Linear if the array has one entry per output channel.
 
     Returns: (the outputs under their new names, {sum: layer}).
     """

@@ -112,7 +112,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
 def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
     """Return replacements for the ``__call__`` methods of modules.
 
-    Normalisation and dropout modules of the library leave marks. The model's own modules enter a
+    The library's normalisation and dropout modules leave marks. The model's own modules enter a
     name scope.
     """
     from flax import nnx

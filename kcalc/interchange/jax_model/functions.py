@@ -47,7 +47,7 @@ class Parameters:
 
     @classmethod
     def of(cls, kind: str, params: Any) -> Parameters:
-        """Return the parameters in a tree of a model of this kind."""
+        """Return the parameters in the tree of a model of this kind."""
         import jax
 
         rename = NAMING.get(kind, str)
@@ -265,7 +265,7 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 def _finish(
     framework: str, reader: JaxReader, closed: Any, args: list[Any]
 ) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], JaxProgram]:
-    """Return a jaxpr's operations and outputs, the recipes of weights, and the program."""
+    """Return a jaxpr's operations and outputs, the weight recipes, and the program."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     refs = [value for value in values if isinstance(value, Ref)]
     names = tuple(reader.plain(ref).name for ref in refs)

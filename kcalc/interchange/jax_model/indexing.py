@@ -24,7 +24,7 @@ PICKED = (
 def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Read a gather that is an embedding, a fixed selection or nearest upsampling.
 
-    The last two are recognised by gathering from an array of entry numbers. Other gathers are not
+    The last two are recognised by gathering from an array of entry indices. Other gathers are not
     read.
     """
     source, places = values[0], values[1]

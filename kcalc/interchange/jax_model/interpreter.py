@@ -1,7 +1,7 @@
-"""Run a JAX program with edits of some equations.
+"""Run a JAX program with some equations edited.
 
-Functions with custom derivatives, branches, loops and checkpoints are preserved. To edit an
-equation inside a loop or call, its jaxpr is replaced by an edited jaxpr with the same inputs and
+Functions with custom derivatives, branches, loops and checkpoints are preserved. An equation inside
+a loop or call is edited by replacing its jaxpr with an edited jaxpr that has the same inputs and
 outputs.
 """
 
@@ -26,7 +26,7 @@ def edited_call(
 
     Arrays are traced; other arguments are passed on unchanged.
 
-    Raises: KcalcError if the program has no such places.
+    Raises: KcalcError if the program lacks one of these places.
     """
     import jax
 
@@ -95,7 +95,7 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _described(eqn: Any, reads: Any) -> list[Any]:
-    """Return the debug info of a jaxpr in a list, empty for versions of JAX that do not need it."""
+    """Return the debug info of a jaxpr as a list, empty for versions of JAX that do not need it."""
     from jax.extend import core
 
     kind = getattr(core, "DebugInfo", None)
@@ -164,7 +164,10 @@ def _with_parts(eqn: Any, parts: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _rebuilt(inner: Any, edits: Plan) -> Any:
-    """Return a jaxpr (closed or open) with the planned edits. Equal arguments give one object."""
+    """Return a jaxpr (closed or open) with the planned edits.
+
+    Equal arguments give the same object.
+    """
     import jax
     from jax.extend.core import ClosedJaxpr
 

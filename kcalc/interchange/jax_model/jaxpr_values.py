@@ -24,13 +24,13 @@ class View:
     steps: tuple[Step, ...] = ()
 
     def of(self, array: Any) -> Any:
-        """Apply the steps to ``array``, which holds the parameter."""
+        """Apply the steps to ``array``, which contains the parameter's values."""
         for step in self.steps:
             array = step(array)
         return array
 
     def then(self, step: Step) -> View:
-        """Return the view with one more step at the end."""
+        """Return the view with an additional last step."""
         return replace(self, steps=(*self.steps, step))
 
 
@@ -39,9 +39,9 @@ class KnownArray:
     """An array that depends on no input.
 
     ``origins``: the parameters from which it was computed, with indices for slices; ``random``:
-    whether it was drawn inside the model; ``view``: how its entries come from one parameter, None
-    if they were changed; ``trained``: as in :class:`kcalc.interchange.trace.Linear`. Broadcast axes
-    have stride 0.
+    whether it was drawn inside the model; ``view``: how its entries are taken from one parameter,
+    None if they were changed; ``trained``: as in :class:`kcalc.interchange.trace.Linear`. Broadcast
+    axes have stride 0.
     """
 
     array: Any
@@ -57,7 +57,7 @@ class KnownArray:
 
     @property
     def number(self) -> Any:
-        """Return the number as a NumPy scalar if all entries of a constant are equal.
+        """Return the common value of a constant's entries as a NumPy scalar, if they are equal.
 
         Returns None for other arrays, for parameters and for random numbers.
         """
@@ -122,7 +122,7 @@ class Padded(Op):
 
     The padding is (low, high) for every axis.
 
-    It becomes part of the window operation that follows. If there is none, it is not read.
+    The padding becomes part of the window operation that follows. If there is none, it is not read.
     """
 
     pads: tuple[tuple[int, int], ...]
@@ -136,14 +136,15 @@ PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as
 class WindowSum(Op):
     """Sums over padded windows.
 
-    They are read as means if they are divided by the number of entries, and otherwise not read.
+    The sums are read as means if they are divided by the number of entries. Otherwise they are not
+    read.
     """
 
     pooling: Pooling
 
 
 class DroppedOut(Op):
-    """Entries set to 0 at random; this is dropout if the others are rescaled, else not read.
+    """An array in which random entries are set to 0, read as dropout if the others are rescaled.
 
     ``kept``: the fraction of the ``count`` entries that this draw keeps.
     """

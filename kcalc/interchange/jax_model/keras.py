@@ -92,7 +92,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _paths(variables: list[Any], root: str) -> list[str]:
-    """Return distinct paths of variables, without the model's name."""
+    """Return distinct paths for variables, without the model's name."""
     out: list[str] = []
     for variable in variables:
         path = variable.path.removeprefix(f"{root}/").replace("/", ".")
@@ -101,7 +101,7 @@ def _paths(variables: list[Any], root: str) -> list[str]:
 
 
 def _example(model: Any) -> Any:
-    """Return the shapes of inputs with two examples if the model declares them."""
+    """Return the input shapes for two examples if the model declares its inputs."""
     import jax
     import keras
 

@@ -43,7 +43,7 @@ def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any
 
 
 def _performed(model: Any, calls: Mapping[Place, Action], gone: Mapping[int, bool]) -> Any:
-    """Apply edits to a model; ``gone``: {number of a removed layer: whether its bias stays}."""
+    """Apply edits to a model; ``gone``: {index of a removed layer: whether its bias stays}."""
     layers = _layers(model)
     for place, serves in gone.items():
         layers[place].__class__ = _gone(type(layers[place]), serves)
@@ -107,7 +107,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
 @contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """Give a model and its layers the classes that they had before they were edited."""
+    """Restore the classes that a model and its layers had before they were edited."""
     edited = [part for part in (model, *_layers(model)) if hasattr(type(part), "kcalc_base")]
     classes = [type(part) for part in edited]
     for part in edited:

@@ -1,4 +1,4 @@
-"""Evaluate equations with known inputs, and track how results come from the parameters."""
+"""Evaluate equations with known inputs, and track how their results depend on parameters."""
 
 from __future__ import annotations
 

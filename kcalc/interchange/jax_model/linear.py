@@ -60,7 +60,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 def _contraction(
     reader: JaxReader, eqn: Any, values: list[Value], what: str, reason: str
 ) -> list[Value]:
-    """Read a product of two arrays if neither holds the weights of a layer.
+    """Read a product of two arrays, neither of which contains the weights of a layer.
 
     The axes are named as in einsum.
     """
@@ -168,7 +168,7 @@ Pads = list[tuple[int, int]]
 
 
 def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
-    """Return the operation before padding along locations, the total padding, and its mode.
+    """Return the operation before spatial padding, the total padding, and its mode.
 
     The total is the sum of this padding and the convolution's padding ``pads``.
     """

@@ -1,9 +1,10 @@
-"""Marks with which normalisation and dropout modules identify themselves in a jaxpr.
+"""Marks that identify normalisation and dropout modules in a jaxpr.
 
-While kcalc traces a model, these modules of the frameworks emit a mark instead of their operations.
+While kcalc traces a model, these library modules emit a mark instead of their operations.
 
-The mark holds their settings, so kcalc need not infer these from sums and square roots. Jaxprs with
-marks stay in a separate tracing context and never enter JAX's caches for the user's functions.
+The mark contains the module's settings, so kcalc need not infer them from sums and square roots.
+Jaxprs with marks stay in a separate tracing context and never enter JAX's caches for the user's
+functions.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def normalised(
 ) -> Any:
     """Return ``x`` marked as normalised.
 
-    ``arrays``: gain, bias, mean and variance, as far as they exist.
+    ``arrays``: gain, bias, mean and variance; any of them may be missing or None.
     """
     import jax.numpy as jnp
 
@@ -100,7 +101,7 @@ def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
 
 
 def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
-    """Return the labels of dropout that is active in a call of ``run``.
+    """Return the labels of the dropout that is active when ``run`` is called.
 
     Only the shapes of ``arguments`` matter. Returns no labels if the call fails.
     """
@@ -157,7 +158,7 @@ def over_axes(x: Any, axes: Any, centred: bool, epsilon: float) -> Any:
 
 
 def in_groups(x: Any, groups: int, epsilon: float) -> Any:
-    """Return an array normalised over the locations and channels (axis 1) of every group."""
+    """Return an array normalised over the spatial axes and the channels (axis 1) of every group."""
     return over_axes(x.reshape(x.shape[0], groups, -1), 2, True, epsilon).reshape(x.shape)
 
 
@@ -202,7 +203,7 @@ def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _label(reader: JaxReader, label: str) -> str:
-    """Return the name of a marked module; the scope, if it already ends with this name."""
+    """Return the name of a marked module, or the scope if it already ends with this name."""
     if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
         return ".".join(reader.scope)
     return label if "." in label or not reader.scope else reader.wish(label)
@@ -221,7 +222,7 @@ def _drop(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 @contextmanager
 def marking(patches: Sequence[tuple[Any, str, Any]] = ()) -> Iterator[None]:
-    """Trace with JAX caches separate from the user's, and with replaced attributes.
+    """Return a context for tracing with separate JAX caches and replaced attributes.
 
     ``patches``: (owner, name of the attribute, replacement). The attributes are restored on exit.
     """

@@ -1,9 +1,9 @@
-"""Copies of JAX models that run the user's code with edits of some calls.
+"""Copies of JAX models that run the user's code with some calls edited.
 
 Each function takes a function or module, the tree of its new parameters, the edited calls as
-{place: action}, and the removed normalisation and dropout as {module: whether its bias stays}.
-A copied module is an instance of a subclass with the same name, so it has the methods, fields and
-state of the user's class.
+{place: action}, and the removed normalisation and dropout modules as {module: whether its bias
+stays}. A copied module is an instance of a subclass with the same name, so it has the methods,
+fields and state of the user's class.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _again(maker: Any, *arguments: Any) -> Any:
 
 
 def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
-    """Add a bias along an axis, or one of the array's shape."""
+    """Add a bias along an axis, or a bias with the shape of the array."""
     if bias is None:
         return x
     if bias.ndim == 1:

@@ -1,6 +1,6 @@
-"""Read primitives that rearrange numbers.
+"""Read primitives that rearrange array entries.
 
-They are reshapes, transposes, broadcasts, slices, padding and concatenation.
+These are reshapes, transposes, broadcasts, slices, padding and concatenation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pointwise import inner_jaxpr
 from .reader import JaxReader, inverse, rule
 from .stops import trained
 
-# entries that may be compared to recognise a padding; single precision represents these integers
+# maximum number of entries for recognising padding; float32 represents these integers
 ENTRIES = 2**24
 
 
@@ -199,7 +199,10 @@ def _padded(reader: JaxReader, ref: Ref, around: Pads, value: float, mode: str) 
 
 @rule("_pad")
 def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Read jnp.pad; modes other than circular, reflect and replicate equation by equation."""
+    """Read jnp.pad.
+
+    Modes other than circular, reflect and replicate are read equation by equation.
+    """
     inner, ref, shape = inner_jaxpr(eqn), values[0], made_shape(eqn)
     alone = all(isinstance(v, KnownArray) for v in values[1:])
     if alone and isinstance(ref, Ref) and len(ref.shape) == len(shape):
@@ -210,7 +213,7 @@ def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _around(reader: JaxReader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
-    """Recognise the padding of a function by applying it to an array of entry numbers.
+    """Recognise the padding that a function applies by calling it on an array of entry indices.
 
     Returns None for constant padding and for modes that PADDINGS does not name.
     """
@@ -346,9 +349,9 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 
 
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
-    """Return the axes of locations, given the axes along which an operation acts.
+    """Return the spatial axes, given the axes along which an operation acts.
 
-    They are all axes except the axis of examples and the channel axis.
+    These are all axes except the example axis and the channel axis.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank
@@ -361,7 +364,8 @@ def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, .
 def _cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
     """Take entries from ``start`` to ``stop`` along an axis by slicing weights.
 
-    Slices the weights of a Linear, or those behind the inputs of an elementwise function.
+    Slices the weights of a Linear, or the weights that produce the inputs of an elementwise
+    function.
     """
     key = (name, axis, start, stop)
     if key not in reader.cuts:

@@ -2,8 +2,8 @@
 
 Some guard against undefined derivatives too.
 
-The name is no proof, since users may call any function ``elu``. So the jaxpr's values are compared
-with the plain function's.
+A name proves nothing, since users may give any function the name ``elu``. So the jaxpr's values are
+compared with the values of the plain function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elementwise primitives of JAX, and jaxprs of them, as functions of SymPy expressions."""
+"""JAX's elementwise primitives, and jaxprs made of them, as functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
     if primitive in PASSING:
         return lambda x: x
     whole = bool(kinds) and kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
-    # of bits, or truncated
+    # on integers, these act on bits or truncate
     if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):
         return None
     function = TABLE[primitive]

@@ -56,8 +56,8 @@ class JaxProgram:
     def flow(self, ops: Sequence[Op]) -> Flow:
         """Return the data flow between equations.
 
-        Equations that only rearrange numbers are skipped: their results count as their inputs.
-        ``ops``: the operations of the trace.
+        Equations that only rearrange numbers are skipped: their results are treated as their
+        inputs. ``ops``: the operations of the trace.
         """
         source: dict[int, Made] = {}
         refs = [value for value in self.args if isinstance(value, Ref)]
@@ -124,7 +124,7 @@ class JaxProgram:
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], list[int]]:
-        """Return {equation or module: calls in which it runs}, several calls for loops."""
+        """Return {equation or module: calls in which it runs}. A loop gives several calls."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for call in range(len(self.tape)):
             found.setdefault(self.key(call), []).append(call)

@@ -105,9 +105,9 @@ class EquationCall:
 
 
 class JaxReader:
-    """The state while one model is read.
+    """The state while a model is read.
 
-    It holds the operations so far, in order, and the current place in the model.
+    It contains the operations so far, in order, and the current place in the model.
     """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
@@ -137,7 +137,7 @@ class JaxReader:
     ) -> list[Value]:
         """Return the outputs of a jaxpr for given inputs.
 
-        ``part``: the index of the jaxpr among those of the current equation.
+        ``part``: the index of the jaxpr among the jaxprs of the current equation.
         """
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
@@ -154,7 +154,7 @@ class JaxReader:
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
-        """Record an equation on the tape and return its results, each a separate object.
+        """Record an equation on the tape, and return its results as separate objects.
 
         If it calls other equations, these are already on the tape, from index ``before``. They are
         removed for functions with custom derivatives, because the derivatives would not follow an
@@ -182,11 +182,11 @@ class JaxReader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """Return the results of an equation. If its rule fails, they are not read."""
+        """Return the results of an equation, as unread operations if its rule fails."""
         before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)
-        except Exception as error:  # one part must not keep the rest from being read
+        except Exception as error:  # a failure in one part must not stop the rest from being read
             self.forget(set(self.ops) - before)
             self.present, name = (eqn, values, calls), called(eqn) or eqn.primitive.name
             where = f"the reading of {name} at {self.wish(name)!r}"
@@ -266,7 +266,7 @@ class JaxReader:
     # -- arrays that depend on no input ------------------------------------------------------------
 
     def evaluate(self, eqn: Any, values: list[KnownArray]) -> list[Value]:
-        """Evaluate an equation with known inputs; record the parameters behind its results."""
+        """Evaluate an equation with known inputs, and record the parameters used."""
         name = eqn.primitive.name
         origins = frozenset[str]().union(*(v.origins for v in values))
         random = name in RANDOM or any(v.random for v in values)
@@ -286,7 +286,7 @@ class JaxReader:
         return out
 
     def held(self, known: KnownArray, order: tuple[int, ...]) -> str:
-        """Return the operation that holds a known array, with its axes permuted by ``order``."""
+        """Return the operation for a known array, with its axes permuted by ``order``."""
         key = (id(known), order)
         if key not in self._held:
             value = KnownArray(np.transpose(known.array, order)).compact()
@@ -354,7 +354,7 @@ class JaxReader:
     ) -> Ref:
         """Return the result of an operation on an array, with the same shape and axes.
 
-        ``read``: the operation that it reads, if not that of ``ref``.
+        ``read``: the operation that it reads, by default the operation of ``ref``.
         """
         shape = self.ops[ref.name].shape
         return replace(ref, name=self.put(kind, label, shape, [read or ref.name], **fields))
@@ -442,7 +442,7 @@ class JaxReader:
         return tuple(shape)
 
     def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
-        """Return an operation that holds an array with the axes in the given order.
+        """Return an operation that outputs an array with its axes in the given order.
 
         See Ref.order for the meaning of ``order``.
         """
@@ -459,7 +459,7 @@ class JaxReader:
     def pointwise(
         self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str
     ) -> Value:
-        """Append an elementwise operation. Constants of one number become part of its function."""
+        """Append an elementwise operation. Single-valued constants become part of its function."""
         shape = made_shape(eqn)
         refs = [v for v in values if isinstance(v, Ref)]
         order = next(
@@ -497,7 +497,7 @@ class JaxReader:
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
     def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
-        """Return a key for the parameter that holds weights, and a name for the layer."""
+        """Return a key for the parameter that contains the weights, and a name for the layer."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
@@ -533,7 +533,7 @@ class JaxReader:
 
 @rule("stop_gradient")
 def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Read a stop of gradients."""
+    """Read a gradient stop."""
     (ref,) = values
     assert isinstance(ref, Ref)
     return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]

@@ -1,9 +1,9 @@
-"""Places of equations of a JAX program, described so that they can be found again.
+"""Places of equations in a JAX program, described so that they can be found again.
 
 A place has one level per enclosing jaxpr: (what is called, its index among the equations with the
-same call and code, their number, the index of the inner jaxpr, statements of the user's code).
-Other equations may change with the mode of a model or the sizes of its inputs, but the equations at
-a place may not.
+same call and code, the number of such equations, the index of the inner jaxpr, statements of the
+user's code). Other equations may change with the mode of a model or the sizes of its inputs, but
+the equations at a place may not.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def differentiates(eqn: Any) -> bool:
 
 
 def key_of(eqn: Any, part: int) -> str:
-    """Return the name of the parameter of an equation that holds the jaxpr it calls."""
+    """Return the name of the equation parameter that contains the jaxpr called by an equation."""
     if eqn.primitive.name == "cond":
         return "branches"
     if eqn.primitive.name == "while":
@@ -145,7 +145,7 @@ def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list
 def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
     """Plan the action at each equation of a jaxpr.
 
-    Raises: KcalcError if the equations at a place differ from those that were read.
+    Raises: KcalcError if the equations at a place differ from the equations that were read.
     """
     here: dict[int, Action] = {}
     inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}

@@ -1,6 +1,7 @@
-"""Recognise softmax that is written out in exponentials and sums.
+"""Recognise softmax that is written out with exponentials and sums.
 
-Its operations become one operation with this name, so that the note can say why it is not read.
+Its operations become a single operation named "softmax", so that the note can say why it is not
+read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
-    """Return the operations after the softmax that divides by ``mean`` was merged into one."""
+    """Return the operations with the softmax that divides by ``mean`` merged into one of them."""
     for base in reversed(_bases(ops, mean.reads[0])):
         found = _search(ops, base, mean)
         if found is not None:

@@ -28,8 +28,8 @@ QUOTIENTS = ("div",)
 def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
     """Whether the results of a primitive applied to known arrays are trained.
 
-    The rules are those for PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`). Constants
-    are not parameters.
+    The rules are the same as for PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`).
+    Constants are not parameters.
     """
     given = list(values)
     own = [value for value in given if value.origins]
@@ -110,7 +110,7 @@ def _differs(eqn: Any) -> bool:
 
 
 def _apart(eqn: Any, seed: int) -> float:
-    """Return the relative difference of the custom and the true derivative along a direction."""
+    """Return the relative difference between the custom and true derivatives along a direction."""
     import jax
     import jax.numpy as jnp
 

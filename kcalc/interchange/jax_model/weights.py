@@ -56,14 +56,14 @@ def drawn(
 ) -> np.ndarray:
     """Draw weights with Var W = sigma_w^2 / inputs for the central tap of the kernel.
 
-    All other taps are 0. A transposed convolution has the same weights on as many taps as its
+    All other taps are 0. A transposed convolution has equal weights on several taps, as many as its
     stride.
 
     Shape: (outputs, inputs / groups, kernel...).
 
     "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
-    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1] Raises: KcalcError if the kernel size is even, so
-    that there is no centre.
+    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1] Raises: KcalcError if the kernel size is even,
+    because there is no central tap.
     """
     kernel, groups = layout.wide[2:], layout.groups
     if not layout.spread and any(extent % 2 == 0 for extent in kernel):
@@ -156,7 +156,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """Return the parameter of which the weights are a multiple, and the factor."""
+        """Return the parameter that the weights are a multiple of, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):

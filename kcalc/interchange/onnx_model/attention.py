@@ -1,4 +1,4 @@
-"""Read operators of transformers: embeddings, fused attention and rotary embeddings.
+"""Read transformer operators: embeddings, fused attention and rotary embeddings.
 
 They are expanded into the operations of a trace.
 """
@@ -27,7 +27,7 @@ HEADS_OUTSIDE = (
 
 @rule("Attention")
 def attention(node: Node) -> Made:
-    """Read Attention of the ONNX standard.
+    """Read Attention from the ONNX standard.
 
     Queries, keys and values have their heads on axis 1, or merged with the channels on the last
     axis.

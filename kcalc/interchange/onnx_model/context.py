@@ -1,6 +1,7 @@
-"""The state on which the rules for ONNX operators work.
+"""The state that the rules for ONNX operators share.
 
-It holds the operations made so far and the remaining limits, and turns constants into operations.
+It contains the operations made so far and the remaining limits, and turns constants into
+operations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .unsupported_shapes import Found, shapes_of
 
 
 class Context:
-    """The state while one model is read; ``ops`` grows with every node."""
+    """The state while a model is read; ``ops`` grows with every node."""
 
     def __init__(self, model: Any, folder: Path | None, limits: Limits) -> None:
         self.model, self.folder, self.limits = model, folder, limits
@@ -77,8 +78,8 @@ class Context:
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Wrap arrays that were computed from constants as values.
 
-        ``kept``: whether the numbers are those of the first input in another shape or order, so
-        that they are still the same parameter.
+        ``kept``: whether the arrays contain the numbers of the first input in another shape or
+        order, and so are still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]

@@ -162,7 +162,7 @@ def _attribute(value: float) -> Any:
 
 @rule(*(name for name in PLAIN if name != "Mul"))
 def pointwise(node: Node) -> Made:
-    """Read an elementwise operator. Constants of one number become part of the function."""
+    """Read an elementwise operator. Single-valued constants become part of the function."""
     if node.op in ("Min", "Max", "Sum", "Mean") and len(node.inputs) == 1:
         return node.value(0)
     if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):

@@ -12,7 +12,7 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class OnnxWindow:
-    """A window over locations; ``sizes``: the numbers of output locations along each axis."""
+    """A window over locations; ``sizes``: the number of output locations along each axis."""
 
     stride: tuple[int, ...]
     padding: Pads

@@ -22,8 +22,8 @@ class Value:
 
     ``array``: the constant; ``op``: the name of the operation in the trace.
 
-    ``parameter``: the first name of the parameter of the model that a constant equals.
-    ``maker``: the node that computed it, with its input values.
+    ``parameter``: the first name of the model parameter that a constant equals. ``maker``: the node
+    that computed it, with its input values.
     """
 
     shape: tuple[int, ...]
@@ -166,7 +166,7 @@ class Node:
     # -- operations --------------------------------------------------------------------------------
 
     def at(self, part: str) -> Node:
-        """Return the same node with a label for one of several operations."""
+        """Return a copy of the node with a label for one of its several operations."""
         return replace(self, label=f"{self.label}.{part}")
 
     def emit(

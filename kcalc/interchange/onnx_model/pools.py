@@ -69,7 +69,7 @@ def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
-    """Return the shape after a reduction; ``keep``: whether reduced axes stay with size 1."""
+    """Return the shape after a reduction; ``keep``: whether reduced axes are kept with size 1."""
     return tuple(1 if i in axes else k for i, k in enumerate(shape) if keep or i not in axes)
 
 

@@ -212,7 +212,7 @@ class OnnxReader(Context):
                     )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
-        """Return the value with a name. Raises: KcalcError if the name is not defined yet."""
+        """Return the value with the given name. Raises: KcalcError if it is not defined yet."""
         holder = scope.holder(name)
         if holder is None:
             why = (
@@ -246,7 +246,7 @@ class OnnxReader(Context):
             return [found] if isinstance(found, Value) else found
         except KcalcError:
             raise
-        except Exception as error:  # one part must not keep the rest from being read
+        except Exception as error:  # a failure in one part must not stop the rest from being read
             if isinstance(error, MISFITS) and not _sound(node):
                 raise node.fail(
                     f"its attributes do not fit the shapes of its inputs ({type(error).__name__})"
@@ -280,7 +280,7 @@ class OnnxReader(Context):
 
 
 def _sound(node: Node) -> bool:
-    """Whether the onnx package accepts a node, so that an error is not due to the file."""
+    """Whether the onnx package accepts a node, which shows that the file is not the problem."""
     finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
     known = all(value is None or value.array is not None for value in node.inputs)
     return finite and not known and None not in inferred_types(node)

@@ -160,7 +160,7 @@ def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
 
 @rule("Pad")
 def pad(node: Node) -> Made:
-    """Read Pad if all pads are 0. The next convolution absorbs any other padding of locations."""
+    """Read Pad if all pads are 0. The next convolution absorbs any other spatial padding."""
     pads = pads_of(node, node.value(0).rank)
     return node.value(0) if pads is not None and not any(k for pair in pads for k in pair) else None
 
@@ -168,7 +168,7 @@ def pad(node: Node) -> Made:
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
     """Return (input, padding, mode) of the Pad that made ``x``.
 
-    Returns None if no Pad made it, or if it pads other axes than locations (axes 2, 3, ...).
+    Returns None if no Pad made it, or if it pads axes other than the spatial axes 2, 3, ...
     """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
@@ -187,7 +187,7 @@ def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | 
 
 @rule("Upsample", "Resize")
 def upsample(node: Node) -> Made:
-    """Read upsampling and resizing of locations."""
+    """Read upsampling and resizing of spatial axes."""
     x = node.value(0)
     sizes = _resized(node, x.shape)
     stretched = node.text("keep_aspect_ratio_policy", "stretch") == "stretch"

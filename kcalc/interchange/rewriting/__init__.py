@@ -1,6 +1,6 @@
 """Recognise layers that a model writes out as several operations.
 
-They are parts of layers, normalisation, multi-head attention, and attention with fixed weights.
+These are parts of layers, normalisation, multi-head attention, and attention with fixed weights.
 
 All decisions depend on what the operations compute, never on names. Operations that compute an
 unknown function stay unchanged.

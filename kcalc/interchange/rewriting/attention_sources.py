@@ -52,7 +52,7 @@ UNFOLLOWED = "its {} are computed from feature maps in a way that kcalc does not
 
 @dataclass(frozen=True, eq=False)
 class AttentionCore:
-    """The operations of attention before the heads are joined.
+    """The attention operations before the heads are joined.
 
     ``orders``: for queries, keys and values, the order of axes that gives (examples, heads, tokens,
     width). ``scores``: the order of axes that gives (examples, heads, queries, keys), () if the
@@ -104,7 +104,7 @@ class ChannelSource:
 class Followed:
     """Operations with the axes of their channels and examples.
 
-    It also holds which operations depend on the input.
+    The class also records which operations depend on the input.
     """
 
     def __init__(self, trace: Trace, ops: Mapping[str, Op], count: int) -> None:
@@ -123,7 +123,7 @@ class Followed:
     def cores(self, op: Any) -> Iterator[AttentionCore]:
         """Yield the ways to read an operation as attention.
 
-        There is one for every axis that may hold the tokens of the queries.
+        There is one for every axis that may be the token axis of the queries.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
@@ -149,7 +149,7 @@ class Followed:
         return (op if isinstance(op, Softmax) else None), rate
 
     def _product(self, op: Op) -> tuple[Contract, str] | str | None:
-        """Return the product of queries and keys behind the scores, and its einsum letters.
+        """Return the product of queries and keys that gives the scores, and its einsum letters.
 
         If there is none, return a reason.
         """
@@ -304,7 +304,7 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether a fixed factor, also a negative one, passes through an operation.
+        """Whether scaling the inputs by a number, even a negative one, scales the output equally.
 
         This holds, for example, for sums and for products with a fixed number.
         """
@@ -331,7 +331,7 @@ class Followed:
         return drawn + 1j * random.standard_normal(op.shape) if imaginary else drawn
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
-        """Return an operation with the examples on axis 0, and places, as in ChannelSource."""
+        """Return the fields ``above`` and ``places`` of a ChannelSource for an operation."""
         if self.examples[op.name] == 0:
             return op.name, None
         path: list[Op] = []

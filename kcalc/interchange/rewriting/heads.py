@@ -1,7 +1,7 @@
 """Recognise multi-head attention and replace it by one operation.
 
-Its scores are evaluated on random numbers. This gives their scale, masks, rotary angles and biases.
-Attention that kcalc does not recognise stays unchanged, with the reason.
+The attention scores are evaluated on random numbers to find their scale, masks, rotary angles and
+biases. Attention that kcalc does not recognise stays unchanged, with the reason.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REORDERED = "its heads are joined in an order that kcalc does not follow"
 def with_heads(trace: Trace) -> TraceEditor:
     """Replace every multi-head attention by one operation.
 
-    It reads the layers that produce queries, keys and values.
+    The new operation reads the layers that produce queries, keys and values.
     """
     edit = _Heads(trace)
     left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
@@ -368,7 +368,7 @@ class _Heads(MixingPlacement):
             self.ops[name] = old.moved(made.shape, made.name)
 
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
-        """Replace a layer that reads (tokens, examples, ...) by one with the examples first.
+        """Replace a layer that reads (tokens, examples, ...) by one that reads the examples first.
 
         The operations after it, up to the one that restores the order of axes, are dropped.
         """
@@ -439,7 +439,7 @@ class _Heads(MixingPlacement):
         return name
 
     def _normed(self, source: ChannelSource, name: str, heads: int) -> str:
-        """Add a norm over all channels in place of a norm of every head."""
+        """Add a norm over all channels in place of a norm over each head."""
         assert source.norm is not None
         key = (source.norm.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -463,7 +463,7 @@ class _Heads(MixingPlacement):
 
 
 def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
-    """Return an operand with shape (examples, heads, tokens, width); without heads, one head."""
+    """Return an operand with shape (examples, heads, tokens, width), with one head by default."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
         raise NoAttentionError(BY_EXAMPLE)

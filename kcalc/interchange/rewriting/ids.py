@@ -66,12 +66,12 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 
 def _casts(op: Op | None) -> bool:
-    """Whether an operation passes ids on, perhaps as floats."""
+    """Whether an operation passes ids on, possibly as floats."""
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 
 def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:
-    """Return a new input that holds some channels of ``entry``."""
+    """Return a new input that contains some channels of ``entry``."""
     name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 

@@ -1,6 +1,6 @@
-"""Replace attention with fixed weights by a fixed mixing of tokens.
+"""Replace attention whose weights are fixed by a fixed mixing of tokens.
 
-Attention has fixed weights if, for example, the weights of its queries or keys are zero.
+The attention weights are fixed if, for example, the query or key weights are zero.
 
 The matrix is computed from the known values of queries, keys and masks. If heads split the channels
 but all heads have the same matrix, the reshapes around it are dropped. The replacement is compared

@@ -1,7 +1,7 @@
 """Find the position of a token mixing among a model's operations.
 
-A mixing moves out of the reshapes with which heads split the channels. The result is compared with
-the model on random numbers.
+The mixing is moved out of the reshapes that split the channels into heads. The result is compared
+with the model on random numbers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MixingPlacement(TraceEditor):
     ) -> list[Op] | None:
         """Return operations from ``first`` to ``last`` that need no rearrangements.
 
-        Return None if they do not compute the same as the original operations.
+        Return None if their results differ from the results of the original operations.
         """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]
@@ -159,7 +159,7 @@ class MixingPlacement(TraceEditor):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Replace the old operations by new operations with the names that others read."""
+        """Replace the old operations by new ones, and keep the names that other operations read."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)

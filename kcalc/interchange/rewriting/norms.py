@@ -54,7 +54,7 @@ REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, s
 class FoundNorm:
     """A normalisation that ends at the operation ``end``.
 
-    ``gain`` and ``bias`` are expressions in symbols for constant arrays.
+    ``gain`` and ``bias`` are expressions whose symbols represent constant arrays.
     """
 
     end: str
@@ -68,7 +68,7 @@ class FoundNorm:
 def with_norms(trace: Trace) -> TraceEditor:
     """Combine every written-out normalisation into one operation, and leave gains separate.
 
-    If the variance is the unbiased one, a factor follows.
+    If the variance is the unbiased estimate, a factor follows.
     """
     return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
@@ -114,7 +114,7 @@ class Norms(TraceEditor):
         return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
 
     def _bases(self, name: str) -> list[str]:
-        """Return the arrays of which ``name`` may be a moment, the nearest first."""
+        """Return the arrays that ``name`` may be a moment of, nearest first."""
         found = level = [self._same(name)]
         shape = self.ops[name].shape
         for _ in range(DEPTH):
@@ -148,10 +148,10 @@ class Norms(TraceEditor):
         return any(self._written(base, axes, form) for form in reversed(found))
 
     def _followed(self, steps: Steps) -> list[FoundNorm]:
-        """Return the normalisations that start at an array, each one longer than the one before.
+        """Return the normalisations that start at an array, from shortest to longest.
 
-        They differ by their gains and biases. These do not belong to a normalisation if another
-        operation reads the values before them.
+        They differ in their gains and biases. A gain or bias does not belong to a normalisation if
+        another operation reads the values before it.
         """
         found: list[FoundNorm] = []
         for op in self._cone(steps.base):
@@ -193,7 +193,7 @@ class Norms(TraceEditor):
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
-        """Replace a normalisation by one operation; return False if a Normalise cannot hold it."""
+        """Replace a normalisation by one operation; return False if that is not possible."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
             self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
@@ -235,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions of the operations after ``base``, which is X, or Z if it is a Normalise."""
+    """Expressions for the operations after ``base``, which is X, or Z if it is a Normalise."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
@@ -243,7 +243,7 @@ class Steps:
         self.count = prod(self.shape[a] for a in axes)
         self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        leading = axes == tuple(range(len(axes)))  # then means still broadcast
+        leading = axes == tuple(range(len(axes)))  # then means without these axes broadcast too
         self.beside = (self.kept, self.reduced) if leading else (self.kept,)
         self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
 
@@ -324,8 +324,8 @@ def _without_floor(expr: Any) -> Any:
 def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     """Return (kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
 
-    The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 for
-    M1. Gain and bias depend only on constant arrays.
+    The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 in
+    place of M1. Gain and bias depend only on constant arrays.
     """
     if not expandable(expr):
         return None
@@ -355,7 +355,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
 def kind_over(
     kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
 ) -> tuple[str, tuple[int, ...], int] | None:
-    """Return (kind, axes, groups) of a normalisation over some axes, or None without a name."""
+    """Return (kind, axes, groups) of a normalisation over some axes, or None if it has no name."""
     rank = len(shape)
     kept = [a for a in range(rank) if a not in axes]
     if 0 in axes:
@@ -387,7 +387,7 @@ def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) ->
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: FoundNorm,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Read group normalisation, before which channels are split into groups and after it merged.
+    """Read group normalisation between reshapes that split channels into groups and merge them.
 
     Returns: (last operation, source, groups, axes), or None.
     """

@@ -184,7 +184,7 @@ def normed(op: Normalise, x: Array, axis: int) -> Array:
 
 
 def through(array: Array, path: Sequence[Op]) -> Array:
-    """Apply the rearrangements in ``path`` to an array, starting with the last one in it."""
+    """Apply the rearrangements in ``path`` to an array, starting with the last."""
     for op in reversed(path):
         made = (
             array.take(op.order, op.axis)
@@ -228,7 +228,7 @@ def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def run(op: Any, arrays: list[Any]) -> Array | None:
-    """Evaluate an operation without a rule by calling the model's function."""
+    """Evaluate an operation that has no rule, by calling the model's function."""
     if op.compute is None:
         return None
     try:

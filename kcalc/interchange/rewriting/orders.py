@@ -1,4 +1,4 @@
-"""Recognise permutations of channels by reshapes and transposes, as in a channel shuffle."""
+"""Recognise channel permutations written as reshapes and transposes, as in a channel shuffle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 2**24  # arrays with more entries are not tested
 def with_orders(trace: Trace) -> TraceEditor:
     """Replace a reshape, a transpose and a reshape by one :class:`Reorder`.
 
-    Together, they must only permute the channels.
+    Together, the three operations must only permute the channels.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
 

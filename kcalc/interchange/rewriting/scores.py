@@ -1,6 +1,6 @@
 """Evaluate attention scores on random numbers to find their structure.
 
-It consists of their scale, masks, rotary angles and biases.
+The structure consists of the scale, masks, rotary angles and biases of the scores.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOTHING = -1e9  # if all scores of a row are below this, the token sees no token
 CLOSE = 1e-5
 # tolerance for channels that are not rotated; the slowest pairs rotate by 1e-6 per token
 STILL = 1e-9
-HALF = 4e-3  # relative error of rotations by tables in half precision
-UNLIKE = 0.02  # relative error of their frequencies
+HALF = 4e-3  # relative error of rotations that use tables in half precision
+UNLIKE = 0.02  # relative error of the frequencies in such tables
 NONE_SEEN = (
     "token {} sees no token: all entries in its row of the mask are masked, so the softmax is "
     "undefined; let it see a token, for instance itself"
@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if a mask lets a token see no token: the model or its example inputs are wrong."""
+    """Raised if a mask hides all tokens from a token: the model or its example inputs are wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class Turn:
 
 
 def _apart(angles: Array, others: Array) -> float:
-    """Return the largest distance between points of the unit circle at two sets of angles."""
+    """Return the largest distance between points on the unit circle at two sets of angles."""
     return float(np.abs(np.exp(1j * angles) - np.exp(1j * others)).max())
 
 
@@ -204,7 +204,7 @@ def masks_of(masked: Array) -> Masks:
 class Biases:
     """Fields of an Attend for its masks and biases, and notes on differences from the model.
 
-    It is False if there are no biases.
+    The object is false if there are no biases.
     """
 
     texts: tuple[str, ...]
@@ -299,7 +299,7 @@ def _bucketed(
     """Return the number of buckets and the largest distance that explain which biases are equal.
 
     ``groups``: for each distance, the index of the first distance with the same bias; ``sided``:
-    whether no token sees a later token. The numbers of T5 are tried first.
+    whether no token sees a later token. The values used by T5 are tried first.
     """
     apart = np.array(distances)
     for buckets, furthest in product(BUCKETS, FURTHEST):
@@ -318,8 +318,8 @@ def turned(
     ``part``: the operand, a multiple of the result. Returns: the heads (examples, heads, tokens,
     width), and the rotary embedding or None.
 
-    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: a norm of
-    every head, if any. Raises: NoAttentionError if it is not made in this way.
+    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: the norm
+    over each head, if any. Raises: NoAttentionError if it is not made in this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape

@@ -100,7 +100,7 @@ class _Parts(TraceEditor):
             self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
-        """Replace each layer by the concatenation of layers that have some of its outputs."""
+        """Replace each layer by the concatenation of layers that produce parts of its outputs."""
         for name, parts in pieces.items():
             layer = self.ops[name]
             reads = tuple(self._cut(layer, rows) for rows in parts)

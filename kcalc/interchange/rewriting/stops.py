@@ -1,7 +1,7 @@
-"""Handle stops of gradients when operations are combined.
+"""Handle gradient stops when operations are combined.
 
-A stop inside operations that become one, such as a normalisation, changes only the gradient and not
-the values. A mark after the combined operation records it.
+A stop inside operations that are combined into one, such as a normalisation, changes the gradient
+but not the values. A mark after the combined operation records the stop.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ INSIDE = "{}, with a stop of gradients inside it,"
 def with_stops_first(trace: Trace) -> TraceEditor:
     """Move stops to places where they do not hide layers, heads and attention.
 
-    A stop moves before operations that only rearrange numbers for it. A stop of attention scores or
-    weights becomes stops of queries and keys. A stop of the result of attention moves after the
-    operations that join heads.
+    If a stop follows operations that only rearrange numbers and that nothing else reads, it moves
+    before them. A stop on attention scores or weights becomes two stops, on queries and keys. A
+    stop on the result of attention moves after the operations that join heads.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
-    for name in waiting:  # grows by the stops of queries and keys
+    for name in waiting:  # grows by the stops on queries and keys
         readers = edit.readers()
         above = _above(edit, readers, name)
         first = edit.ops[above[-1]].reads[0] if above else edit.ops[name].reads[0]
@@ -64,7 +64,7 @@ def with_stops_first(trace: Trace) -> TraceEditor:
 
 
 def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> list[str]:
-    """Return the operations that only rearrange numbers for a stop, the last one first."""
+    """Return the operations before a stop that only rearrange numbers for it, last one first."""
     found, here = list[str](), edit.ops[name].reads[0]
     while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
         found.append(here)
@@ -82,7 +82,7 @@ def _insert(edit: TraceEditor, stop: Op, read: str, reader: str) -> str:
 
 
 def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> Op | None:
-    """Return the product of queries and keys behind a stop, perhaps before a softmax, or None."""
+    """Return the product of queries and keys before a stop, possibly with a softmax, or None."""
     here, softmax = edit.ops[edit.ops[name].reads[0]], False
     while isinstance(here, ON_SCORES) and len(readers[here.name]) == 1 and _one(edit, here):
         softmax = softmax or isinstance(here, Softmax)
@@ -101,13 +101,13 @@ def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> O
 
 
 def _one(edit: TraceEditor, op: Op) -> str:
-    """Return the only input of an operation that is not constant, or "" if there are several."""
+    """Return the only nonconstant input of an operation, or "" if there are several."""
     read = [name for name in op.reads if not isinstance(edit.ops[name], Held)]
     return read[0] if len(read) == 1 else ""
 
 
 def _stopped_inputs(edit: TraceEditor, op: Op) -> list[str]:
-    """Insert stops of the two inputs of a product, and return their names."""
+    """Insert stops at the two inputs of a product, and return their names."""
     stop = op.become(Stopped, name="stop")
     return [_insert(edit, stop, read, op.name) for read in dict.fromkeys(op.reads)]
 
@@ -131,7 +131,7 @@ def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -
 
 
 def loosened(trace: Trace) -> Trace:
-    """Return the trace without stops of statistics, which may be part of a normalisation."""
+    """Return the trace without stops on statistics, which may be part of a normalisation."""
     ops = {op.name: op for op in trace.ops}
     return replace(
         trace,
@@ -143,7 +143,7 @@ def loosened(trace: Trace) -> Trace:
 
 
 def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
-    """Return the mean, maximum or moment of which a stop reads an elementwise function, if any."""
+    """Return the mean, maximum or moment that gives the input of a stop elementwise, if any."""
     waiting = [stop]
     while waiting:
         here = waiting.pop()
@@ -157,7 +157,7 @@ def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
 def tightened(before: Trace, after: Trace) -> Trace:
     """Restore the stops in the rewritten trace, and mark operations with stops inside.
 
-    ``before``: the trace with all stops. A stop of the maximum that softmax subtracts needs no
+    ``before``: the trace with all stops. A stop on the maximum that softmax subtracts needs no
     mark, because the gradient does not depend on it.
     """
     ops, old = {op.name: op for op in after.ops}, {op.name: op for op in before.ops}

@@ -1,4 +1,4 @@
-"""Shape a model region by region, each with separate slopes, and report what is left alone."""
+"""Shape a model region by region, with separate slopes, and report the nodes left alone."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def shape_reading(
 ) -> Shaping | RegionalShaping:
     """Shape a model that was read, as a whole or region by region.
 
-    ``function``: the method, a function of a network and targets. Nodes without a place in the
-    model's code stay unchanged. Methods that read attention shape the whole network. For the result
-    and errors, see :func:`_shaped`.
+    ``function``: the method, a function of a network and targets. Nodes that cannot be located in
+    the model's code stay unchanged. Methods that read attention shape the whole network. For the
+    result and errors, see :func:`_shaped`.
     """
     if getattr(function, "attention", False):
         return replace(function(reading.network, **targets), reading=reading)
@@ -96,7 +96,7 @@ def shape_reading(
 def _told(
     found: Shaping | RegionalShaping, not_run: Mapping[str, str]
 ) -> Shaping | RegionalShaping:
-    """Add notes to a shaping about code of the model that did not run and is left alone."""
+    """Add notes to a shaping about code that did not run and is therefore left alone."""
     if not not_run:
         return found
     left = {**found.left_alone, **not_run}
@@ -109,7 +109,7 @@ def _told(
 def _shaped(
     reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]
 ) -> Shaping | RegionalShaping:
-    """Shape a network except for nodes that have no place in the model's code.
+    """Shape a network except for nodes that cannot be located in the model's code.
 
     If the method requires it, remove BatchNorm and normalise sums first. Gates of products keep
     their range unless ``gates`` is given. Returns: a Shaping if only activations at outputs are
@@ -218,7 +218,7 @@ def _own(part: Network) -> list[Node]:
 
 
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
-    """Return {node: reason} for the node at which an assumption fails.
+    """Return {node: reason} for the node where an assumption fails.
 
     It is empty for an error about the whole network, such as an unreachable target, and if no other
     activations remain.
@@ -232,7 +232,7 @@ def _local(part: Network, error: KcalcError) -> dict[Node, str]:
 def _stale(
     part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
 ) -> dict[Node, str]:
-    """Return {node: reason} for all nodes at which values depend on each other."""
+    """Return {node: reason} for all nodes that combine dependent values."""
     cut = _local(part, error)
     if not cut:
         return {}
@@ -268,7 +268,7 @@ def _before(network: Network, last: Mapping[Node, str]) -> Network:
 
 
 def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
-    """Return {node: reason} for activations that cannot meet the targets, if others can."""
+    """Return {node: reason} for activations that cannot meet the targets if others can."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
@@ -285,7 +285,7 @@ def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
 def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
     """Shape a region. If necessary, treat its inputs ``computed`` as independent.
 
-    Raises: KcalcError if the method fails for another reason than their dependence.
+    Raises: KcalcError if the method fails for a reason other than their dependence.
     """
     try:
         return asked(part)
@@ -308,9 +308,9 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """Replace nodes that are left alone by weights.
+    """Put weights in place of the nodes that are left alone.
 
-    The following nodes then treat their values as independent of all others.
+    The nodes after them then treat these values as independent of all others.
     """
     steps: list[Any] = []
     unread: list[Node] = []
@@ -372,7 +372,7 @@ def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -
 
 
 def _in_mixtures(reading: Reading) -> dict[Node, str]:
-    """Return {node: reason} for routers and for what a mixture computes from selected experts."""
+    """Return {node: reason} for routers and for operations on the outputs of selected experts."""
     ops = () if reading.trace is None else reading.trace.ops
     places = {op.name: op.source.partition(" (")[0] for op in ops}
     routed = [op for op in ops if isinstance(op, Routed)]
@@ -388,7 +388,8 @@ def _in_mixtures(reading: Reading) -> dict[Node, str]:
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
     """Extend the nodes left alone by nodes that must be left alone because of them.
 
-    They share weights with such nodes, or are activations on whose range the model relies.
+    The added nodes share weights with such nodes, or are activations whose range the model relies
+    on.
     """
     while True:
         further = relied_on(reading, left, complements=GATES not in asked.targets)

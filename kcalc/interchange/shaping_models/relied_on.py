@@ -1,4 +1,4 @@
-"""Find activations on whose range a model relies. Shaping leaves them alone.
+"""Find activations whose range a model relies on. Shaping leaves them alone.
 
 A shaped activation can take any real value. A model may apply a logarithm, root, power, exponential
 or quotient to the values of an activation, multiply by them as a positive scale, or return them.
@@ -118,8 +118,9 @@ def _origin(network: Network, node: Node) -> Node:
 def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
     """Return {node: reason} for products with unchanged factors and sums that read them.
 
-    They scale and shift values (in a flow or a random draw) or compute means. Other weights in the
-    sum would invalidate what the model assumes about the result, such as its density.
+    Such products and sums scale and shift values (in a flow or a random draw) or compute means.
+    Other weights in the sum would invalidate the model's assumptions about the result, such as its
+    density.
     """
     found: dict[Node, str] = {}
     factor = {node: node for node in factors}  # {node: factor in its values}
@@ -137,10 +138,10 @@ def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
 
 
 class _Flow:
-    """What the model needs of the values of every node, from the outputs back to the inputs.
+    """The ranges that the model needs at every node, found from the outputs back to the inputs.
 
-    ``needs``: {node: {kind of need: description of what has it}}; ``gates``: activations that are
-    needed only as factors of products.
+    ``needs``: {node: {kind of need: description of the operation that has it}}; ``gates``:
+    activations that are needed only as factors of products.
     """
 
     def __init__(self, reading: Reading, left: Collection[Node]) -> None:
@@ -196,12 +197,12 @@ class _Flow:
                 waiting.append(name)
         return None
 
-    # -- what a node needs of its inputs -----------------------------------------------------------
+    # -- needs of a node ---------------------------------------------------------------------------
 
     def _needed(
         self, node: Node, layer: L.Layer, parents: tuple[Node, ...]
     ) -> Iterator[tuple[Node, str, str]]:
-        """Yield (input of the node, kind of need, description of what has it)."""
+        """Yield (input of the node, kind of need, description of the operation that has it)."""
         if isinstance(layer, L.Opaque):
             yield from self._of_opaque(node, parents)
             return
@@ -225,7 +226,7 @@ class _Flow:
                 yield from ((parent, kind, why) for parent in kept)
 
     def _of_factors(self, node: Node) -> str:
-        """Return what a product needs of its factors.
+        """Return the kind of need that a product imposes on its factors.
 
         Gates count only if the product is left alone.
         """
@@ -270,7 +271,7 @@ class _Flow:
                 yield from ((parent, kind, why) for kind, why in needs.items())
 
     def _expression(self, op: Op, parents: tuple[Node, ...]) -> tuple[Any, dict[Node, Any]] | None:
-        """Return an operation as an expression in symbols for nodes, and {node: symbol}."""
+        """Return an operation as an expression with one symbol per node, and {node: symbol}."""
         symbols: dict[Node, Any] = {}
         others = iter(range(LARGEST))
 
@@ -336,7 +337,7 @@ def _before_outputs(
     """Return the nodes that no weights or activations follow.
 
     ``put_together``: whether all sums and products may follow them, as in a loss. If not, only sums
-    of values that have a range may.
+    of values that have a range may follow them.
     """
     ends: set[Node] = set()
     for node, layer, parents in reversed([*network.steps()]):
@@ -357,7 +358,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """Return the nodes whose values are outputs of the model, perhaps in another shape."""
+    """Return the nodes whose values are outputs of the model, possibly in another shape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

@@ -64,7 +64,7 @@ class _Sinks(_Parts):
 
 
 def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
-    """Return (name, symbols on whose range it relies) for each such part of an expression."""
+    """Return (name, symbols) for each part of an expression that relies on symbols' ranges."""
     collected = _Sinks()
     collected(expr)
     return collected.found
@@ -227,7 +227,7 @@ def ranged(phi: Activation) -> bool:
 
 
 def hands_on(phi: Activation) -> bool:
-    """Whether an activation returns its input, perhaps clipped."""
+    """Whether an activation returns its input, possibly clipped."""
     values = values_of(phi)
     even = np.array_equal(values, values[::-1])
     return not even and all(

@@ -1,4 +1,4 @@
-"""Find and apply the edits with which a PyTorch model computes shaped networks."""
+"""Find and apply the edits that make a PyTorch model compute a shaped network."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .pretrained import keep
 
 
 def torch_edits(target: Target, constants: Any) -> Edits:
-    """Return the edits of a model that was read.
+    """Return the edits for a model that was read.
 
-    Nodes that have no place in its code are in ``left_alone``. ``constants``: {node: constants of
-    its shaped activation}.
+    Nodes that cannot be located in its code are in ``left_alone``. ``constants``: {node: constants
+    of its shaped activation}.
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
@@ -97,7 +97,7 @@ def model_of(reading: Any) -> torch.nn.Module:
 
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
-    """Apply edits to a model or a copy of it. Its attribute ``kcalc_changes`` lists them.
+    """Apply edits to a model or to a copy; the result lists them in ``kcalc_changes``.
 
     Raises: KcalcError if the edits are for another model.
     """

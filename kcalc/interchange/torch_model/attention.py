@@ -1,6 +1,6 @@
 """Read operators used for attention and for written-out normalisation.
 
-They are contractions, softmax, masks and moments.
+These are contractions, softmax, masks and moments.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
 
 
 def _alike(call: Call, *arrays: TensorRef) -> list[TensorRef]:
-    """Return arrays of matrices with the same heads; shared heads are repeated."""
+    """Return batches of matrices with equal numbers of heads; shared heads are repeated."""
     made = list(arrays)
     for axis in range(1, len(arrays[0].shape) - 2):
         count = max(array.shape[axis] for array in made)

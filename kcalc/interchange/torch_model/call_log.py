@@ -30,7 +30,7 @@ HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions with which exporters replace a call, in other modes and for modules
+# functions that exporters call instead, in other modes and for modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
@@ -74,10 +74,10 @@ class LoggedCall:
     """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
 
     ``levels``: the modules around it, innermost first; a call of a module starts with this module.
-    ``reads``: {slot of an argument: what made it}; ``writes``: the slot of the argument that it
-    writes into. ``single``: whether it returns one array; ``shapes``: the shapes of its results,
-    None if they depend on the data. ``begin``, ``end``: the range of calls made inside.
-    ``through``: the PyTorch function between the user's code and the call.
+    ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
+    the argument that it writes into. ``single``: whether it returns one array; ``shapes``: the
+    shapes of its results, None if they depend on the data. ``begin``, ``end``: the range of calls
+    made inside. ``through``: the PyTorch function between the user's code and the call.
     """
 
     function: Any
@@ -93,7 +93,7 @@ class LoggedCall:
 
 
 class CallLog(TorchFunctionMode):
-    """Records calls while a model runs, perhaps several times.
+    """Records calls while a model runs, possibly several times.
 
     ``calls``: calls of PyTorch functions in all runs; ``modules``: calls of modules.
     """
@@ -203,7 +203,7 @@ class CallLog(TorchFunctionMode):
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
         """Return the modules around the current call (innermost first), and its ``through``.
 
-        ``own``: the number of levels that are the call itself.
+        ``own``: the number of levels that belong to the call itself.
         """
         frame: Any = sys._getframe(2)
         frames, levels, below = list[Frame](), list[ModuleLevel](), None
@@ -338,7 +338,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 def _annotated(number: int) -> Any:
     """Return a context that marks the operators of a call.
 
-    Before PyTorch 2.9 they cannot be marked, so that no call has a place.
+    Before PyTorch 2.9 they cannot be marked, so no call has a place.
     """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})

@@ -60,7 +60,7 @@ UNTOLD = (
 class Call:
     """A call of an operator.
 
-    It holds the plain name of the operator ("conv2d"), the arguments by name, and the node.
+    It contains the plain name of the operator ("conv2d"), the arguments by name, and the node.
     ``walker``: the reader that reads it.
     """
 
@@ -92,7 +92,8 @@ class Call:
     def wish(self, parameter: str | None = None) -> str:
         """Return the preferred label of the call's operation.
 
-        It is the path of the module if this is the module's only operation, else path and operator.
+        It is the path of the module if this is the module's only operation, else the path and the
+        operator.
         """
         path = self.path
         if path and parameter is not None and parameter.rpartition(".")[0] == path:
@@ -131,7 +132,7 @@ class Call:
     # -- writing the trace -------------------------------------------------------------------------
 
     def read(self, value: Any) -> str:
-        """Return the name of the operation that holds a value."""
+        """Return the name of the operation that outputs a value."""
         return self.walker.read(value, self.path)
 
     def emit(
@@ -288,7 +289,7 @@ def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def described(value: Any) -> tuple[tuple[int, ...], Any]:
-    """Return the shape and dtype of a node's value, or of the first of several.
+    """Return the shape and dtype of a node's value, or of its first value if there are several.
 
     Returns () and None if the shape depends on the data.
     """
@@ -309,7 +310,7 @@ def sized(value: Any) -> bool:
 
 
 def concrete(size: Any) -> int:
-    """Return a size as an integer; symbolic sizes have their value for the example inputs."""
+    """Return a size as an integer; symbolic sizes take their value for the example inputs."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)

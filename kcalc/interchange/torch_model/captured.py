@@ -1,4 +1,4 @@
-"""A captured PyTorch model: a graph of ATen operations with the meaning of its nodes."""
+"""A captured PyTorch model: a graph of ATen operations, with information about its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph with the meaning of its nodes.
+    """A graph with information about its nodes.
 
     ``held``: {node: (tensor, name)} for parameters, buffers and constants (with name "").
     ``entries``: the nodes that are inputs; ``labels``: their names. ``outputs``: the output nodes.
@@ -45,8 +45,8 @@ class Captured:
 class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: operation with its value}; ``arguments``: the arguments with which it was
-    captured, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
+    ``names``: {node: operation with its value}; ``arguments``: the arguments that it was captured
+    with, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
     arrays, not as shapes.
     """
 

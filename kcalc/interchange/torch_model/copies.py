@@ -1,4 +1,4 @@
-"""Copy PyTorch models so that the copies run their own layers and weights.
+"""Copy PyTorch models so that the copies use their own layers and weights.
 
 ``copy.deepcopy`` does not copy functions, weak references or methods of built-in types. If a lambda
 in a model refers to its layers, a deep copy would therefore run the layers of the original. Here,
@@ -130,7 +130,7 @@ class _Copy:
         return holder[0]
 
     def _counterpart(self, value: Any) -> Any:
-        """Return the value that replaces a value to which the copy refers."""
+        """Return the replacement for a value that the copy refers to."""
         if type(value) in HELD:
             return value
         if id(value) in self.memo:
@@ -165,7 +165,7 @@ class _Copy:
         return types.MethodType(function, owner)
 
     def _closed_over(self, value: Any) -> Any:
-        """Return the value that replaces a value to which a function of the original refers."""
+        """Return the replacement for a value that a function of the original refers to."""
         new = self._counterpart(value)
         if new is not value or not self._reaches(value):
             return new
@@ -202,7 +202,7 @@ class _Copy:
         return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
 
     def _fill(self, cell: Any) -> None:
-        """Fill a copied cell once. Later changes of its contents are the copy's own."""
+        """Fill a copied cell once, so that later changes by the copy's own code persist."""
         new = self._cell(cell)
         for value in _contents(cell):
             if not [*_contents(new)]:
@@ -210,7 +210,7 @@ class _Copy:
                 new.cell_contents = self._closed_over(value)
 
     def _reaches(self, value: Any) -> bool:
-        """Whether a value refers, perhaps indirectly, to the model or to layers and weights."""
+        """Whether a value refers, possibly indirectly, to the model or to layers and weights."""
         stack, seen = [value], {}
         while stack and len(seen) < MOST:
             top = stack.pop()
@@ -332,7 +332,7 @@ def _globals(function: Any) -> dict[str, Any]:
 
 
 def _tensors(given: Any) -> list[Any]:
-    """Return the distinct tensors of modules, including those in lists and dictionaries."""
+    """Return the distinct tensors of modules, including tensors in lists and dictionaries."""
     import torch
 
     found: dict[int, Any] = {}

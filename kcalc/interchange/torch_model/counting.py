@@ -1,4 +1,4 @@
-"""Run models on other numbers of examples, and test that the number does not matter."""
+"""Run models with other batch sizes, and test that the batch size does not matter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
 
     The numbers among their arguments must agree, but not the sizes of arrays. The model runs on
     meta tensors, or on real tensors if it needs their values. Raises: KcalcError if it does not run
-    on these numbers of examples.
+    with these batch sizes.
     """
     given = [resized(arguments, k) for k in (count, count + 1)]
     with undisturbed():
@@ -79,7 +79,7 @@ def _numbers(model: Any, arguments: Call) -> list[Any]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records every operator with its numbers, without sizes and numbers in ``own`` tensors."""
+    """Records every operator with its numbers, except sizes and numbers in ``own`` tensors."""
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()

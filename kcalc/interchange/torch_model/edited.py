@@ -2,8 +2,8 @@
 
 An edited module becomes an instance of a subclass of its class with the same name. If the module is
 edited as a whole, the subclass changes its input and output. If single calls in its code are
-edited, its ``forward`` is the user's function with these calls redirected. The class holds the
-change at each site. The module holds the numbers, as zero-dimensional tensors that move to other
+edited, its ``forward`` is the user's function with these calls redirected. The class stores the
+change at each site. The module stores the numbers, as zero-dimensional tensors that move to other
 devices with it and are not saved.
 """
 
@@ -99,7 +99,7 @@ class FunctionPlan:
 
     @property
     def counted(self) -> bool:
-        """Whether a site, perhaps of an inner function, has separate changes for its visits."""
+        """Whether a site, possibly of an inner function, has separate changes for its visits."""
         inner = (c for *_, changes in self.sites for c in changes if isinstance(c, FunctionPlan))
         several = any(len(changes) > 1 for *_, changes in self.sites)
         return several or any(plan.counted for plan in inner)
@@ -426,7 +426,7 @@ def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]
 
 
 def resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
-    """Return the function of a plan among the functions to which ``caller`` refers."""
+    """Return the function of a plan among the functions that ``caller`` refers to."""
     for function in reached(innermost(caller), owner):
         if _is_of(plan, function):
             return function
@@ -463,7 +463,7 @@ def method_of(cls: Any, chosen: Callable[[Any], bool]) -> Any:
 
 
 def _name_in(cls: Any, method: Any) -> str:
-    """Return the name of a method of a class."""
+    """Return the name of a method in a class."""
     if cls.forward is method:
         return "forward"
     return next(name for kind in cls.__mro__ for name, v in vars(kind).items() if v is method)
@@ -594,7 +594,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes input and output, or calls by their order."""
+    """Return a ``forward`` that changes input and output, or that edits calls by their order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -699,7 +699,7 @@ def _takes(signature: inspect.Signature, slot: Slot) -> bool:
 
 
 def edited_class(module: Any) -> Any:
-    """Return the subclass that holds the edits of a module, or None if it has no edits."""
+    """Return the subclass that contains the edits of a module, or None if it has no edits."""
     return next((kind for kind in type(module).__mro__ if "kcalc_plan" in vars(kind)), None)
 
 
@@ -750,7 +750,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy with the method of the user's class, and edit the copy if it lost the edits."""
+    """Copy a module with its class's own method, and edit the copy if the edits were lost."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))

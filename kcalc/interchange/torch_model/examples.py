@@ -50,7 +50,7 @@ def called(model: Any, arguments: Call) -> Any:
 
 
 def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise KcalcError, with the right call, if the model takes other inputs."""
+    """Raise KcalcError that shows the correct call if the model takes other inputs."""
     signature = signature_of(model.forward)
     if signature is None or _binds(signature, given, named):
         return
@@ -170,7 +170,7 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
 def undisturbed() -> Iterator[None]:
     """Return a context that restores random states and suppresses messages and warnings.
 
-    They belong to the process, so only one thread at a time can be in the context.
+    This state belongs to the process, so only one thread at a time can be in the context.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Edits of one expert, repeated for all experts of its mixture.
+"""Repeat the edits of one expert for all experts of its mixture.
 
 A mixture is read as one expert. Experts in a list have separate modules and parameters, so the
 edits of the first are repeated for the others. Experts in stacked parameters share the code, and
@@ -25,9 +25,10 @@ Layouts = dict[str, tuple[tuple[int, ...], bool]]
 class ExpertCopies:
     """The experts of a model that was read.
 
-    ``mixtures``: their paths; ``homes``: {path of all experts of a mixture: it}; ``lists``: {path
-    of a first expert: paths of the others}; ``stacked``: {parameter: (number of experts, whether
-    blocks are stored as (inputs, outputs))}; ``modules``, ``tensors``: of the model, by all names.
+    ``mixtures``: the paths of their mixtures; ``homes``: {path of the experts of a mixture: the
+    mixture}; ``lists``: {path of a first expert: paths of the others}; ``stacked``: {parameter:
+    (number of experts, whether blocks are stored as (inputs, outputs))}; ``modules`` and
+    ``tensors``: {name: module or tensor of the model}, with all names.
     """
 
     mixtures: tuple[str, ...]
@@ -39,7 +40,7 @@ class ExpertCopies:
 
     @classmethod
     def of(cls, model: nn.Module) -> ExpertCopies:
-        """Return those of a model that was made readable."""
+        """Return the experts of a model that was made readable."""
         homes: dict[str, Mixture] = {}
         lists: dict[str, tuple[str, ...]] = {}
         stacked: dict[str, tuple[int, bool]] = {}
@@ -63,7 +64,7 @@ class ExpertCopies:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Return the mixtures and their experts, of which only the first of a list runs."""
+        """Return the paths of modules that were read but do not run: mixtures and most experts."""
         alike = (path for others in self.lists.values() for path in others)
         return (*self.mixtures, *self.homes, *alike)
 
@@ -81,7 +82,7 @@ class ExpertCopies:
         return layouts, found
 
     def unused(self, edit: Edit) -> str:
-        """Return why an edit would have no effect on experts; empty for others."""
+        """Return why an edit would have no effect on experts, or "" for other edits."""
         for call in edit.calls:
             path, steps = call.place
             for home, mixture in self.homes.items():
@@ -118,7 +119,7 @@ class ExpertCopies:
             yield replace(weight, parameter=name)
 
     def _alike(self, name: str, objects: Mapping[str, Any]) -> list[str]:
-        """Return a name and those of its copies in other experts, each object once."""
+        """Return a name and the names of its copies in other experts, each object once."""
         found = {id(objects.get(name)): name}
         waiting = [name]
         while waiting:

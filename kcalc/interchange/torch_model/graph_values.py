@@ -38,8 +38,8 @@ class Const:
     """A tensor that depends on no input.
 
     ``origins``: the parameters from which it was computed. ``parameter``: the parameter that it
-    equals, or of which it is the transpose if ``transposed``. ``of_ids``: whether the model
-    computes the same tensor for almost any token ids. ``trained``: as in
+    equals, or whose transpose it is if ``transposed``. ``of_ids``: whether the model computes the
+    same tensor for almost any token ids. ``trained``: as in
     :class:`kcalc.interchange.trace.Linear`.
     """
 

@@ -191,7 +191,7 @@ def einsum(call: Call) -> Any:
 def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const, bool]:
     """Reshape weights to a matrix, and return whether it is (inputs, outputs).
 
-    ``order``: the order of their axes in which outputs come before inputs.
+    ``order``: the order of their axes that puts outputs before inputs.
     """
     tensor, plain = weight.tensor, tuple(range(len(order)))
     if order == plain:
@@ -240,7 +240,7 @@ def convolution(call: Call) -> Any:
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
-    """Return one number per axis, given a number or one per axis."""
+    """Return one number per axis, given a single number or one number per axis."""
     if value is None or (isinstance(value, list | tuple) and not value):
         return (default,) * rank
     values = tuple(value) if isinstance(value, list | tuple) else (value,)

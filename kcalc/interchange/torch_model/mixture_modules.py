@@ -191,7 +191,7 @@ def _matched(
 def _shared(
     module: nn.Module, experts: Any, router: Any, x: Any
 ) -> Iterator[tuple[tuple[nn.Module, ...], nn.Module | None]]:
-    """Yield modules that may be added to the mixture, perhaps with a gate; first, none."""
+    """Yield (modules that may be added to the mixture, gate or None), starting with no modules."""
     yield (), None
     others = [child for child in module.children() if child not in (experts, router)]
     outputs = [(child, _output(child, x)) for child in others]
@@ -221,7 +221,7 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
 @contextmanager
 def _watched(experts: Any) -> Iterator[set[str]]:
-    """Collect the modules and methods of experts that run; one name for all in a list."""
+    """Collect the modules and methods of experts that run. Experts in a list share one name."""
     ran: set[str] = set()
     listed = isinstance(experts, nn.ModuleList)
     handles: list[Any] = []
@@ -248,7 +248,7 @@ def _watched(experts: Any) -> Iterator[set[str]]:
 
 
 def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
-    """Whether all experts compute the same function of the same numbers."""
+    """Whether all experts compute the same function, up to the values of their parameters."""
     first, *others = experts
     if len({_law(one) for one in experts}) > 1:
         return False
@@ -257,7 +257,7 @@ def _of_one_law(experts: nn.ModuleList, x: Any) -> bool:
         expected = first(x)
         found = (torch.func.functional_call(one, numbers, (x,)) for one in others)
         return all(torch.allclose(expected, out, rtol=CLOSE, atol=0) for out in found)
-    except Exception:  # code of the user's own, which the comparison of outputs judges
+    except Exception:  # the user's own code, which is checked by comparing outputs
         return True
 
 
@@ -344,7 +344,7 @@ def _selects(module: nn.Module, width: int, weight: Any) -> bool:
 
 def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
     first: Any = mixture.experts if mixture.stacked else lambda x: mixture.expert(0, x)
-    if mixture.stacked:  # its code runs in the module that it belongs to
+    if mixture.stacked:  # the code of the experts runs in their own module
         mixture.experts.forward = _marked(lambda x: mixture.expert(0, x), None)
 
     def forward(x: Any, *_: Any, **__: Any) -> Any:
@@ -357,7 +357,7 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
             added = mixture.shared[0](x)
             for child in mixture.shared[1:]:
                 added = added + child(x)
-            if mixture.gate is not None:  # weight by the gate, as a mixture of one expert
+            if mixture.gate is not None:  # multiply by the gate, as in a mixture of one expert
                 added = route(mixture.gate(x), added, 1, "sigmoid", False, 1.0, "")
             out = out + added
         return (out, logits) if pair else out
@@ -371,7 +371,7 @@ def _marked(forward: Any, mixture: Mixture | None) -> Any:
 
 
 def read_as_one(model: nn.Module) -> dict[str, Mixture]:
-    """Return {path of a module: its mixture} of a model that was made readable."""
+    """Return {path of a module: its mixture} for a model that was made readable."""
     found = {
         path: getattr(vars(module).get("forward"), "read_for", None)
         for path, module in model.named_modules()
@@ -380,7 +380,7 @@ def read_as_one(model: nn.Module) -> dict[str, Mixture]:
 
 
 def replaced_to_read(module: nn.Module) -> bool:
-    """Whether kcalc replaced the ``forward`` of a module in its copy, to read it."""
+    """Whether kcalc replaced a module's ``forward`` in its private copy in order to read it."""
     return hasattr(vars(module).get("forward"), "read_for")
 
 

@@ -164,7 +164,7 @@ class _Unseen:
                 yield f"`{ast.unparse(site)[:60]}` ({code.co_qualname}, {where})", why
 
     def _calls(self, site: ast.Call, function: Any, module: Any, depth: int) -> bool:
-        """Whether a call runs an activation or norm, perhaps indirectly, that is not edited."""
+        """Whether a call runs, directly or indirectly, an activation or norm that is not edited."""
         found = looked_up(site.func, function, module)
         if isinstance(found, nn.Module):
             path = self.paths.get(id(found))
@@ -231,7 +231,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _functions(module: Any, ran: set[types.CodeType]) -> dict[types.CodeType, Any]:
-    """Return {code that a module ran: function}, as far as functions refer to each other."""
+    """Return {code that a module ran: function} for functions that ``forward`` leads to."""
     found: dict[types.CodeType, Any] = {}
     waiting = [innermost(type(module).forward)]
     while waiting:
@@ -297,7 +297,7 @@ def _terms(node: Any) -> tuple[ast.expr, ast.expr]:
 
 
 def _is_map(term: ast.expr, arrays: set[str], function: Any, module: Any) -> bool:
-    """Whether a term is probably a feature map, as far as the code shows."""
+    """Whether a term is probably a feature map, judging by the code."""
     if isinstance(term, ast.Call):
         return isinstance(looked_up(term.func, function, module), nn.Module)
     given = function.__code__.co_varnames[1 : function.__code__.co_argcount]

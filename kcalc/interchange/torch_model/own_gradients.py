@@ -25,7 +25,7 @@ FIRST = 7_340_033  # the alpha of the first mark
 
 @dataclass(frozen=True, eq=False)
 class OwnCall:
-    """A call of an autograd function: its class and its arguments, with numberless tensors."""
+    """A call of an autograd function: its class, and its arguments without tensor values."""
 
     kind: Any
     arguments: tuple[Any, ...]
@@ -99,7 +99,7 @@ def _data_detached() -> Any:
 
 
 def _without_stops() -> Any:
-    """Return a context for a forward pass of an autograd function, where stops have no effect."""
+    """Return a context for an autograd function's forward pass, in which stops have no effect."""
     import torch
 
     getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
@@ -231,7 +231,7 @@ def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
 
 
 def _differs(call: OwnCall) -> bool:
-    """Whether a backward pass clearly differs from the derivative of the values."""
+    """Whether a backward pass clearly differs from the true derivative."""
     import torch
 
     for dtype, step, close in ((torch.float64, 1e-5, 1e-3), (torch.float32, 3e-3, 0.02)):
@@ -247,7 +247,7 @@ def _real(value: Any) -> bool:
 
 
 def _point(value: Any, dtype: Any, chance: Any) -> Any:
-    """Return an argument at which a backward pass is tested."""
+    """Return an argument for testing a backward pass."""
     import torch
 
     if _real(value):
@@ -258,7 +258,7 @@ def _point(value: Any, dtype: Any, chance: Any) -> Any:
 
 
 def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
-    """Return the relative difference of a backward pass and a finite difference."""
+    """Return the relative difference between a backward pass and a finite difference."""
     import torch
 
     chance = torch.Generator().manual_seed(seed)

@@ -93,7 +93,7 @@ def _called(name: str, words: list[str], named: dict[str, float]) -> str:
 
 @dataclass
 class Data:
-    """The data about a model in the file of a patch.
+    """The data about a model in the file that a patch adds.
 
     ``calls``: {(class to put before the module's class, changes): modules}; ``dropped``: removed
     parameters; ``activations``: {activation as JSON: name of its function}; ``operators``: {symbol:

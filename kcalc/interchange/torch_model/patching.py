@@ -103,7 +103,7 @@ class _Function:
 
     @property
     def owner(self) -> str:
-        """Return the code for the object that holds the changes of the function's calls."""
+        """Return the code for the object that stores the changes to the function's calls."""
         if not self.root:
             return HERE
         first = (self.node.args.posonlyargs + self.node.args.args)[0].arg
@@ -369,7 +369,7 @@ class _Patch:
     def _inside(
         self, function: _Function, plan: FunctionPlan, numbers: Any, activations: dict[str, str]
     ) -> Changes:
-        """Return the changes of a function's calls with the numbers of the calls."""
+        """Return the changes to a function's calls, with the numbers of the calls."""
         found: dict[int, str] = {}
         for site, _, changes in plan.sites:
             texts = []
@@ -403,7 +403,7 @@ OLD = "the file {} has changed since it was imported; restart Python and shape t
 
 
 def _given_place(function: _Function, site: int, target: Any, module: nn.Module) -> Any:
-    """Return the argument of a call that is a function, as in ``checkpoint(self.block, x)``."""
+    """Return the function argument of a call, as in ``checkpoint(self.block, x)``."""
     node = function.nodes[site]
     assert isinstance(node, ast.Call)
 
@@ -444,7 +444,7 @@ def _home(inner: Any, module: nn.Module) -> Any:
 
 
 def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
-    """Whether an expression names a function, perhaps as an attribute of a module."""
+    """Whether an expression names a function, possibly as an attribute of a module."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

@@ -1,4 +1,4 @@
-"""Apply edits of a PyTorch model to the model itself."""
+"""Apply edits to a PyTorch model in place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def require_module(model: Any) -> None:
 
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
-    """Apply edits to a model. If it raises KcalcError, the model is unchanged."""
+    """Apply edits to a model, which stays unchanged if KcalcError is raised."""
     modules = dict(model.named_modules(remove_duplicate=False))
     plans = plans_of(model, edits)
     every = [weight for item in edits for weight in item.weights]

@@ -147,7 +147,7 @@ def flow_of(program: TorchProgram) -> Flow:
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
-    """Return {value: later calls that write into it, perhaps through another view}."""
+    """Return {value: later calls that write into it, possibly through another view}."""
     found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]
@@ -184,7 +184,7 @@ def _whole(graph: CallGraph, start: Made, end: Made) -> WholeModule | None:
 class Placing:
     """Turns actions at calls into edits at places in the code.
 
-    ``left``: {node whose actions have no place: reason}.
+    ``left``: {node whose actions cannot be placed: reason}.
     """
 
     def __init__(self, graph: CallGraph) -> None:
@@ -237,7 +237,7 @@ class Placing:
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
         """Return {node: edits} for ``wanted``, {node: {call: action}}; skip nodes in ``left``.
 
-        If a node turns out to have no place, the others are placed again, because its actions
+        If the actions of a node cannot be placed, the others are placed again, because its actions
         would have affected their places.
         """
         while True:
@@ -314,7 +314,7 @@ class Placing:
         actions[item] = action.after(known), [*owners, owner]
 
     def _of_module(self, number: int, action: Action) -> tuple[Item, Action]:
-        """Move an action to the module if a PyTorch module consists of this call."""
+        """Move an action to the module if a PyTorch module consists of this call only."""
         call = self.graph.calls[number]
         own = call.levels[0]
         for i in self.graph.ending.get((number, 0), ()):
@@ -440,7 +440,7 @@ def _with_slots(action: Action, moved: Callable[[Slot], Slot]) -> Action:
 
 @dataclass(frozen=True, eq=False)
 class _Moved:
-    """Maps the slots of a call to slots of the module that consists of this call."""
+    """Maps the slots of a call to slots of the module that consists of this call only."""
 
     call: LoggedCall
     module: LoggedCall

@@ -1,4 +1,4 @@
-"""Save and load edited models: transformers models in folders, others as state dicts.
+"""Save and load edited models: transformers models in folders, other models as state dicts.
 
 Saved weights do not contain the edits, so the edits are stored next to them.
 """
@@ -82,7 +82,7 @@ def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: 
 
 
 def _timestamps(module: Any, folder: Any) -> Any:
-    """Return the timestamps of a folder's files without ``edits.json``, so that it is uploaded."""
+    """Return the timestamps of a folder's files except ``edits.json``, so that it is uploaded."""
     found = type(module)._get_files_timestamps(module, folder)
     return {name: time for name, time in found.items() if name != FILE}
 
@@ -153,7 +153,7 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
 
 
 def structure(edits: Edits) -> Edits:
-    """Return the edits without changes of weights, which are already in saved weights."""
+    """Return the edits without the weight changes, which saved weights already include."""
     items = (replace(edit, weights=tuple(w for w in edit.weights if w.added)) for edit in edits)
     return replace(edits, items=tuple(items))
 

@@ -28,9 +28,9 @@ DROPOUTS = "torch.nn.modules.dropout."
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """Information about a model that edits need, stored in the field ``model`` of the trace.
+    """Information about a model that is needed for edits, stored in the trace's field ``model``.
 
-    ``stored``: {parameter: (shape, whether it holds the transposed matrix)}; ``program``: the
+    ``stored``: {parameter: (shape, whether the transposed matrix is stored)}; ``program``: the
     captured graph and the calls that made it.
     """
 

@@ -23,7 +23,7 @@ ENDLESS = (
 def record(model: Any, arguments: Call, remark: str) -> Captured:
     """Run ``model``, a copy, on the arguments, and record its operations with their modules.
 
-    ``remark``: a remark that says why it was not exported.
+    ``remark``: the reason why the model was not exported.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -98,7 +98,7 @@ def _limited() -> Any:
 
 
 def _check_outputs(leaves: Sequence[Any]) -> None:
-    """Raise KcalcError if the outputs contain objects in which tensors cannot be followed."""
+    """Raise KcalcError if the outputs contain objects in which tensors cannot be tracked."""
     import torch
 
     known = (

@@ -1,4 +1,4 @@
-"""Read reshapes, transposes, concatenation, padding, and graphs inside a graph."""
+"""Read reshapes, transposes, concatenation, padding, and nested graphs."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def padded(call: Call) -> Any:
 
 @rule("copy", "copy_")
 def copy(call: Call) -> Any:
-    """Read copy_, which overwrites an array by another."""
+    """Read copy_, which overwrites an array with another."""
     source = call["src"]
     if not isinstance(source, TensorRef):
         return call.unread("a write in place", "it overwrites activations by a constant")

@@ -30,7 +30,7 @@ Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 WIDE = 10**8  # more than the length of any line
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
-TABLE = 1000  # maximum number of entries of a table in which functions are searched
+TABLE = 1000  # maximum number of entries in a table that is searched for functions
 RUN = "_kcalc_run"  # the argument or variable to which calls are redirected
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
@@ -64,7 +64,7 @@ def _tree(code: types.CodeType) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=4000)
 def definition(code: types.CodeType) -> tuple[Definition, str | None] | None:
-    """Return a function's definition and the name of its class, or None without source code.
+    """Return a function's definition and its class name, or None if there is no source code.
 
     The source code is compiled and compared with ``code``, because a file may have changed since it
     was imported.
@@ -156,7 +156,8 @@ def sites(node: Definition) -> list[ast.AST]:
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
     """Whether a branch on ``training`` contains a site, and its other side runs other code.
 
-    ``but``: an expression, such as a module; the other side does not count if it contains it.
+    ``but``: an expression, such as a module; the other side does not count if it contains this
+    expression.
     """
     same = None if but is None else ast.dump(but)
     for one, two in branches_on_training(definition):
@@ -231,7 +232,7 @@ def _told(value: Any) -> str:
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
-    """Return the index of the call or operator to which an instruction belongs."""
+    """Return the index of the call or operator that an instruction belongs to."""
     line, last, column, end = [*code.co_positions()][instruction // 2]
     if line is None or column is None:
         return None
@@ -259,7 +260,7 @@ def innermost(function: Any) -> Any:
 
 
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Yield the Python functions to which a function's code refers.
+    """Yield the Python functions that a function's code refers to.
 
     They are globals, or attributes of ``owner`` (``self``). Decorated functions are not unwrapped.
     """

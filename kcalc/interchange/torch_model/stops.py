@@ -1,4 +1,4 @@
-"""Read stops of gradients, frozen parameters and custom backward passes of a captured graph."""
+"""Read gradient stops, frozen parameters and custom backward passes in a captured graph."""
 
 from __future__ import annotations
 

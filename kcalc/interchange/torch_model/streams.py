@@ -63,7 +63,7 @@ class Plan:
 
 
 class _Graph:
-    """A captured graph with the dependences between its nodes as bit masks."""
+    """A captured graph with the dependencies between its nodes as bit masks."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
@@ -213,7 +213,7 @@ def _states(graph: _Graph) -> Iterator[_State]:
 
 
 def _sums(node: Any, read: Any) -> bool:
-    """Whether a product sums over entries of ``read``, and does not only multiply them."""
+    """Whether a product sums over entries of ``read`` rather than only multiplying them."""
     if _kind(node) != "einsum":
         return read.meta["val"].shape[-1] > 1
     source, _, out = str(node.args[0]).replace(" ", "").partition("->")
@@ -222,7 +222,7 @@ def _sums(node: Any, read: Any) -> bool:
 
 
 def _origin(graph: _Graph, first: _State) -> Any:
-    """Return the node at which one feature map becomes several streams, or None."""
+    """Return the node where one feature map becomes several streams, or None."""
     size = graph.size(first.node)
     for node in reversed(graph.nodes[: graph.place[first.skip] + 1]):
         reads = graph.reads(node)
@@ -272,7 +272,7 @@ def _same(goal: Array, basis: Sequence[Array]) -> Array | None:
 
 
 def _anywhere(goal: Array, basis: Sequence[Array]) -> bool:
-    """Whether an array is a weighted sum of arrays with weights that may differ by place."""
+    """Whether an array is a weighted sum of arrays with weights that may differ by position."""
     width = goal.shape[-1]
     if width <= len(basis) + 1:
         return _same(goal, basis) is not None
@@ -417,7 +417,7 @@ def _viewed(graph: _Graph, node: Any) -> Any:
 
 
 def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
-    """Yield a node, and the nodes of which it is a view."""
+    """Yield a node, and the nodes that it is a view of."""
     yield node
     while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
         (node,) = graph.reads(node)
@@ -521,7 +521,7 @@ def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan |
 
 
 def read_planned(walker: Any, plan: Plan, node: Any) -> bool:
-    """Enter the value of a node, and the streams made after it, if it is part of the plan.
+    """Record the value of a node, and the streams made after it, if it is part of the plan.
 
     Returns: whether it is part of the plan.
     """

@@ -1,6 +1,7 @@
 """Read a captured graph node by node.
 
-Calls that depend on no input are computed. The rules of their operators read all other calls.
+Calls that depend on no input are evaluated. All other calls are read by the rules for their
+operators.
 """
 
 from __future__ import annotations
@@ -191,13 +192,13 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
-        """Return the value of a node. If its rule fails, it is not read."""
+        """Return the value of a node, as an unread operation if its rule fails."""
         made = len(self.ops)
         try:
             return self._read(node)
         except ModelError:
             raise
-        except Exception as error:  # one part must not keep the rest from being read
+        except Exception as error:  # a failure in one part must not stop the rest from being read
             for name in list(self.ops)[made:]:
                 del self.ops[name]
             reason = internal_error(error, f"the reading of {node.target} at {node.name!r}")
@@ -263,7 +264,7 @@ class Walker:
             raise
         except (
             Exception
-        ) as error:  # unusual arguments of one call must not keep the rest from being read
+        ) as error:  # unusual arguments of one call must not stop the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
             where = f"the rule for {call.kind}, which does not understand its arguments"
@@ -405,7 +406,7 @@ class Walker:
     def stored(self, weight: Const, flip: bool) -> None:
         """Record how the parameter of a Linear is stored in the model.
 
-        The record holds its shape, and whether it is a transposed matrix.
+        The record contains its shape, and whether it is a transposed matrix.
         """
         if weight.parameter is not None:
             known = next(
@@ -414,7 +415,7 @@ class Walker:
             self.places[weight.parameter] = (tuple(known.shape), flip != weight.transposed)
 
     def read(self, value: Any, where: str = "") -> str:
-        """Return the name of the operation that holds a value. Constants become Held."""
+        """Return the name of the operation that outputs a value. Constants become Held."""
         if isinstance(value, TensorRef):
             return value.name
         if isinstance(value, Const):
@@ -479,7 +480,7 @@ def _is_complex(leaf: Any) -> bool:
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
     """Return a computed constant, with the name of the parameter that it equals, if any.
 
-    It keeps the name if it holds the numbers of a parameter in their order, or its transpose.
+    It gets this name if it contains the numbers of a parameter in the same order, or its transpose.
     """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)

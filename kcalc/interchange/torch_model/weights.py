@@ -21,8 +21,8 @@ def drawn(
 ) -> torch.Tensor:
     """Draw weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
 
-    Only the central tap of the kernel is nonzero. A transposed convolution of stride ``spread`` has
-    ``spread`` nonzero taps with equal weights, so that every output location reads one input
+    Only the central tap of the kernel is nonzero. A transposed convolution with stride ``spread``
+    has ``spread`` nonzero taps with equal weights, so that every output location reads one input
     location.
 
     The numbers are drawn on the CPU, in double precision for double weights, else in single

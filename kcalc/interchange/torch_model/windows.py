@@ -73,7 +73,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:
-    """Return the kind of a layer, "" for attention over all tokens, or None if it is unknown."""
+    """Return the kind of a layer, "" for attention over all tokens, None if the kind is unknown."""
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and kinds:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))
@@ -84,6 +84,6 @@ def _kind(modules: list[Any], config: Any) -> str | None:
 
 
 def _size(holder: Any, name: str) -> int:
-    """Return a number of tokens, or 0 if the attribute is not one."""
+    """Return the attribute ``name`` if it is a number of tokens, else 0."""
     size = getattr(holder, name, None)
     return size if type(size) is int and size > 0 else 0

@@ -1,7 +1,7 @@
 """Export a shaping as code or data of another framework.
 
-A writer is a function from :class:`Content` to text. Each is in a separate file and has an entry in
-``WRITERS``.
+A writer is a function from :class:`Content` to text. Each writer has a separate file and an entry
+in ``WRITERS``.
 """
 
 from __future__ import annotations

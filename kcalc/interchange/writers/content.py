@@ -55,7 +55,7 @@ class Content:
     multiplications; ``vectors``: {standard deviation of the entries: nodes} for embeddings and
     positional vectors; ``delta``: whether only the centre tap of convolutions is initially nonzero;
     ``standardised``: nodes whose weights have mean 0 and norm sigma_w over the fan-in at every
-    step.
+    training step.
     """
 
     method: str

@@ -1,9 +1,9 @@
-"""Traverse a stable expression, for all writers.
+"""Traverse stable expressions. All writers share this code.
 
 The traversal handles sums, products, powers, functions, and choices with their guards.
 
 A writer defines how to write each of them (:class:`LanguageTarget`). If a value is used only on an
-interval, it is computed from another x outside the interval. There it could otherwise overflow, or
+interval, it is computed from another x outside the interval, because it could overflow there or
 make gradients nan.
 """
 
@@ -186,7 +186,8 @@ class Walk(Fold[V]):
     def _pick(self, condition: V, yes: V, no: V) -> V:
         """Write ``where`` for a condition and two values.
 
-        If both are plain numbers, one is converted to the precision of x, which would be lost.
+        If both are plain numbers, one is converted to the precision of x, which would otherwise be
+        lost.
         """
         to = self.target
         if to.value(yes) is not None and to.value(no) is not None:

@@ -139,8 +139,8 @@ class OnnxTarget(LanguageTarget[str]):
     def _logistic(self, u: str) -> str:
         """Write 1 / (1 + exp(-u)).
 
-        Runtimes approximate Sigmoid with an absolute error of 1e-7, so that x Sigmoid(x) would lose
-        its digits for large negative x.
+        Runtimes approximate Sigmoid with an absolute error of 1e-7, so x Sigmoid(x) would be
+        inaccurate for large negative x.
         """
         return self.node("Reciprocal", self._plus(self.node("Exp", self.node("Neg", u)), 1.0))
 

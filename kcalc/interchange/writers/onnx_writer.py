@@ -91,7 +91,8 @@ def _opsets(helper: Any) -> list[Any]:
 def properties(content: Content) -> dict[str, str]:
     """Return the metadata of the model, {key: JSON text}.
 
-    The metadata are the settings, the conditions, and tables from nodes to functions and numbers.
+    The metadata contain the settings, the conditions, and tables that map nodes to functions and
+    numbers.
     """
     conditions = [
         {"condition": n, "target": t, "value": v, "residual": r}

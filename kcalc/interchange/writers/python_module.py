@@ -104,7 +104,7 @@ def _imports(code: str, imports: dict[str, str]) -> str:
 def clean(text: Any) -> str:
     """Make text safe for a docstring.
 
-    The result is a single line without triple quotes, backslashes and unprintable characters.
+    The result is a single line without triple quotes, backslashes or unprintable characters.
     """
     plain = "".join(c if c.isprintable() else " " for c in str(text))
     return plain.replace("\\", "/").replace('"""', "'''").encode("utf-8", "replace").decode("utf-8")
@@ -268,7 +268,7 @@ def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str)
 
 
 def tables(content: Content) -> list[str]:
-    """Return the tables from nodes to functions and numbers."""
+    """Return the tables that map nodes to functions and numbers."""
     sigmas = [(f"({digits(w)}, {digits(b)})", nodes) for (w, b), nodes in content.sigmas.items()]
     rows = {
         "ACTIVATIONS": (

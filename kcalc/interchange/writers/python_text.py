@@ -225,7 +225,8 @@ def fraction(coefficient: sp.Expr) -> tuple[float, float]:
 def body(phi: Activation, dialect: Dialect) -> list[str]:
     """Return the statements of the function phi(x).
 
-    The constants of the transformation have 17 digits. The base activation is in its stable form.
+    The constants of the transformation have 17 digits. The base activation is written in its stable
+    form.
     """
     target = PythonTarget(dialect)
     x = Text("x")

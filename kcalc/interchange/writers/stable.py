@@ -48,7 +48,7 @@ class Log1p(sp.Function):
 class Modulus(sp.Function):
     """|u| in an expression that is smooth at u = 0.
 
-    The gradient of |u| at u = 0 does not matter there.
+    In such an expression, the gradient of |u| at u = 0 does not matter.
     """
 
 
@@ -247,7 +247,7 @@ def _exponent(factor: Any, w: Any) -> int:
 
 
 def _sum(terms: list[Any]) -> Any:
-    """Rewrite polynomials by Horner's rule, c exp(w) - c as c expm1(w), and other sums by term."""
+    """Rewrite polynomials by Horner's rule, c exp(w) - c as c expm1(w), other sums term by term."""
     expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
