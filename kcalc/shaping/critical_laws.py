@@ -30,7 +30,7 @@ AGREED = 1e-9  # relative difference of two extrapolations that ends the iterati
 TRUSTED = 1e-5  # above this difference, return no result
 SETTLED = 1e-14  # smaller relative changes of q count as 0
 NEARLY = 1e-3  # if |rate of q - 1| is smaller, q may be half-stable
-TOUCHING = 1e-12  # |log f(q) / q| below it counts as a fixed point
+TOUCHING = 1e-12  # q counts as a fixed point if |log f(q) / q| is below this value
 AT_REST = 1e-6  # relative distance below which q starts at the fixed point
 
 
@@ -121,7 +121,7 @@ def _at_zero(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class HalfStable:
-    """A fixed point q that attracts from one side; slopes near it are ``1 + tilt / l``."""
+    """A fixed point q that attracts from one side only; slopes near it are ``1 + tilt / l``."""
 
     q: float
     tilt: float

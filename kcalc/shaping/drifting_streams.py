@@ -12,7 +12,7 @@ single q. With H = dx/d(log q) along the path,
     x ends at a zero of H_0, whatever the start
 
 If F is small, the path follows a flow whose map after time 1 is the block. The velocity of the flow
-is ``log(1 + D) = D - D^2/2 + ...`` in the forward differences D along a few blocks. Limits are
+is ``log(1 + D) = D - D^2/2 + ...`` in the forward differences D over a few blocks. Limits are
 extrapolated from a geometric sequence of q values at which double precision still resolves G, by
 repeated Aitken steps.
 """
@@ -89,7 +89,7 @@ class Way:
         return self.moved(log_q, x)[1]
 
     def pull(self, log_q: float, x: float) -> float:
-        """Return H, the derivative of x in log q along the path."""
+        """Return H, the derivative of x with respect to log q along the path."""
         log, cosine = self.velocity(log_q, x)
         return cosine / log
 
@@ -191,7 +191,7 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
 def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
     """Return (limit, error) of x from points (log q, x), as a sum of powers of q.
 
-    ``fast`` uses a series in q or 1/q, for F that decreases too fast for many points.
+    With ``fast``, use a series in q or 1/q, because F decreases too fast for many points.
     """
     logs, row = np.array(places).T
     if not fast:
@@ -248,7 +248,7 @@ class Pace:
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if it has no law."""
+    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if no law fits."""
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])

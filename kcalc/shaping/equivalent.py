@@ -38,7 +38,7 @@ CORRELATED = (
 class ParameterChange:
     """The change of the parameters of an Affine.
 
-    It depends on (s, t) of each block of inputs, and on (S, T) = (scale, shift) of the output.
+    It depends on (s, t) for each block of inputs, and on (S, T) = (scale, shift) for the output.
     """
 
     inputs: tuple[Relation, ...]
@@ -62,9 +62,9 @@ class EquivalentParameters(Shown):
     The weights and biases must be changed for this; :meth:`arrays` converts given weights and
     biases.
 
-    If shifts were absorbed, the biases are correlated with the weights and have a mean. Its sigma_b
-    (the root mean square of the biases) is then only a summary, and its kernel maps are a heuristic
-    (see ``assumptions``).
+    If shifts were absorbed, the biases are correlated with the weights and have a nonzero mean. The
+    network's sigma_b (the root mean square of the biases) is then only a summary, and its kernel
+    maps are a heuristic (see ``assumptions``).
 
     Attributes
     ----------
@@ -165,11 +165,11 @@ def equivalent_parameters(
     """Find the plain network that is equivalent to a network of transformed activations.
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
-    into those after it. On residual trunks, all inputs of a Sum share the work (the branches
-    compensate the rest of the shortcut), and the weights of Sums change if scales differ. Shifts do
-    not commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
-    have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
-    agree only away from the border; ``assumptions`` lists this.
+    into those after it. On residual trunks, all inputs of a Sum are changed together (the branches
+    compensate for the remaining shift of the shortcut), and the weights of Sums change if scales
+    differ. Shifts do not commute with zero padding. With ``border="refuse"``, a convolution that a
+    shift reaches must have padding "valid" or "circular" (or a kernel of 1). With
+    ``border="interior"``, the networks agree only away from the border; ``assumptions`` lists this.
 
     Parameters
     ----------
@@ -352,5 +352,5 @@ def _per_channel(
 
 
 def _relations(inputs: tuple[Relation, ...]) -> str:
-    """Format (scale, shift) of each block of inputs for one cell."""
+    """Format (scale, shift) of each block of inputs for a table cell."""
     return "; ".join(f"({shown(block.scale)}, {shown(block.shift)})" for block in inputs)
