@@ -1,4 +1,4 @@
-"""Power laws in depth at criticality, where the map of cosines has slope 1 at its fixed point 1.
+"""Power laws in depth at criticality, where the cosine map has slope 1 at its fixed point 1.
 
 With ``R(1 - u) = 1 - u + k u^(1+s)``, ``p = 1/s`` and ``A = (s k)^(-p)``, after L blocks
 
@@ -51,8 +51,8 @@ class CosineLaw(Shown, Approximable):
         The exponent of the derivative of the cosine after L blocks with respect to the initial
         cosine, ``exponent - 1``.
     derivative_prefactor
-        The factor G of that power law, which depends on the start; nan if the map of cosines
-        changes while q grows.
+        The factor G of that power law, which depends on the start; nan if the cosine map changes
+        while q grows.
     tangent_ratio
         The limit of ``Theta(c) / Theta(1)`` of the tangent kernel, ``1 / (2 - exponent)``.
 
@@ -158,7 +158,7 @@ def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable |
     text = f"q* = {math.exp(root):.8g} is half-stable: it attracts only from {side}"
     if abs(math.log(start) - root) < AT_REST:
         return HalfStable(math.exp(root), 0.0, Assumption("network", text, "convention"))
-    # log q - root ~ -2 / (bend l), and the slope of the map of cosines changes with it
+    # log q - root ~ -2 / (bend l), and the slope of the cosine map changes with it
     slopes = [block.slope(math.exp(root + h)), block.slope(math.exp(root - h))]
     tilt = -2 / bend * (slopes[0] - slopes[1]) / (2 * h)
     text += f"; |q - q*| ~ {2 * math.exp(root) / abs(bend):.6g} / L"

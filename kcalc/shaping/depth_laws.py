@@ -20,7 +20,7 @@ squared gradients. If that grows as ``m q^h`` (with saturating functions instead
 gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and
 x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 
-If the map R of cosines has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
+If the cosine map R has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
 - u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
@@ -124,7 +124,7 @@ class DepthLaws(Shown, Approximable):
     gradient_difference
         The same for the difference mode. Without tokens there is only one mode.
     slope
-        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B. If
+        The slope of the cosine map at 1; for linear and growing power laws, the slope of B. If
         it exceeds 1, nearly equal tokens separate and x* lies below 1.
     cosine_rate
         The factor per block of the distance from ``cosine``; 1 at criticality.
@@ -471,7 +471,7 @@ def _power(one: float, two: float) -> float:
 
 
 def _attractor(excess: Callable[[float], float], start: float) -> float:
-    """Return the limit of iterates of an increasing map of cosines, from ``start``.
+    """Return the limit of iterates of an increasing cosine map, from ``start``.
 
     ``excess`` is ``1 - map(1 - u) - u``, which is negative if the map leads towards 1.
     """
@@ -734,7 +734,7 @@ def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]
 
 
 def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> DepthLaws:
-    """Return the laws of streams whose map of cosines tends to the identity."""
+    """Return the laws of streams whose cosine map tends to the identity."""
     pace = pace_of(way, end)
     approach = approach_of(way, pace, end.x)
     x, notes = end.x, list(block.assumptions)
@@ -759,7 +759,7 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
 
 
 def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    """Return the laws of streams whose map of cosines has a limit other than the identity."""
+    """Return the laws of streams whose cosine map has a limit other than the identity."""
     far = way.way * max(abs(log_q), math.log(FARTHEST))
     try:
         limit = block.attractor(math.exp(far), x)

@@ -4,7 +4,7 @@ Let s = |log q| grow with depth. A block changes s by |F| and the cosine x by G:
 
     F = log(q'/q) -> log f,  or  |F| ~ k e^(-r s)  where f = 1, that is,  s ~ log(k r l) / r
 
-at depth l. If the map of cosines tends to the identity (activations with a single slope at 0 or at
+at depth l. If the cosine map tends to the identity (activations with a single slope at 0 or at
 infinity), G vanishes as well. The limit then depends on the whole path, not on the map at any
 single q. With H = dx/d(log q) along the path,
 
@@ -43,7 +43,7 @@ FAR = 230.0  # s at the limit of double precision
 NEAR = 1e-3  # |x - x*| below which an extrapolated limit is trusted
 AGREED = 1e-9
 WINDOW = 9  # number of points per extrapolation
-PROBES = (1e8, 1e12)  # q (or 1/q) at which the map of cosines is compared
+PROBES = (1e8, 1e12)  # q (or 1/q) at which the cosine map is compared
 SEEN = 1e-13  # for smaller |G|, its powers are not read
 CRITICAL = 1e-9  # smaller values of |log f| count as 0
 HALVES = 1e-3  # tolerance for rounding powers of smooth and of kinked maps to multiples of 1/2
@@ -108,7 +108,7 @@ class Way:
         return float(found.y[0, -1])
 
     def identity_at_end(self) -> bool:
-        """Whether the map of cosines tends to the identity along the path."""
+        """Whether the cosine map tends to the identity along the path."""
         near, far = (
             max(abs(self.moved(self.way * math.log(q), x)[1]) for x in (0.3, 0.7)) for q in PROBES
         )

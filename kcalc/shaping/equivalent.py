@@ -166,10 +166,10 @@ def equivalent_parameters(
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
     into those after it. On residual trunks, all inputs of a Sum are changed together (the branches
-    compensate for the remaining shift of the shortcut), and the weights of Sums change if scales
-    differ. Shifts do not commute with zero padding. With ``border="refuse"``, a convolution that a
-    shift reaches must have padding "valid" or "circular" (or a kernel of 1). With
-    ``border="interior"``, the networks agree only away from the border; ``assumptions`` lists this.
+    absorb whatever the shortcut cannot), and the weights of Sums change if scales differ. Shifts do
+    not commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
+    have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
+    agree only away from the border; ``assumptions`` lists this.
 
     Parameters
     ----------

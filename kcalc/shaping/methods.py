@@ -117,7 +117,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """Return the error with ``assume_independent=True`` as a remedy, if that may work."""
+    """Return the error with ``assume_independent=True`` and its targets, if that may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)
