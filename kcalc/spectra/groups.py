@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``node`` that read ``reads``: variance sigma_w^2 / fan_in, outputs over inputs."""
+    """Weights ``node`` that read ``reads``; ``ratio`` is the number of outputs / inputs."""
 
     node: Node
     reads: Node
