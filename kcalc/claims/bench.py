@@ -270,7 +270,7 @@ def worst(
     samples
         {key: independent samples}.
     truths
-        {key: exact mean}, or a number for all keys.
+        {key: exact mean}, or one value for all keys.
     what
         A description of the comparison.
     about

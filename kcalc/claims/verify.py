@@ -1,4 +1,4 @@
-"""Verify claims in parallel, reproducibly for a given seed, and resumably with a journal."""
+"""Verify claims in parallel; a seed makes runs reproducible, and a journal makes them resumable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpolate the router statistics W and R in the angle between two tokens.
+"""Interpolate the router statistics W and R as functions of the angle between two tokens.
 
 As functions of theta = arccos(rho), both are smooth at theta = 0, because the probability that the
 selection changes is proportional to theta there. Therefore 12 values of ``(S_2 - W - a theta) /

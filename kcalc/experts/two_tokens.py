@@ -249,8 +249,7 @@ class _Block:
             whole = whole + edge * edge2 * counted(both, {}, pair.experts - 1, k, k)
         found = near * whole
         # Two experts: for the first token, the logit of the expert at the second threshold is on
-        # either
-        # side of the first one; the same holds with the tokens exchanged.
+        # either side of the first threshold; the same holds with the tokens exchanged.
         apart = (pair.experts - 1) * np.exp(-(t**2 + u**2) / 2)
         for above in (False, True):
             row = tables.sides["one", above][self.rows][:, self.second]

@@ -274,7 +274,7 @@ def shape(
     - ``"edge"``: transformers with ``L.Attend``. Residual weights, value gains, the query-key scale
       and shaped attention follow from ``growth``, ``token_slope``, ``gradient_mean``,
       ``gradient_difference`` and ``score_variance``. Options are ``centre``, ``mlp``, ``zeta``, the
-      number of tokens ``tokens=128`` and the cosine of two tokens ``token_cosine=0``. See
+      number of tokens ``tokens=128`` and the cosine between two tokens ``token_cosine=0``. See
       :func:`kcalc.shaping.transformer_edge.edge`.
     - All methods except ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues if a
       hypothesis of the kernel calculus fails. This happens at activations after depthwise

@@ -162,8 +162,8 @@ def _reader(need: Need) -> str:
 class Absorption:
     """A forward pass over a network that finds the relation of every node.
 
-    It relates the node's feature map in the given network to that in the plain network. Shifts of
-    Affine layers stay undetermined until a reader needs a value.
+    A relation connects the node's feature maps in the given network and in the plain network.
+    Shifts of Affine layers stay undetermined until a reader needs a value.
     """
 
     def __init__(self, network: Network, border: str) -> None:

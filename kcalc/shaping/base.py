@@ -54,7 +54,7 @@ FOR_PRODUCTS = (  # DKS with a zeta that the slopes allow, or with independent f
 class Shaping(Approximable, OfModel):
     """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0.
 
-    Methods that set weights differ from this and document it.
+    Methods that set weights deviate from this, as their documentation describes.
 
     Attributes
     ----------

@@ -94,7 +94,7 @@ def _is_linear(phi: Activation) -> bool:
 
 
 def solve(systems: Sequence[EquationPair]) -> Constants:
-    """Return the default solution of alternative systems of one activation.
+    """Return the default solution among alternative systems for one activation.
 
     It lies on the branch with the smallest shift at alpha = 0; positive shifts come first.
 

@@ -41,7 +41,7 @@ class CosineLaw(Shown, Approximable):
     Attributes
     ----------
     limit
-        The limit of the cosine of two inputs.
+        The limit of the cosine between two inputs.
     exponent
         The exponent of the distance from the limit, ``prefactor * L^exponent``: -1 for smooth
         activations and -2 for kinked activations.

@@ -114,8 +114,8 @@ class DepthLaws(Shown, Approximable):
     exponent
         1 for linear growth, negative for streams that vanish as a power, nan if no power applies.
     cosine
-        The limit x* of token cosines or, without tokens, of the cosine of two inputs. If q vanishes
-        or diverges, the limit may depend on the start; ``assumptions`` then say so.
+        The limit x* of token cosines or, without tokens, of the cosine between two inputs. If q
+        vanishes or diverges, the limit may depend on the start; ``assumptions`` then say so.
     gradient_mean
         The factor by which a block multiplies the mean mode of squared gradients in the backward
         pass. For linear and power laws, it is the power of ``L / l`` by which gradients grow from
@@ -137,8 +137,8 @@ class DepthLaws(Shown, Approximable):
     cosine_exponent
         The exponent of that power of depth; nan if the rate is not 1.
     derivative_prefactor
-        If cosines approach 1 at criticality, the derivative of the cosine of two inputs after L
-        blocks with respect to the initial cosine is ``derivative_prefactor * L^(cosine_exponent -
+        If cosines approach 1 at criticality, the derivative of the cosine between two inputs after
+        L blocks with respect to the initial cosine is ``derivative_prefactor * L^(cosine_exponent -
         1)``. It depends on the start. Otherwise nan.
     tangent_ratio
         If cosines approach 1 at criticality, the limit of ``Theta(c) / Theta(1)`` of the tangent
@@ -218,7 +218,7 @@ def depth_laws(
     tokens
         The number of tokens of an input, for blocks with attention over exchangeable tokens.
     token_cosine
-        The initial cosine of two tokens or, without tokens, of two inputs.
+        The initial cosine between two tokens or, without tokens, between two inputs.
     q
         The initial mean square of the tokens.
 

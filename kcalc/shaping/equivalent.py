@@ -59,8 +59,8 @@ class ParameterChange:
 class EquivalentParameters(Shown):
     """A network of plain activations that computes the same function as ``original``.
 
-    The weights and biases must be changed for this; :meth:`arrays` converts given weights and
-    biases.
+    This requires different weights and biases, which :meth:`arrays` computes from the original
+    parameters.
 
     If shifts were absorbed, the biases are correlated with the weights and have a nonzero mean. The
     network's sigma_b (the root mean square of the biases) is then only a summary, and its kernel

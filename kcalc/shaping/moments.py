@@ -150,7 +150,7 @@ def width(phi: Activation) -> float:
 
 
 def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Return panels on which phi is polynomial up to rounding, each cut into ``fineness + 1``."""
+    """Return panels on which phi is polynomial up to rounding, cut into ``fineness + 1`` pieces."""
     _check_growth(phi, np.array([beta - REACH * alpha, beta + REACH * alpha]))
     radius = 2.0 ** math.ceil(math.log2(max(NEAR, abs(beta) + REACH * alpha)))
     with np.errstate(all="ignore"):

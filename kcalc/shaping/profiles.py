@@ -310,7 +310,7 @@ def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _levelled(sizes: Array, errors: Array) -> Array:
-    """Raise errors from few chains to at least the root mean square of nearby blocks' errors.
+    """Increase errors from few chains to at least the root mean square of neighbouring errors.
 
     Chains that agree by chance at one block rarely agree at its neighbours. The mean is over errors
     relative to ``sizes``; exact values stay exact.

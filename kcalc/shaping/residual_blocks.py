@@ -226,7 +226,7 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
 
 
 def needed(steps: Iterable[Step], outputs: Sequence[Node]) -> Network:
-    """Return the network of the steps that the outputs depend on."""
+    """Return a network that contains only the steps on which the outputs depend."""
     by_node = {step[0]: step for step in steps}
     kept, waiting = set(outputs), list(outputs)
     while waiting:

@@ -118,7 +118,7 @@ class ResidualShaping(Shaping):
         return found
 
     def _steepest(self) -> float:
-        """Return the maximal slope from the maximal slope function.
+        """Return the maximal slope, computed with the maximal slope function.
 
         The local slopes are either given or measured with 30 digits.
         """

@@ -1,6 +1,6 @@
 """Types of the targets that :func:`kcalc.shape` passes to each shaping method.
 
-They are the keyword arguments of the methods; a test compares the two.
+The types list the keyword arguments of the methods; a test compares them.
 """
 
 from __future__ import annotations

@@ -260,8 +260,8 @@ def plain_depth(eta: float) -> str:
 
     It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 
-    It uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks
-    deeper than ``DEEPEST`` cannot be built.
+    The computation uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2
+    sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.
     """
     u, depth = 1.0, 0
     while u > 1 - eta and depth <= DEEPEST:

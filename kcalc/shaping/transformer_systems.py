@@ -29,7 +29,7 @@ from .transformer_stream import (
 
 Node = Hashable
 ORDER = (GROWTH, MEAN, SLOPE, DIFFERENCE, VARIANCE)
-SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of starting points
+SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # added to starting points
 SOLVED = 1e-9
 FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
 EVALUATIONS = 60

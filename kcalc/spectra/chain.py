@@ -49,7 +49,7 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
 def chain_of(
     network: Grouped, slopes: Sequence[Slopes]
 ) -> tuple[list[tuple[Weights, Slopes]], Slopes] | None:
-    """Return :func:`links_of` and the slopes of the input; None if the network is not a chain."""
+    """Return (links as in :func:`links_of`, slopes of the input); None if there is no chain."""
     links = links_of(network, slopes)
     if links is None:
         return None

@@ -56,7 +56,7 @@ class Solution:
 
 
 class _Bucket:
-    """Groups with equal numbers of sinks and sources, stacked.
+    """Stacked groups that have the same number of sinks and the same number of sources.
 
     ``values`` holds their local Jacobians, padded to equal length with probabilities of 0.
     """

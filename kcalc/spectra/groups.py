@@ -73,7 +73,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``node`` that read ``reads``; ``ratio`` is the number of outputs / inputs."""
+    """Weights ``node`` that read ``reads``.
+
+    ``variance`` is sigma_w^2, the variance of an entry times fan_in; ``ratio`` is n_out / n_in.
+    """
 
     node: Node
     reads: Node

@@ -67,7 +67,7 @@ TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, for real ma
 
 
 def finite_width(edge: Edge, n: int) -> tuple[float, float]:
-    """Return mean and standard deviation of the largest s for n input channels."""
+    """Return the mean and standard deviation of the largest s for n input channels."""
     root = math.sqrt(edge.z)
     if edge.curvature <= 0:  # the edge is an atom
         return root, 0.0

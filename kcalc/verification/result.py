@@ -266,7 +266,7 @@ class KernelCheck(Tabled):
             The number of standard errors for a single Gaussian; :meth:`allowed` adapts it to the
             number of draws and comparisons.
         slack
-            The allowed deviation in addition, for the O(1/width) effects of finite width.
+            An additional allowance for the O(1/width) effects of finite width.
 
         Returns
         -------
