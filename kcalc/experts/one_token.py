@@ -139,5 +139,5 @@ class _OneThreshold:
         return np.exp(-self.x * self._edge()) * faded**self.below
 
     def _integral(self, power: int, values: Array) -> float:
-        """Return E of values / Z^power."""
+        """Return the expectation of values / Z^power."""
         return float(self.weights @ (values * self.x ** (power - 1))) / factorial(power - 1)

@@ -67,7 +67,7 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the scaling calculus, including the violated ones."""
+        """Assumptions of the scaling calculus, including assumptions that are violated."""
         return (*self.scaling.assumptions, *self.warnings)
 
     @cached_property

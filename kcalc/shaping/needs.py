@@ -42,7 +42,7 @@ def no_products(call: MethodCall) -> None:
 
 
 def known_tokens(call: MethodCall) -> None:
-    """Reject a mixing of tokens with unknown cosines."""
+    """Reject token mixing if the cosines between tokens are unknown."""
     if call.targets.get("tokens") is None:
         refuse_mixing(call.network)
 
