@@ -20,10 +20,10 @@ T = TypeVar("T")
 Array = np.ndarray
 
 BUDGETS = ("quick", "full")
-THRESHOLD = 4.5  # standard errors
+THRESHOLD = 4.5  # in standard errors
 _DIGITS = 50
-_ROUNDS = 4000  # the most pieces of a subdivision
-_LEAST = 30  # the fewest samples for a standard error
+_ROUNDS = 4000  # largest number of pieces of a subdivision
+_LEAST = 30  # smallest number of samples for a standard error
 
 # -- comparisons: each returns Evidence, by default about the statement of the claim ---------------
 
@@ -270,7 +270,7 @@ def worst(
     samples
         {key: independent samples}.
     truths
-        {key: exact mean}, or a number for all keys.
+        {key: exact mean}, or one value for all keys.
     what
         A description of the comparison.
     about
@@ -311,7 +311,7 @@ def certified(
     Parameters
     ----------
     function
-        A function of a ball (python-flint's arb) that returns a ball containing its values there.
+        A function that maps a ball (python-flint's arb) to a ball containing its values there.
     low
         The lower end of the interval.
     high
@@ -321,7 +321,7 @@ def certified(
     about
         "statement", or "printed" for the printed form.
     digits
-        The number of digits of the balls.
+        The number of digits of the ball arithmetic.
     **data
         Numbers to keep with the evidence.
 
@@ -361,8 +361,8 @@ def certified(
 def proved(quantities: Sequence[Any], what: str, about: str = STATEMENT, **data: Any) -> Evidence:
     """Prove that all quantities are >= 0.
 
-    Each is a certified lower bound (a float), a ball, or an exact number. A negative exact number
-    or a ball below 0 refutes the claim. A negative lower bound leaves it undecided.
+    Each quantity is a certified lower bound (a float), a ball, or an exact number. A negative exact
+    number or a ball below 0 refutes the claim. A negative lower bound leaves it undecided.
 
     Parameters
     ----------
@@ -486,7 +486,7 @@ class Bench:
         return full if self.budget == "full" else quick
 
     def rounds(self, quick: int, full: int | None = None) -> range:
-        """Return a range with a number of rounds that depends on the budget.
+        """Return a range over rounds, whose number depends on the budget.
 
         Parameters
         ----------
@@ -498,7 +498,7 @@ class Bench:
         Returns
         -------
         range
-            ``range(n)`` with the number n of rounds for this budget.
+            ``range(n)``, where n is the number of rounds for this budget.
 
         """
         return range(self.size(quick, quick if full is None else full))
@@ -528,7 +528,7 @@ class Bench:
     @overload
     def uniform(self, low: float, high: float, *shape: int) -> Array: ...
     def uniform(self, low: float, high: float, *shape: int) -> float | Array:
-        """Draw uniform numbers between ``low`` and ``high``: a float, or an array of this shape.
+        """Draw uniformly between ``low`` and ``high``: a float, or an array of the given shape.
 
         Parameters
         ----------

@@ -295,7 +295,7 @@ def _said(docstring: str) -> dict[str, str]:
 
 @dataclass
 class Paper:
-    """A source text: its short name, its title, and its claims in the order of the text."""
+    """A source text: its short name, its title, and its claims in order of appearance."""
 
     name: str
     title: str

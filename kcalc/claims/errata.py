@@ -1,4 +1,4 @@
-"""Slips in our copies of the papers: letters, indices, lost signs, words.
+"""Slips in our copies of the papers: wrong letters, indices and words, or lost signs.
 
 They have no verdict and are not counted as claims.
 """
@@ -23,7 +23,7 @@ class Erratum:
     place
         The section, equation or table.
     printed
-        What the copy says, as text with LaTeX formulas.
+        The text of the copy, with LaTeX formulas.
     meant
         The correct text.
     claim

@@ -1,4 +1,4 @@
-"""Families of test objects for checks: C maps, activations, networks, inputs."""
+"""Families of test objects for checks: C maps, activations, networks and inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINKED = ("relu", "elu", "selu", "hard_tanh", "relu6", "leaky_relu")
 
 
 def activations(*names: str) -> list[Activation]:
-    """Return the activations with these names."""
+    """Return the activations with the given names."""
     return [activation(name) for name in names]
 
 
@@ -51,7 +51,7 @@ class PowerMap:
         return PowerMap(polyder(self.weights, order))
 
     def iterate(self, c: Array | float, times: int) -> Array:
-        """C(C(...C(c)))."""
+        """Return C(C(...C(c)))."""
         for _ in range(times):
             c = self(c)
         return np.asarray(c)

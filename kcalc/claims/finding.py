@@ -40,13 +40,13 @@ class Finding(Shown):
 
     @property
     def margin(self) -> float | None:
-        """The smallest margin among the evidence that holds."""
+        """The smallest margin of the evidence that holds."""
         margins = [item.margin for item in self.evidence if item.holds and item.margin is not None]
         return min(margins) if margins else None
 
     @property
     def methods(self) -> str:
-        """The different methods of the evidence."""
+        """The distinct methods of the evidence."""
         return ", ".join(dict.fromkeys(str(item.method) for item in self.evidence)) or "none"
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Invert :meth:`to_dict`. The verdict is computed again and compared.
+        """Invert :meth:`to_dict`. The verdict is recomputed and compared.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

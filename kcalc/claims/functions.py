@@ -1,4 +1,4 @@
-"""Activations in NumPy, independent of the library, by their names in kcalc."""
+"""Activations in NumPy, independent of the library, listed by their names in kcalc."""
 
 from __future__ import annotations
 
@@ -137,5 +137,5 @@ def relu_map(c: Any) -> Any:
 
 
 def relu_slope(c: Any) -> Any:
-    """Its derivative."""
+    """Evaluate the derivative of the C map of ReLU."""
     return 1 - np.arccos(np.clip(c, -1, 1)) / pi

@@ -16,12 +16,12 @@ from .claim import SCHEMA
 from .finding import Finding
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_SHOWN = 120  # the most characters of a file that a message quotes
+_SHOWN = 120  # largest number of characters of a file that a message quotes
 
 
 @dataclass
 class Journal:
-    """The findings of a run: a first line that describes the run, then one JSON line per finding.
+    """The findings of a run: one line that describes the run, then one JSON line per finding.
 
     A truncated last line is dropped. ``path`` is a regular file, a link to a regular file (whose
     target is written), or the name of a new file. If it is None, nothing is written. ``known`` is
@@ -94,7 +94,7 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Reject paths at which no regular file exists or can be created; no file is changed.
+    """Reject paths where no regular file exists or can be created; no file is changed.
 
     Raises: KcalcError with a message that begins with ``refusal``.
     """

@@ -54,7 +54,7 @@ def findings_table(report: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    """Format data as text, numbers with four digits. The JSON report has all digits."""
+    """Format data as text, with four digits for numbers. The JSON report has all digits."""
     if isinstance(value, Mapping):
         return "(" + ", ".join(f"{name}: {_value(inner)}" for name, inner in value.items()) + ")"
     if isinstance(value, list | tuple):

@@ -65,7 +65,7 @@ def paper(name: str, title: str) -> Paper:
     Raises
     ------
     KcalcError
-        If kcalc has a paper of this name.
+        If kcalc already has a paper with this name.
 
     Examples
     --------
@@ -121,8 +121,8 @@ def _claims(asked: Iterable[Paper]) -> tuple[Claim, ...]:
 def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, ...]:
     """Return the requested papers with their claims: first those of kcalc, then the user's.
 
-    Raises: KcalcError for an unknown paper and an empty list. The same holds for a user's paper
-    that has no claims, or that shares its name or the id of a claim with another paper.
+    Raises: KcalcError for an unknown paper or an empty list, and for a user's paper that has no
+    claims, or shares its name or the id of a claim with another paper.
     """
     wanted = wanted_papers(paper)
     ours = tuple(source for source in papers() if any(_is(source, one) for one in wanted))
@@ -233,7 +233,7 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 
 
 def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[Claim, ...]:
-    """Return the requested claims of the papers ``asked``, in their order without duplicates."""
+    """Return the requested claims of the papers ``asked``, in order and without duplicates."""
     claims = _claims(asked)
     if ids is None:
         return claims

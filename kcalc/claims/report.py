@@ -18,7 +18,7 @@ from .page import findings_table, page
 from .registry import papers
 
 TOLD = ("paper", "place", "statement", "printed", "caveat", "hypotheses", "reason")
-WIDTH = 62  # characters of a statement in the table
+WIDTH = 62  # number of characters of a statement in the table
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report(Keyed[Finding], Tabled):
     def details(self) -> str:
         """Return all claims with statement, printed form or caveat, verdict and evidence.
 
-        The summary follows.
+        The summary comes last.
 
         Returns
         -------
@@ -256,8 +256,8 @@ _GROUP = r"(?:\{([^{}]*)\}|(\w))"
 def plain(statement: str) -> str:
     """Convert a statement to text for a terminal.
 
-    Fractions are written with a slash and commands by their names. Dollar signs and braces are
-    removed.
+    Fractions are written with a slash, and commands are replaced by their names. Dollar signs and
+    braces are removed.
     """
     text = re.sub(r"\\[,;:! ]", " ", statement.replace("$", ""))
     text = (

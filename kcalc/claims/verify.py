@@ -1,4 +1,4 @@
-"""Verify claims in parallel, reproducibly for a given seed, and resumably with a journal."""
+"""Verify claims in parallel; a seed makes runs reproducible, and a journal makes them resumable."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     try:
         for item in _evidence(claim, bench):
             evidence.append(item)
-    except Exception as failure:  # an error is no verdict, and must not stop other checks
+    except Exception as failure:  # an error is not a verdict, and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     evidence = pooled(evidence)
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)
@@ -144,7 +144,7 @@ def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
 
 
 def _plain_check(claim: Claim, budget: str, seed: int) -> Finding:
-    """Check one claim in this process; the data become plain values, as from other processes."""
+    """Check one claim in this process; convert its data to plain values, as other processes do."""
     found = check(claim, budget, seed)
     items = tuple(
         replace(item, data=json.loads(json.dumps(dict(item.data), default=_plain)))

@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def headline() -> str:
-    """Return the numbers of statements with each verdict, as a paragraph."""
+    """Return the number of statements with each verdict, as a paragraph."""
     claims = all()
     holds, caveat, corrected, fails, open_ = (len(_of(claims, verdict)) for verdict in WORDS)
     failing = f" {fails} fail." if fails else ""
@@ -49,7 +49,7 @@ def _of(claims: Sequence[Claim], verdict: Verdict) -> list[Claim]:
 
 
 def _table() -> list[str]:
-    """Return the counts of each paper as a table."""
+    """Return a table with the counts for each paper."""
     told = [verdict for verdict in WORDS if _of(all(), verdict)]
     lines = ["| | " + " | ".join(WORDS[verdict].lower() for verdict in told) + " |"]
     lines.append("|---|" + "---|" * len(told))

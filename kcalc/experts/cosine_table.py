@@ -1,8 +1,9 @@
-"""Interpolate the router statistics W and R in the angle between two tokens.
+"""Interpolate the router statistics W and R as functions of the angle between two tokens.
 
-With theta = arccos(rho), both are smooth at theta = 0, because the probability that the selection
-changes is proportional to theta there. Therefore 12 values of ``(S_2 - W - a theta) / theta^2``,
-with the known slope a, give W to about 1e-9 up to pi/2, even below the smallest angle used.
+As functions of theta = arccos(rho), both are smooth at theta = 0, because the probability that the
+selection changes is proportional to theta there. Therefore 12 values of ``(S_2 - W - a theta) /
+theta^2``, with the known slope a, give W to about 1e-9 up to pi/2, even below the smallest angle
+used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OBTUSE = (1.52, 2.95)
 CHECKED = (0.06, 0.52, 0.97)  # test points, as fractions of the interval of angles
 TOLERANCE = 5e-9  # allowed error at the test points
 FEW = 4  # values that are computed directly before a table is built
-DIGITS = 12  # of the variance; rounding it avoids a second table
+DIGITS = 12  # digits of the variance; rounding it avoids a second table
 
 
 def router_moments(
@@ -66,7 +67,7 @@ class RouterMoments:
         self._slopes = table(slopes, self.slopes, None)
 
     def lost(self, gap: Jet) -> Jet:
-        """``1 - W / S_2`` for tokens of cosine ``1 - gap``, as a jet of the same order as ``gap``.
+        """``1 - W / S_2`` for tokens with cosine ``1 - gap``, as a jet of the order of ``gap``.
 
         Its slope is infinite at gap 0 if top_k < num_experts.
         """
@@ -90,12 +91,12 @@ class RouterMoments:
         return Jet(found)
 
     def slopes_at(self, gap: Any) -> Any:
-        """Return R for tokens of cosine ``1 - gap``."""
+        """Return R for tokens with cosine ``1 - gap``."""
         return self.slopes - self._slopes.lost(NUMPY.angle(gap))
 
 
 class AngleTable:
-    """Interpolate ``f(0) - f(theta)`` for an expensive function f by polynomials.
+    """Interpolate ``f(0) - f(theta)`` with polynomials, for an expensive function f.
 
     ``end`` is f(0); ``slope`` is -f'(0) and ``opposite`` is f(pi), or None if unknown. If
     ``bounded`` is true, angles near pi raise an error.
@@ -136,7 +137,7 @@ class AngleTable:
         return out.reshape(angles.shape)[()]
 
     def _few(self, angles: Array) -> bool:
-        """Whether to compute these values directly: there are few, and none near the ends."""
+        """Whether to compute these values directly: if there are few, and none near the ends."""
         ends = (0.0, np.pi if self.opposite is not None else 0.0)
         new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)

@@ -40,14 +40,14 @@ class Route(Layer):
         Whether the weights of the selected experts sum to 1. Otherwise the softmax runs over all
         experts, and sigmoids are not normalised.
     scale
-        A factor of the mixture, such as DeepSeek's ``routed_scaling_factor``.
+        A factor that multiplies the mixture, such as DeepSeek's ``routed_scaling_factor``.
 
     Notes
     -----
     With S_2 = E sum w_i^2, W = E sum w_i w_i' and R_2 of :func:`kcalc.moe_statistics`, the mixture
     has ``q = scale^2 S_2 q_e`` and the kernel ``scale^2 W kappa_e``. It is not Gaussian, and its q
-    value varies between draws of the router at any width. Results are exact if an Affine follows. A
-    norm or an activation after it is an approximation, which ``.assumptions`` notes.
+    value varies between draws of the router at any width. Results are exact if an Affine follows.
+    Results for a norm or an activation directly after it are approximate; ``.assumptions`` says so.
 
     Examples
     --------
@@ -109,8 +109,8 @@ class MoE(Layer):
     Parameters
     ----------
     expert
-        One expert, as a chain that ends in an Affine, or a list of E equal experts. Each expert has
-        its own weights.
+        One expert, as a chain that ends in an Affine, or a list of E identical experts. Each expert
+        has its own weights.
     num_experts
         Number E of experts.
     top_k

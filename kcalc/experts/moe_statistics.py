@@ -34,7 +34,7 @@ class MoEStatistics(Shown):
     variance
         Variance v of every logit.
     cosine
-        Cosine rho of the logits of two tokens.
+        Cosine rho between the logits of two tokens.
     score, normalise
         How the logits become weights.
 
@@ -78,7 +78,7 @@ class MoEStatistics(Shown):
 
     @property
     def second(self) -> float:
-        """S_2 = E sum_i w_i^2: q value of the mixture over that of one expert."""
+        """S_2 = E sum_i w_i^2: q value of the mixture / q value of one expert."""
         return self._one_token[0]
 
     @property
@@ -91,7 +91,7 @@ class MoEStatistics(Shown):
 
     @cached_property
     def cross(self) -> float:
-        """W = E sum_i w_i w_i' for two tokens: kernel of the mixture over that of an expert."""
+        """W = E sum_i w_i w_i' for two tokens: kernel of the mixture / kernel of one expert."""
         if self.cosine == 1:
             return self.second
         score = SCORES[self.score, self.normalise]
@@ -146,7 +146,7 @@ class MoEStatistics(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions behind the numbers."""
+        """Assumptions of these statistics."""
         return (Assumption("router", TEXT, "convention"),)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -189,12 +189,12 @@ def moe_statistics(
     Parameters
     ----------
     num_experts, top_k
-        Numbers E of experts and k of selected experts, with 1 <= k <= E.
+        Number E of experts and number k of selected experts, with 1 <= k <= E.
     variance
         Variance v > 0 of the logits; v = sigma_r^2 q for router weights of variance sigma_r^2 / n.
     cosine
-        Cosine of the logits of two tokens, which equals the cosine of their uncentred features: 1
-        for a single token, or a value in (-0.995, 0.995).
+        Cosine between the logits of two tokens, which equals the cosine between their uncentred
+        features: 1 for a single token, or a value in (-0.995, 0.995).
     score
         How the logits become weights: "softmax" or "sigmoid".
     normalise

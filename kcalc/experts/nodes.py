@@ -8,7 +8,7 @@ from scipy.special import betaincinv, gammaln, log_ndtr, ndtri
 from ..gaussian.expectations.quadrature import panel_nodes
 
 Array = np.ndarray
-REACH = 9.0  # a standard Gaussian exceeds it in size with probability 2e-19
+REACH = 9.0  # a standard Gaussian exceeds this magnitude with probability 2e-19
 RARE = 1e-18  # probability of the omitted thresholds, on each side
 LOG_ROOT = np.log(2 * np.pi) / 2
 PANEL = 12  # nodes per panel
@@ -25,8 +25,8 @@ def panels(low: float, high: float, width: float) -> tuple[Array, Array]:
 def thresholds(experts: int, selected: int, width: float) -> tuple[Array, Array]:
     """Return nodes t for the (k + 1)-th largest of E standard Gaussians, and their weights.
 
-    The weights do not include the density. With Phi(t) as a Beta(E - k, k + 1) variable, the range
-    follows from its quantiles.
+    The weights do not include the density. Phi(t) is a Beta(E - k, k + 1) variable, and its
+    quantiles determine the range.
     """
     low, high = quantiles(experts, selected, RARE)
     return panels(low, high, width * (high - low))

@@ -34,7 +34,7 @@ def squares_and_slopes(
         weights = weights * np.exp(log_density(experts, selected, at))
     found = np.array([_OneThreshold(experts, selected, sigma, score, t).both() for t in at])
     second, router = weights @ found
-    alone = selected == 1 and score.total == "selected"  # then the weight is 1
+    alone = selected == 1 and score.total == "selected"  # the weight is 1 in this case
     return float(second), 0.0 if alone else float(router)
 
 
@@ -56,7 +56,7 @@ def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
 
 
 class _OneThreshold:
-    """Expectations given the largest unselected logit, ``sigma * t``."""
+    """Expectations conditional on the largest unselected logit, ``sigma * t``."""
 
     def __init__(self, experts: int, selected: int, sigma: float, score: Score, t: float) -> None:
         self.k, self.below, self.score = selected, max(experts - selected - 1, 0), score
@@ -101,7 +101,7 @@ class _OneThreshold:
         return second, router
 
     def square_at_tie(self) -> float:
-        """E w^2 of a selected expert whose logit is also at the threshold."""
+        """E w^2 for a selected expert whose logit is also at the threshold."""
         edge = self._edge()
         if self.score.total is None:
             return edge**2
@@ -139,5 +139,5 @@ class _OneThreshold:
         return np.exp(-self.x * self._edge()) * faded**self.below
 
     def _integral(self, power: int, values: Array) -> float:
-        """Return E of values / Z^power."""
+        """Return the expectation of values / Z^power."""
         return float(self.weights @ (values * self.x ** (power - 1))) / factorial(power - 1)

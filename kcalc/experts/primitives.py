@@ -15,7 +15,7 @@ class Route(Primitive):
     """``scale sum_i w_i e_i`` over the k experts (out of ``experts``) with the largest logits.
 
     Its inputs are the logits and one expert, which represents all the identically distributed
-    experts. The other fields are those of :class:`kcalc.experts.layers.Route`.
+    experts. The other fields are as in :class:`kcalc.experts.layers.Route`.
     """
 
     k: int
@@ -27,7 +27,7 @@ class Route(Primitive):
 
     @property
     def selects(self) -> bool:
-        """Whether it leaves out some experts."""
+        """Whether some experts are not selected."""
         return self.k < self.experts
 
     def as_layer(self) -> Layer:

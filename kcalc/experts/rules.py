@@ -38,7 +38,7 @@ def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> 
     if kernel.statistics.follow_c:
         moments = _checked(kernel, op, node, inputs)
         factor = square * moments.second
-    else:  # q value of one input, or an array of several
+    else:  # q value of one input, or an array for several inputs
         variances = _variances(kernel, op, node, inputs)
         factor = square * np.vectorize(lambda v: _moments(op, node, float(v)).second)(variances)
     q1 = factor * expert.q1
@@ -55,7 +55,7 @@ def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> 
 
 @recordable
 def _joined_gap(logits: Any, expert: Any, moments: RouterMoments) -> Any:
-    """1 - c of the mixture, with ``c = W / S_2 c_e``."""
+    """Return 1 - c for the mixture, with ``c = W / S_2 c_e``."""
     lost = moments.lost(logits)
     return expert + lost * (1 - expert)
 

@@ -1,8 +1,8 @@
-"""Moments of the router weights of two tokens whose logits have correlation rho.
+"""Moments of the router weights for two tokens whose logits have correlation rho.
 
 Given both thresholds t and t', every other expert lies in one of four quadrants: selected for both
 tokens, for one of them, or for neither. The counts are multinomial, and powers of both sums of
-scores are Laplace integrals, as for one token. The same expert can be at both thresholds, or two
+scores are Laplace integrals, as for one token. A single expert can be at both thresholds, or two
 different experts can.
 
 With g = sqrt(rho) c + sqrt(1 - rho) e and g' = sqrt(rho) c + sqrt(1 - rho) e', the two logits of an
@@ -44,7 +44,7 @@ def shared(experts: int, selected: int, sigma: float, rho: float, score: Score |
 
 
 def slopes(experts: int, selected: int, sigma: float, rho: float, score: Score) -> float:
-    """R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') of experts i selected for both tokens."""
+    """R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') over experts i selected for both tokens."""
     terms = [Term("d", "d")]
     if score.total is not None:
         terms += [Term("d", "sd", 1, 2, -1.0), Term("sd", "d", 2, 1, -1.0), Term("sd", "sd", 2, 2)]
@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Matrices with rows for one token and columns for the other: (threshold, Laplace node)."""
+    """Matrices with a row and a column for each (threshold, Laplace node) of the two tokens."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
@@ -148,8 +148,8 @@ class _Tables:
 
     ``given`` is {(name, above): (rows, c)}. It holds the mean of the named function for a logit on
     one side of the row's threshold, times exp(-x score) if the sum of scores includes this score.
-    ``sides`` is {(name, above): (rows, thresholds)}, the same given that the other logit is at the
-    other threshold.
+    ``sides`` is {(name, above): (rows, thresholds)}, with the same mean conditional on the other
+    logit being at the other threshold.
     """
 
     def __init__(self, pair: _Pair, names: Collection[str]) -> None:
@@ -213,7 +213,7 @@ class _Block:
         }
 
     def _product(self, name: str, name2: str, above: bool, above2: bool) -> Array:
-        """E f(g) f'(g') over a quadrant."""
+        """Return E f(g) f'(g') over a quadrant."""
         left = self.tables.given[name, above][self.rows] * self.pair.pc
         right = self.tables.given[name2, above2][self.columns, :: self.pair.flip]
         return left @ right.T
@@ -249,8 +249,7 @@ class _Block:
             whole = whole + edge * edge2 * counted(both, {}, pair.experts - 1, k, k)
         found = near * whole
         # Two experts: for the first token, the logit of the expert at the second threshold is on
-        # either
-        # side of the first one; the same holds with the tokens exchanged.
+        # either side of the first threshold; the same holds with the tokens exchanged.
         apart = (pair.experts - 1) * np.exp(-(t**2 + u**2) / 2)
         for above in (False, True):
             row = tables.sides["one", above][self.rows][:, self.second]

@@ -67,14 +67,14 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the scaling calculus, including the violated ones."""
+        """Assumptions of the scaling calculus, including assumptions that are violated."""
         return (*self.scaling.assumptions, *self.warnings)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
         """Spreads of gamma in its extrinsic form.
 
-        They follow from second moments of the signals, not from the variances of the weights.
+        They are computed from second moments of the signals, not from the variances of the weights.
         """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
@@ -91,7 +91,7 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Plot gamma of all weights before and after shaping, on one panel.
+        """Plot gamma for all weights before and after shaping, in one panel.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ def geometric(
 
     Then gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
-    k is the kernel side of a layer; n and m are its numbers of channels. If k differs from k_typ, a
+    k is the kernel side of a layer; n and m are its channel counts. If k differs from k_typ, a
     multiplier sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the
     next. If zeta differs from its value at the first Affine (in residual branches, after pooling),
     c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse square root. Sums keep
@@ -192,7 +192,7 @@ def geometric(
     input_moment
         The mean square of the inputs.
     input_scaling
-        Whether to multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt
+        Whether to multiply inputs with mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt
         n_0). The first weights and their biases then have the same scaling [sec. 8.1].
     output_std
         The root mean square of the output, which a multiplier sets according to the scaling
@@ -263,7 +263,7 @@ def geometric(
 
 
 def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
-    """Return widths that the original network lacks, taken from the shaped network."""
+    """Return widths that are missing in the original network, taken from the shaped network."""
     free = [
         n
         for n in (*original.nodes_of(Affine), *original.nodes_of(Input))
@@ -285,7 +285,7 @@ def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
 
 
 def _gain(network: Network) -> float:
-    """2/(1 + a^2) of the first activation.
+    """Return 2/(1 + a^2) for the first activation.
 
     Raises: KcalcError for activations that are not positively homogeneous of degree 1.
     """
@@ -310,7 +310,7 @@ def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
 
 @dataclass
 class _Plan:
-    """Variances and multipliers of every Affine, given the factors of c."""
+    """Variances and multipliers for every Affine, given the factors of c."""
 
     base: Network
     extents: Any

@@ -261,7 +261,7 @@ def shape(
       targets.
     - ``"eoc"``: the edge of chaos, at a point chosen by ``sigma_b``, ``sigma_w`` or ``q``. This
       changes the scales of the weights. See :func:`eoc`.
-    - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``,
+    - ``"residual_weights"``: weights of residual blocks from ``scheme="layernorm_equivalent"``,
       ``"de_smith"``, ``"inverse_sqrt"``, ``"power"`` (``power``), ``"common"`` (``shortcut_weight``
       or ``residual_weight``) or ``"slope"`` (``slope``, ``local_slope=None``). See
       :func:`residual_weights`.
@@ -274,7 +274,7 @@ def shape(
     - ``"edge"``: transformers with ``L.Attend``. Residual weights, value gains, the query-key scale
       and shaped attention follow from ``growth``, ``token_slope``, ``gradient_mean``,
       ``gradient_difference`` and ``score_variance``. Options are ``centre``, ``mlp``, ``zeta``, the
-      number of tokens ``tokens=128`` and the cosine of two tokens ``token_cosine=0``. See
+      number of tokens ``tokens=128`` and the cosine between two tokens ``token_cosine=0``. See
       :func:`kcalc.shaping.transformer_edge.edge`.
     - All methods except ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues if a
       hypothesis of the kernel calculus fails. This happens at activations after depthwise
@@ -287,7 +287,7 @@ def shape(
     is given. Some parts of a model cannot be shaped: operations that were not read, activations
     whose range the model relies on (before a logarithm, root, exponential, division, scale or
     output), and nodes at which a hypothesis of the method fails. kcalc shapes every connected part
-    around them separately, with the part's own slopes and inputs of q = 1, and leaves the rest
+    around them separately, with its own slopes and inputs with q = 1, and leaves the rest
     unchanged.
 
     Parameters
@@ -353,7 +353,7 @@ def shape(
 
 
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
-    """Try whether a remedy suggested by an error shapes the network.
+    """Return whether a remedy suggested by an error shapes the network.
 
     The result is False if the remedy has a target that only you know (``...``), such as the cosines
     between tokens.

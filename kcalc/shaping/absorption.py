@@ -3,9 +3,10 @@
 This takes one backward and one forward pass.
 
 A feature map z^ of the given network and the feature map z of the plain network satisfy z^ = s z +
-t, with numbers s and t per node (or per block of channels after a concatenation). Inputs and
-outputs have (1, 0). The activation gamma (phi(alpha x + beta) + delta) needs (1/alpha, -beta/alpha)
-before it and produces (gamma, gamma delta). An Affine maps any (s, t) to any (S, T).
+t, with constants s and t for each node (or for each block of channels after a concatenation). At
+inputs and outputs, (s, t) = (1, 0). The activation gamma (phi(alpha x + beta) + delta) needs
+(1/alpha, -beta/alpha) before it and produces (gamma, gamma delta). An Affine maps any (s, t) to any
+(S, T).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EXACT = 1e-12
 
 
 class Form(NamedTuple):
-    """A shift: a number plus multiples of the undetermined shifts of Affine layers."""
+    """A shift: a constant plus multiples of the undetermined shifts of Affine layers."""
 
     number: float
     terms: dict[Node, float] = {}
@@ -50,7 +51,7 @@ class ChannelBlock(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """The relation z^ = scale z + shift, in numbers, for a block of channels."""
+    """The numerical relation z^ = scale z + shift for a block of channels."""
 
     share: float
     scale: float
@@ -82,12 +83,12 @@ def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
 
 
 def same(one: float, two: float) -> bool:
-    """Whether two constants agree to rounding."""
+    """Whether two constants agree up to rounding."""
     return abs(one - two) <= EXACT * max(1.0, abs(one), abs(two))
 
 
 class Needs:
-    """The relations that readers require, from the outputs backwards.
+    """The relations that readers require, collected from the outputs backwards.
 
     They include strict requirements, and scales that would leave the weights of Sums unchanged.
     """
@@ -161,8 +162,8 @@ def _reader(need: Need) -> str:
 class Absorption:
     """A forward pass over a network that finds the relation of every node.
 
-    The relation is between the node's feature maps in the given and the plain network. Shifts of
-    Affine layers stay undetermined until a reader needs a value.
+    A relation connects the node's feature maps in the given network and in the plain network.
+    Shifts of Affine layers stay undetermined until a reader needs a value.
     """
 
     def __init__(self, network: Network, border: str) -> None:
@@ -232,8 +233,8 @@ class Absorption:
     ) -> tuple[ChannelBlock, ...]:
         """Return the relation of a node, given the relations of its parents.
 
-        This rule covers inputs, layers that pass their input on, norms, and layers that are exact
-        only between plain feature maps.
+        This rule covers inputs, layers that pass their input through, norms, and layers whose input
+        and output must be plain feature maps.
         """
         if not layer.passes:
             if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:

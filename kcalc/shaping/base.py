@@ -54,7 +54,7 @@ FOR_PRODUCTS = (  # DKS with a zeta that the slopes allow, or with independent f
 class Shaping(Approximable, OfModel):
     """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0.
 
-    Methods that set weights differ from this and document it.
+    Methods that set weights deviate from this, as their documentation describes.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Shaping(Approximable, OfModel):
     systems
         The equations that were solved, by activation name.
     warnings
-        Notes on places at which the targets have no effect.
+        Notes on places where the targets have no effect.
     tokens
         The cosines between tokens used to shape a network that mixes them.
     independent
@@ -126,7 +126,7 @@ class Shaping(Approximable, OfModel):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Return (name, value) as text, for constants other than those of activations."""
+        """Return (name, value) pairs, as text, for constants that do not belong to activations."""
         return []
 
     @property
@@ -189,7 +189,8 @@ class Shaping(Approximable, OfModel):
     def residuals(self) -> dict[str, float]:
         """{condition: |value - target|}, measured independently of the solver.
 
-        Local values use another quadrature with 30 digits; global maps are computed on the network.
+        Local values use a different quadrature with 30 digits; global maps are computed on the
+        network.
         """
         targets = self.targets | self.global_targets
         return {
@@ -448,7 +449,7 @@ def prepared(
 
 
 def least_zeta(network: Network, activation: Any) -> float:
-    """Return the slope that products force on some subnetwork for any activations.
+    """Return the slope that products force on some subnetwork, whatever the activations.
 
     Return infinity if it is unknown.
     """

@@ -42,11 +42,11 @@ WANTED = 9  # digits of a target in an error
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
 # for homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|
 LEAST_SHIFT = math.exp(-9.0)
-NEAR = 0.01  # tolerance of log alpha, about that of the coarser rules
+NEAR = 0.01  # tolerance for log alpha, about the accuracy of the coarser rules
 TOUCHES = 1e-10  # a path that ends this close to its target may be a solution
 ROUNDED = 1e-9  # smaller shifts count as 0 if Q'(1) is smallest at 0
 
-# a system, and its point at the target, or the end of the path there if one was found
+# a system and its point at the target; if it has none, the end of the path, if one was found
 Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
@@ -71,9 +71,9 @@ def check_nonlinear(phi: Activation) -> None:
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
-    """Return pairs (system, point) on the scan, in order of |beta|.
+    """Return the (system, point) pairs of the scan, in order of |beta|.
 
-    Activations whose branches start at alpha = 0 have none.
+    There are none for activations whose branches start at alpha = 0.
     """
     if not systems[0].phi.kinks:
         return ()
@@ -94,7 +94,7 @@ def _is_linear(phi: Activation) -> bool:
 
 
 def solve(systems: Sequence[EquationPair]) -> Constants:
-    """Return the default solution of alternative systems of one activation.
+    """Return the default solution among alternative systems for one activation.
 
     It lies on the branch with the smallest shift at alpha = 0; positive shifts come first.
 
@@ -181,8 +181,8 @@ def default_end(systems: Sequence[EquationPair]) -> str | None:
 def solve_all(systems: Iterable[EquationPair]) -> Solutions:
     """Return all solutions found, in order of |beta|, positive before negative.
 
-    Branches lead to most of them, and the scan finds solutions on closed loops. Mirror images name
-    their original.
+    Most are found along branches; the scan finds solutions on closed loops. A mirror image names
+    its original.
     """
     found: list[Constants] = []
     for system in systems:
@@ -199,7 +199,7 @@ def _close(one: Constants, two: Constants) -> bool:
 
 
 def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> UnreachableTarget:
-    """Return the error that names the reachable target closest to that of the system."""
+    """Return the error that names the reachable target closest to the system's target."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
         f"{system.named(system.target, digits=WANTED)}"
@@ -245,10 +245,10 @@ def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int =
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
     """Return constants with C'(1) - 1 = target, by choosing only the input scale.
 
-    The first given shift for which this is possible is used, without a condition on Q'(1).
+    The result uses the first of ``shifts`` for which this is possible, whatever Q'(1) is.
 
-    Homogeneous activations depend only on beta/alpha; for values near 0, use alpha = 1 and a small
-    shift. Raises: UnreachableTarget that names the nearest slope.
+    For homogeneous activations, only beta/alpha matters; if it is near 0, the result has alpha = 1
+    and a small shift. Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
@@ -284,9 +284,9 @@ def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Co
 
 
 class Extreme(NamedTuple):
-    """The C'(1) - 1 nearest to a target, and log alpha at that point.
+    """The value of C'(1) - 1 nearest to a target, and log alpha at that point.
 
-    It also states whether this is an extremum or the edge of the search.
+    ``exact`` states whether this is an extremum, rather than the edge of the search range.
     """
 
     excess: float
@@ -339,7 +339,7 @@ def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
 def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
     """Return the constants of a homogeneous activation with alpha = 1, or an extreme.
 
-    The shift has |beta| <= LEAST_SHIFT; the extreme is that of :func:`_extreme`.
+    The shift has |beta| <= LEAST_SHIFT; :func:`_extreme` finds the extreme.
     """
 
     def miss(beta: float) -> float:
@@ -361,7 +361,7 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
 def _crossing(
     phi: Activation, target: float, beta: float, ends: tuple[float, float]
 ) -> Constants | None:
-    """Return the constants with C'(1) - 1 = target between two values of log alpha.
+    """Return the constants with C'(1) - 1 = target, with log alpha between two given values.
 
     The result uses the first quadrature rule that a finer rule confirms.
     """

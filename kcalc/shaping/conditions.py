@@ -1,6 +1,6 @@
 """The two equations in (log alpha, beta) that a shaping method solves.
 
-They are what remains of the method's local conditions after gamma and delta are eliminated.
+They follow from the method's local conditions after gamma and delta are eliminated.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Equations(NamedTuple):
 
     @property
     def step(self) -> Pair | None:
-        """Return Newton's step in (log alpha, beta), or None if the equations are singular."""
+        """Return the Newton step in (log alpha, beta), or None if the equations are singular."""
         (a, b), (c, d) = self.d_first, self.d_second
         determinant = a * d - b * c
         if determinant == 0:
@@ -88,7 +88,7 @@ class Equations(NamedTuple):
 class EquationPair(Protocol):
     """A pair of equations for one activation.
 
-    ``target`` is the small positive quantity along which branches start at alpha = 0.
+    ``target`` is a small positive quantity. As it grows from 0, branches start from alpha = 0.
     """
 
     @property
@@ -115,7 +115,7 @@ class EquationPair(Protocol):
         ...
 
     def value(self, target: float) -> float:
-        """Return the number in that condition."""
+        """Return the value that appears in the condition for a target."""
         ...
 
     def at(self, target: float) -> EquationPair:
@@ -132,13 +132,13 @@ class EquationPair(Protocol):
     def limit(self, one: Any, two: Any, three: Any) -> Any:
         """A function of the shift whose zeros are the starting points of branches.
 
-        A branch starts at its shift as alpha -> 0. The arguments are phi', phi'', phi''' at the
-        shift.
+        As alpha -> 0, the shift of a branch tends to such a zero. The arguments are phi', phi'',
+        phi''' at the shift.
         """
         ...
 
     def first_scale(self, ratio: float) -> float:
-        """Return alpha to leading order in the target; ``ratio`` is |phi'/phi''| at that shift."""
+        """Return alpha to leading order in the target; ``ratio`` is |phi'/phi''| at the start."""
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:

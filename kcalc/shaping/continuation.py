@@ -24,7 +24,7 @@ STEPS = 240
 
 @dataclass(frozen=True)
 class BranchEnd:
-    """The last point of a curve, and its target.
+    """The last point of a curve, and the target there.
 
     ``exact`` states whether the target is an extremum, rather than the end of the search.
     """
@@ -37,7 +37,7 @@ class BranchEnd:
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """A point of the curve, its target, and the direction of the curve at the point.
+    """A point of the curve, with the target and the direction of the curve there.
 
     The direction is in (log alpha, beta/unit), and ``rise`` is the derivative of the target in that
     direction.
@@ -141,7 +141,7 @@ def _zero(
 ) -> float | None:
     """Return the distance along the curve, up to ``length``, at which a quantity vanishes.
 
-    Return None if the quantity changes as much by rounding as along the curve, far out on a tail.
+    Return None if rounding changes the quantity as much as the curve does, far out in a tail.
     """
 
     def value(t: float) -> float:

@@ -1,4 +1,4 @@
-"""Power laws in depth at criticality, where the map of cosines has slope 1 at its fixed point 1.
+"""Power laws in depth at criticality, where the cosine map has slope 1 at its fixed point 1.
 
 With ``R(1 - u) = 1 - u + k u^(1+s)``, ``p = 1/s`` and ``A = (s k)^(-p)``, after L blocks
 
@@ -30,7 +30,7 @@ AGREED = 1e-9  # relative difference of two extrapolations that ends the iterati
 TRUSTED = 1e-5  # above this difference, return no result
 SETTLED = 1e-14  # smaller relative changes of q count as 0
 NEARLY = 1e-3  # if |rate of q - 1| is smaller, q may be half-stable
-TOUCHING = 1e-12  # |log f(q) / q| below it counts as a fixed point
+TOUCHING = 1e-12  # q counts as a fixed point if |log f(q) / q| is below this value
 AT_REST = 1e-6  # relative distance below which q starts at the fixed point
 
 
@@ -41,7 +41,7 @@ class CosineLaw(Shown, Approximable):
     Attributes
     ----------
     limit
-        The limit of the cosine of two inputs.
+        The limit of the cosine between two inputs.
     exponent
         The exponent of the distance from the limit, ``prefactor * L^exponent``: -1 for smooth
         activations and -2 for kinked activations.
@@ -51,8 +51,8 @@ class CosineLaw(Shown, Approximable):
         The exponent of the derivative of the cosine after L blocks with respect to the initial
         cosine, ``exponent - 1``.
     derivative_prefactor
-        The factor G of that power law, which depends on the start; nan if the map of cosines
-        changes while q grows.
+        The factor G of that power law, which depends on the start; nan if the cosine map changes
+        while q grows.
     tangent_ratio
         The limit of ``Theta(c) / Theta(1)`` of the tangent kernel, ``1 / (2 - exponent)``.
 
@@ -121,7 +121,7 @@ def _at_zero(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class HalfStable:
-    """A fixed point q that attracts from one side; slopes near it are ``1 + tilt / l``."""
+    """A fixed point q that attracts from one side only; slopes near it are ``1 + tilt / l``."""
 
     q: float
     tilt: float
@@ -158,7 +158,7 @@ def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable |
     text = f"q* = {math.exp(root):.8g} is half-stable: it attracts only from {side}"
     if abs(math.log(start) - root) < AT_REST:
         return HalfStable(math.exp(root), 0.0, Assumption("network", text, "convention"))
-    # log q - root ~ -2 / (bend l), and the slope of the map of cosines changes with it
+    # log q - root ~ -2 / (bend l), and the slope of the cosine map changes with it
     slopes = [block.slope(math.exp(root + h)), block.slope(math.exp(root - h))]
     tilt = -2 / bend * (slopes[0] - slopes[1]) / (2 * h)
     text += f"; |q - q*| ~ {2 * math.exp(root) / abs(bend):.6g} / L"

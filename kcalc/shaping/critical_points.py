@@ -1,4 +1,4 @@
-"""Critical points of chains of equal layers: weights and biases that preserve gradients.
+"""Critical points of chains of identical layers: weights and biases that preserve gradients.
 
 A layer has weights of variance sigma_w^2 / fan_in, biases of variance sigma_b^2 and the activation
 phi. Its Q map ``f(q) = sigma_w^2 E phi(sqrt(q) z)^2 + sigma_b^2`` has a fixed point q*. Each layer
@@ -118,7 +118,7 @@ def critical_point(
     q: float | None = None,
     sigma_b: float | None = None,
 ) -> CriticalPoint:
-    """Find weights and biases at which a chain of equal layers preserves gradients.
+    """Find weights and biases at which a chain of identical layers preserves gradients.
 
     A layer is Affine(sigma_w, sigma_b), then the activation. On the edge of chaos, the slope of its
     C map at 1 is 1 at the fixed point q*: ``sigma_w^2 E phi'(sqrt(q*) z)^2 = 1``. The edge is a
@@ -141,13 +141,13 @@ def critical_point(
     -------
     CriticalPoint
         The critical point. If there are several half-stable points, the point with the smallest q*
-        is returned, and ``assumptions`` list the others.
+        is returned, and ``assumptions`` lists the others.
 
     Raises
     ------
     KcalcError
-        If the activation jumps or is linear, a number is invalid, or a value does not belong to
-        ``kind``.
+        If the activation jumps or is linear, a value is invalid, or an argument does not apply to
+        this ``kind``.
     UnreachableTarget
         If there is no such point.
 

@@ -1,7 +1,8 @@
-"""Laws in depth of a repeated block: growth of the stream, limits of cosines and gradients.
+"""Depth laws of a repeated block: growth of the stream, limits of cosines, and gradients.
 
-The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input
-(without tokens, of two inputs). With plain shortcuts, ``x + f(x)``, branches add to the stream:
+The state of the stream is (q, x): its mean square, and the cosine x between two tokens of one input
+(without tokens, between two inputs). With plain shortcuts, ``x + f(x)``, branches add to the
+stream:
 
     q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b.
 
@@ -14,12 +15,12 @@ point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
 
 If s = 1 at x* = 1, so that 1 - B = u - k u^(1+r), distances fall as ``(r k e ln L)^(-1/r)``.
 
-Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
-gradients. If that grows as ``m q^h`` (with saturating functions instead of norms), gradients are
-stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
-until q vanishes or diverges (:mod:`.drifting_streams`).
+Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times the contribution of the branches to
+squared gradients. If that grows as ``m q^h`` (with saturating functions instead of norms),
+gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and
+x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 
-If the map R of cosines has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
+If the cosine map R has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
 - u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
@@ -78,13 +79,13 @@ from .residual_blocks import needed
 
 Node = Hashable
 LARGE = 1e10  # q at which limits are evaluated
-APART = 1e3  # ratio of two such q, which give the power of q
+APART = 1e3  # ratio of two such q values, from which the power of q is read
 WHOLE = 1e-4  # powers this close to 0 or 1 are rounded
 SETTLED = 1e-13
 ROUNDED = 1e-15
 BLOCKS = 300  # largest number of blocks that are iterated one by one
 STEADY = 0.03  # change of log q per block below which cosines are near their limit at this q
-AT_REST = 1e-9  # change of log q per block that counts as none
+AT_REST = 1e-9  # smaller changes of log q per block count as 0
 WALKED = 0.05  # step of log q on the way to a fixed point
 BELOW = 1 - 1e-6  # cosines that approach 1 without reaching it
 FARTHEST = 1e8  # q (or 1/q) at which a stream counts as growing (or vanishing)
@@ -96,7 +97,7 @@ LOOSE = 1e-3  # a larger error of the limit of cosines raises an error
 
 @dataclass(frozen=True)
 class DepthLaws(Shown, Approximable):
-    """Laws in depth of many copies of a block.
+    """Depth laws of many copies of a block.
 
     Attributes
     ----------
@@ -113,8 +114,8 @@ class DepthLaws(Shown, Approximable):
     exponent
         1 for linear growth, negative for streams that vanish as a power, nan if no power applies.
     cosine
-        The limit x* of token cosines or, without tokens, of the cosine of two inputs. If q vanishes
-        or diverges, the limit may depend on the start; ``assumptions`` then say so.
+        The limit x* of token cosines or, without tokens, of the cosine between two inputs. If q
+        vanishes or diverges, the limit may depend on the start; ``assumptions`` then say so.
     gradient_mean
         The factor by which a block multiplies the mean mode of squared gradients in the backward
         pass. For linear and power laws, it is the power of ``L / l`` by which gradients grow from
@@ -123,7 +124,7 @@ class DepthLaws(Shown, Approximable):
     gradient_difference
         The same for the difference mode. Without tokens there is only one mode.
     slope
-        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B. If
+        The slope of the cosine map at 1; for linear and growing power laws, the slope of B. If
         it exceeds 1, nearly equal tokens separate and x* lies below 1.
     cosine_rate
         The factor per block of the distance from ``cosine``; 1 at criticality.
@@ -136,8 +137,8 @@ class DepthLaws(Shown, Approximable):
     cosine_exponent
         The exponent of that power of depth; nan if the rate is not 1.
     derivative_prefactor
-        If cosines approach 1 at criticality, the derivative of the cosine of two inputs after L
-        blocks with respect to the initial cosine is ``derivative_prefactor * L^(cosine_exponent -
+        If cosines approach 1 at criticality, the derivative of the cosine between two inputs after
+        L blocks with respect to the initial cosine is ``derivative_prefactor * L^(cosine_exponent -
         1)``. It depends on the start. Otherwise nan.
     tangent_ratio
         If cosines approach 1 at criticality, the limit of ``Theta(c) / Theta(1)`` of the tangent
@@ -206,7 +207,7 @@ class DepthLaws(Shown, Approximable):
 def depth_laws(
     block: Network, tokens: int | None = None, token_cosine: float = 0.0, q: float = 1.0
 ) -> DepthLaws:
-    """Find the laws of infinitely many copies of a block.
+    """Find the depth laws of infinitely many copies of a block.
 
     If there are several limits, the initial cosine and mean square select one.
 
@@ -217,14 +218,14 @@ def depth_laws(
     tokens
         The number of tokens of an input, for blocks with attention over exchangeable tokens.
     token_cosine
-        The initial cosine of two tokens or, without tokens, of two inputs.
+        The initial cosine between two tokens or, without tokens, between two inputs.
     q
         The initial mean square of the tokens.
 
     Returns
     -------
     DepthLaws
-        The laws of approach for cosines, sizes and gradients.
+        The laws that cosines, mean squares and gradients follow.
 
     Raises
     ------
@@ -251,7 +252,7 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), and its branches; its input is fresh, as between blocks."""
+    """A block as a map of (q, x), with its branches; the input is fresh, as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
@@ -269,7 +270,7 @@ class _Block:
         check_repeats(self.block, q, x, lambda block, q, x: _Block(block, self.tokens).step(q, x))
 
     def check_gradients(self, q: float, x: float) -> None:
-        """Reject attention without gradients before any other computation."""
+        """Reject attention without exact gradients, before any other computation."""
         try:
             self.gradient(self.output, q, x)
         except KcalcError as error:
@@ -298,7 +299,7 @@ class _Block:
         return self.size(self.values(q, x), self.output)
 
     def size_after(self, q: float) -> float:
-        """The mean square after the block; only without tokens it does not depend on x."""
+        """Return the mean square after the block, which depends on x only if there are tokens."""
         if self.tokens is None:
             return q_values(self.network, q)[self.output]
         return self.step(q, 1.0)[0]
@@ -355,12 +356,12 @@ class _Block:
         return b, sum(weight * size * (1 - cosine) for weight, size, cosine in parts) / b
 
     def pushed(self, q: float, x: float, power: float) -> list[float]:
-        """``q^(1 - power)`` times what branches add to the two modes of squared gradients."""
+        """Return ``q^(1 - power)`` times the branches' part of both modes of squared gradients."""
         parts = [(weight, self.gradient(node, q, x)) for node, weight in self.branches]
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
     def shares(self, q: float) -> list[tuple[float, Any]]:
-        """(share of what branches add to q, map of cosines to its end) of every branch."""
+        """Return (share of the growth of q, cosine map to its end) for each branch."""
         values = self.values(q, 1.0)
         sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
         total = sum(size for size, _ in sizes)
@@ -438,7 +439,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
 
 
 def _stream_note(block: _Block, x: float, pull: float, exponent: float) -> Assumption:
-    """How cosines of a stream that adds its branches approach their limit.
+    """Describe how cosines approach their limit in a stream that adds its branches.
 
     ``c' = c + (B(c) - c) exponent / l``, which is ``u' = -k u^(1+s) exponent / l`` if B has slope 1
     at 1.
@@ -470,7 +471,7 @@ def _power(one: float, two: float) -> float:
 
 
 def _attractor(excess: Callable[[float], float], start: float) -> float:
-    """Return the limit of iterates of an increasing map of cosines, from ``start``.
+    """Return the limit of iterates of an increasing cosine map, from ``start``.
 
     ``excess`` is ``1 - map(1 - u) - u``, which is negative if the map leads towards 1.
     """
@@ -523,7 +524,7 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
 
 
 def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
-    """(q before each block, its limit) of a block whose q does not depend on cosines.
+    """Return (q before each block, limit of q) for a block whose q does not depend on cosines.
 
     The limit is None if q vanishes, diverges or changes too slowly.
     """
@@ -543,7 +544,7 @@ def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
 
 
 def _fixed_size(block: _Block, q: float) -> float | None:
-    """The fixed point near q towards which q moves; None if there is none."""
+    """Return the fixed point near q towards which q moves, or None if there is none."""
     log = math.log(q)
 
     def moved(at: float) -> float:
@@ -561,7 +562,7 @@ def _fixed_size(block: _Block, q: float) -> float | None:
 
 
 def _newton_of_sizes(block: _Block, q: float) -> float | None:
-    """The fixed point of q near a start; None if there is none."""
+    """Return the fixed point of q near a start, or None if there is none."""
     log = math.log(q)
     for _ in range(30):
         off = math.log(block.size_after(math.exp(log))) - log
@@ -572,19 +573,19 @@ def _newton_of_sizes(block: _Block, q: float) -> float | None:
         log -= change
         if abs(off) < SETTLED:
             return math.exp(log)
-        if not abs(log - math.log(q)) <= 1:  # this far away it is another one
+        if not abs(log - math.log(q)) <= 1:  # this far away, it is another fixed point
             return None
     return None
 
 
 def _slope_of_size(block: _Block, q: float, h: float = 1e-5) -> float:
-    """The derivative of log q after the block by log q before it."""
+    """Return the derivative of log q after the block with respect to log q before it."""
     up, down = (block.size_after(q * math.exp(step)) for step in (h, -h))
     return math.log(up / down) / (2 * h)
 
 
 def _limit_cosine(block: _Block, sizes: list[float], q: float, x: float) -> float:
-    """The limit of cosines along a path of q, whose limit is ``q``."""
+    """Return the limit of cosines along a path of q values that tends to ``q``."""
     first = x
     for before, after in pairwise(sizes):
         if abs(math.log(after / before)) < STEADY:
@@ -605,7 +606,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
         matrix = np.array([[by_q[0] - 1, by_x[0]], [by_q[1], by_x[1] - 1]])
         change = np.linalg.lstsq(matrix, -off, rcond=None)[0]
         log, x = log + change[0], min(1.0, x + change[1])
-        if abs(log - math.log(q)) > 1:  # so far away, it is another fixed point
+        if abs(log - math.log(q)) > 1:  # this far away, it is another fixed point
             return None
     return None
 
@@ -646,7 +647,7 @@ def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> D
 def _with_derivatives(
     found: DepthLaws, block: _Block, start: tuple[float, float], law: tuple[float, float]
 ) -> DepthLaws:
-    """Add the laws of derivatives and of the tangent kernel, for inputs without tokens."""
+    """Add the laws for derivatives and the tangent kernel, for inputs without tokens."""
     if block.tokens is not None:
         return found
     scaled, factor = math.isnan(found.q), math.nan
@@ -657,12 +658,12 @@ def _with_derivatives(
 
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
-    """Return (s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines, or None without one."""
+    """Return (s, k) of the cosine map ``1 - u -> 1 - u + k u^(1+s)``, or None if there is none."""
     return _bent(block.slope(q), lambda angles: block.map(block.output).gap_at_angle(angles, q))
 
 
 def _bent(slope: float, gap_at_angle: Callable[[Any], Any]) -> tuple[float, float] | None:
-    """Return (s, k) of a map ``1 - u -> 1 - slope u + k u^(1+s)``, or None without one."""
+    """Return (s, k) of a map ``1 - u -> 1 - slope u + k u^(1+s)``, or None if there is none."""
     gaps = 0.05 * 4.0 ** -np.arange(9)
     out = gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)))
     kept = slope - np.asarray(out, dtype=float) / gaps
@@ -687,7 +688,7 @@ def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, 
 def _slopes(
     block: _Block, q: float, x: float, h: float = 1e-5
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the derivatives of (log q, x) after the block in log q and x before it."""
+    """Return the derivatives of (log q, x) after the block with respect to those before it."""
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
     slope = float(block.map(block.output).derivative(1)(x, q))
@@ -733,7 +734,7 @@ def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]
 
 
 def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> DepthLaws:
-    """Return the laws of streams whose map of cosines tends to the identity."""
+    """Return the laws of streams whose cosine map tends to the identity."""
     pace = pace_of(way, end)
     approach = approach_of(way, pace, end.x)
     x, notes = end.x, list(block.assumptions)
@@ -758,7 +759,7 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
 
 
 def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    """Return the laws of streams whose map of cosines has a limit other than the identity."""
+    """Return the laws of streams whose cosine map has a limit other than the identity."""
     far = way.way * max(abs(log_q), math.log(FARTHEST))
     try:
         limit = block.attractor(math.exp(far), x)
@@ -842,7 +843,7 @@ def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
 
 
 def _multiplied(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
-    """Return the laws if q is multiplied by a factor; cosines use the map at the last q."""
+    """Return the laws if blocks multiply q by a factor, using the cosine map at the last q."""
     rho = block.map(block.output)
     cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]

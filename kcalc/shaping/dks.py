@@ -76,7 +76,7 @@ GATES = (
 
 
 def slopes_within_zeta(call: MethodCall) -> None:
-    """Require a zeta between the slope that products force and the slope of leaky ReLUs.
+    """Require a zeta between the slope forced by products and the slope of leaky ReLUs.
 
     Raises: KcalcError.
     """
@@ -128,13 +128,13 @@ def dks(
 
     For leaky_relu, the negative slope is an additional constant (unless ``free_slope=False``), and
     a closed form meets all four conditions. Other positively homogeneous activations (relu), and
-    leaky_relu with a fixed slope, have one constant less; the condition Q'(1) = 1 is dropped for
+    leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is dropped for
     them.
 
     A gate is an activation with C(0) >= 1/2 that only Products read, such as the sigmoids of gated
     units and of squeeze-and-excite blocks. With ``gates="normalise"``, a Product of x and a gate
-    has the slope x' + C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and
-    errors of q do not double.
+    has the slope C_x'(1) + C_g'(1) (C_g'(1) = .15 for a sigmoid) instead of the sum of two shaped
+    slopes, and errors in q do not double.
 
     Parameters
     ----------

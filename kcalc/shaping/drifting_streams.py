@@ -4,7 +4,7 @@ Let s = |log q| grow with depth. A block changes s by |F| and the cosine x by G:
 
     F = log(q'/q) -> log f,  or  |F| ~ k e^(-r s)  where f = 1, that is,  s ~ log(k r l) / r
 
-at depth l. If the map of cosines tends to the identity (activations with a single slope at 0 or at
+at depth l. If the cosine map tends to the identity (activations with a single slope at 0 or at
 infinity), G vanishes as well. The limit then depends on the whole path, not on the map at any
 single q. With H = dx/d(log q) along the path,
 
@@ -12,7 +12,7 @@ single q. With H = dx/d(log q) along the path,
     x ends at a zero of H_0, whatever the start
 
 If F is small, the path follows a flow whose map after time 1 is the block. The velocity of the flow
-is ``log(1 + D) = D - D^2/2 + ...`` in the forward differences D along a few blocks. Limits are
+is ``log(1 + D) = D - D^2/2 + ...`` in the forward differences D over a few blocks. Limits are
 extrapolated from a geometric sequence of q values at which double precision still resolves G, by
 repeated Aitken steps.
 """
@@ -43,7 +43,7 @@ FAR = 230.0  # s at the limit of double precision
 NEAR = 1e-3  # |x - x*| below which an extrapolated limit is trusted
 AGREED = 1e-9
 WINDOW = 9  # number of points per extrapolation
-PROBES = (1e8, 1e12)  # q (or 1/q) at which the map of cosines is compared
+PROBES = (1e8, 1e12)  # q (or 1/q) at which the cosine map is compared
 SEEN = 1e-13  # for smaller |G|, its powers are not read
 CRITICAL = 1e-9  # smaller values of |log f| count as 0
 HALVES = 1e-3  # tolerance for rounding powers of smooth and of kinked maps to multiples of 1/2
@@ -89,7 +89,7 @@ class Way:
         return self.moved(log_q, x)[1]
 
     def pull(self, log_q: float, x: float) -> float:
-        """Return H, the derivative of x in log q along the path."""
+        """Return H, the derivative of x with respect to log q along the path."""
         log, cosine = self.velocity(log_q, x)
         return cosine / log
 
@@ -108,7 +108,7 @@ class Way:
         return float(found.y[0, -1])
 
     def identity_at_end(self) -> bool:
-        """Whether the map of cosines tends to the identity along the path."""
+        """Whether the cosine map tends to the identity along the path."""
         near, far = (
             max(abs(self.moved(self.way * math.log(q), x)[1]) for x in (0.3, 0.7)) for q in PROBES
         )
@@ -191,7 +191,7 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
 def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
     """Return (limit, error) of x from points (log q, x), as a sum of powers of q.
 
-    ``fast`` uses a series in q or 1/q, for F that decreases too fast for many points.
+    With ``fast``, use a series in q or 1/q, because F decreases too fast for many points.
     """
     logs, row = np.array(places).T
     if not fast:
@@ -248,7 +248,7 @@ class Pace:
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if it has no law."""
+    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if no law fits."""
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])

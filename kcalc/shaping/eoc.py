@@ -81,9 +81,9 @@ def edge(
     Give exactly one of the three. If several points have this value, the point with the smallest q*
     is returned.
 
-    For activations of degree one (relu), the edge is the single point (sigma_w, 0) at any q*, and
-    the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises: KcalcError
-    for invalid input; UnreachableTarget that names the possible range.
+    For activations of degree one (relu), the edge is the single point (sigma_w, 0) for every q*,
+    and the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises:
+    KcalcError for invalid input; UnreachableTarget that names the possible range.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -254,8 +254,8 @@ class EdgeShaping(Shaping):
     def _measured(self) -> dict[str, Any]:
         """Compute chi_1 and q* from local quantities, and the global values.
 
-        The local quantities use another quadrature; the values are the worst over all activations.
-        Global maps are computed on the network.
+        The local quantities use a different quadrature; the values are the worst over all
+        activations. Global maps are computed on the network.
         """
         return farthest(map(_conditions, self.edges), self.targets) | self._global_values()
 
@@ -313,9 +313,9 @@ def eoc(
     ``sigma_b``, ``sigma_w`` or ``q`` chooses the point on the edge. The default is sigma_b = 0 for
     activations of degree one, otherwise q* = 1. Different activations must share q*, so for them
     only ``q`` is accepted. An Affine after an activation gets the sigma_w and sigma_b of that
-    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2, and all others
-    preserve q (1, 0). ``changes`` lists every change. An output that ends in an activation does not
-    have q = q*; an assumption says so.
+    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2. All others get (1,
+    0), which preserves q. ``changes`` lists every change. An output that ends in an activation does
+    not have q = q*; an assumption says so.
 
     Parameters
     ----------

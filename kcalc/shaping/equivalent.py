@@ -38,7 +38,7 @@ CORRELATED = (
 class ParameterChange:
     """The change of the parameters of an Affine.
 
-    It depends on (s, t) of each block of inputs, and on (S, T) = (scale, shift) of the output.
+    It depends on (s, t) for each block of inputs, and on (S, T) = (scale, shift) for the output.
     """
 
     inputs: tuple[Relation, ...]
@@ -59,12 +59,12 @@ class ParameterChange:
 class EquivalentParameters(Shown):
     """A network of plain activations that computes the same function as ``original``.
 
-    The weights and biases must be changed for this; :meth:`arrays` converts given weights and
-    biases.
+    This requires different weights and biases, which :meth:`arrays` computes from the original
+    parameters.
 
-    If shifts were absorbed, the biases are correlated with the weights and have a mean. Its sigma_b
-    (the root mean square of the biases) is then only a summary, and its kernel maps are a heuristic
-    (see ``assumptions``).
+    If shifts were absorbed, the biases are correlated with the weights and have a nonzero mean. The
+    network's sigma_b (the root mean square of the biases) is then only a summary, and its kernel
+    maps are a heuristic (see ``assumptions``).
 
     Attributes
     ----------
@@ -165,8 +165,8 @@ def equivalent_parameters(
     """Find the plain network that is equivalent to a network of transformed activations.
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
-    into those after it. On residual trunks, all inputs of a Sum share the work (the branches
-    compensate the rest of the shortcut), and the weights of Sums change if scales differ. Shifts do
+    into those after it. On residual trunks, all inputs of a Sum are changed together (the branches
+    absorb whatever the shortcut cannot), and the weights of Sums change if scales differ. Shifts do
     not commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
     have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
     agree only away from the border; ``assumptions`` lists this.
@@ -352,5 +352,5 @@ def _per_channel(
 
 
 def _relations(inputs: tuple[Relation, ...]) -> str:
-    """Format (scale, shift) of each block of inputs for one cell."""
+    """Format (scale, shift) of each block of inputs for a table cell."""
     return "; ".join(f"({shown(block.scale)}, {shown(block.shift)})" for block in inputs)

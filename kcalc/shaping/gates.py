@@ -74,7 +74,7 @@ def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
 
 
 def with_slopes(network: Network, gates: Mapping[Node, Constants]) -> Network:
-    """Return the network for slopes: gates are identities, and Products add the gates' slopes."""
+    """Return the network used for slopes: gates are identities, and Products add their slopes."""
     slope = {k: float(local_values(k.transformed)["C'(1)"]) for k in set(gates.values())}
 
     def layer_for(node: Node, layer: Layer) -> Layer:

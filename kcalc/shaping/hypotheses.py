@@ -1,6 +1,6 @@
 """Hypotheses that local conditions require of a network.
 
-The inputs of activations must be fresh Gaussians, and addends must be uncorrelated.
+Activation inputs must be fresh Gaussians, and addends must be uncorrelated.
 """
 
 from __future__ import annotations

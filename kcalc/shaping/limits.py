@@ -30,7 +30,7 @@ ARRIVED = 1e-9  # tolerance in log q for reaching a fixed point
 EDGE = 1e-9  # rounding tolerance for slopes of size 1
 BETWEEN = 65
 ROUNDED = 1e-13
-SAME = 1e-6  # relative tolerance between three blocks and one block three times
+SAME = 1e-6  # relative tolerance when comparing three blocks with one block applied three times
 START = 0.3  # cosine in this comparison
 
 
@@ -38,10 +38,10 @@ START = 0.3  # cosine in this comparison
 class DepthLimit(Shown):
     """Limit of q and c values over many copies of a block.
 
-    Each block multiplies the distance of c from its limit by ``rate``, and that of q by ``q_rate``.
-    The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the
-    slope is 1 or -1, because convergence is then slower than exponential. xi_q is also infinite if
-    q* is a repelling fixed point.
+    Each block multiplies the distance of c from its limit by ``rate``, and the distance of q by
+    ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are
+    infinite if the slope is 1 or -1, because convergence is then slower than exponential. xi_q is
+    also infinite if q* is a repelling fixed point.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 
 
 def between_blocks(block: Network) -> Network:
-    """Return the block as it follows another block: an Affine of sigma_w = 1 precedes it.
+    """Return the block as if it followed another block, with an Affine of sigma_w = 1 before it.
 
     The Affine makes its input fresh, so the block may begin with an activation.
     :func:`check_repeats` checks whether the output of the block allows this.
@@ -159,8 +159,8 @@ def check_repeats(
 ) -> None:
     """Reject blocks whose output depends on more than (q, x), such as nonzero channel means.
 
-    Several such blocks differ from the repeated map of one. ``behind`` is (q, x) after a block.
-    Raises: KcalcError.
+    Several such blocks in a row do not compute the repeated map of a single block. ``behind`` is
+    (q, x) after a block. Raises: KcalcError.
     """
     three = behind(chain(block, block, block), q, x)
     for _ in range(3):
@@ -291,7 +291,7 @@ def _time_between(near: float, far: float) -> float:
 
 
 def flow_speed(theta: float) -> float:
-    """Return ``sin t - t cos t``, by its series near 0.
+    """Return ``sin t - t cos t``, using its series near 0.
 
     This is the speed of the flow at ``c = cos t``.
     """
@@ -328,7 +328,7 @@ def flow(c: float, time: float) -> float:
 
 
 def flow_slope(network: Network, eta: float) -> float:
-    """Predict the negative slope of a deep network by the flow, from k = T(eta) / multiplier.
+    """Predict the negative slope for a deep network from the flow, with k = T(eta) / multiplier.
 
     The multiplier is the mean number of nonlinear layers on a path through the steepest subnetwork.
     The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to this prediction with depth.

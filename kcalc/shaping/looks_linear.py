@@ -97,7 +97,7 @@ class LooksLinear(Shaping):
 
         In ``network``, the odd part is a single activation. Here, it is the concatenation of
         phi(x) and phi(-x), under the same name. Raises: KcalcError if anything but an Affine
-        (directly, or through pooling over all locations) reads a pair.
+        (directly, or through global pooling) reads a pair.
         """
         pairs: dict[Node, float] = {}  # {node that holds a pair: scale}
         mirrored: list[Node] = []
@@ -265,8 +265,8 @@ def mirrored_constants(phi: Activation) -> MirroredConstants:
 def difference(phi: Activation) -> Activation:
     """Return phi(x) - phi(-x), twice the odd part.
 
-    Return an exact multiple of the identity if the difference is one up to rounding, and 2 phi if
-    phi is odd.
+    Return an exact multiple of the identity if the difference is linear up to rounding, and 2 phi
+    if phi is odd.
 
     Raises: KcalcError for activations that are even, linear or discontinuous.
     """

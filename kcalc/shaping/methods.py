@@ -1,4 +1,4 @@
-"""Common steps of all shaping methods, and the remedies that their errors suggest."""
+"""Steps common to all shaping methods, and the remedies that their errors suggest."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """Return the error with ``assume_independent=True`` and targets it needs, if that may work."""
+    """Return the error with ``assume_independent=True`` and its targets, if that may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)

@@ -42,8 +42,8 @@ STEP = 0.25
 FINEST = 6  # largest number of halvings of a grid
 TAME = 30.0  # up to this argument, plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # widest panels of kinked activations
-# the largest input scale for each rule, in widths of the narrowest feature (smooth activations,
-# kinked ones)
+# the largest input scale for each rule, in widths of the narrowest feature (smooth and kinked
+# activations)
 GENTLE = (8.0, 2.0)
 NEAR = 16.0  # narrow features are searched up to this |u|
 MOST = 3000  # largest number of panels of one rule
@@ -83,7 +83,7 @@ class Moments:
 
 @lru_cache(maxsize=8)
 def grid(fineness: int) -> Rule:
-    """Return the trapezoidal rule of step ``STEP / 2^fineness`` on [-REACH, REACH]."""
+    """Return the trapezoidal rule with step ``STEP / 2^fineness`` on [-REACH, REACH]."""
     step = STEP / 2**fineness
     return trapezoid(step, math.ceil(REACH / step))
 
@@ -150,7 +150,7 @@ def width(phi: Activation) -> float:
 
 
 def _resolved(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
-    """Return panels on which phi is polynomial up to rounding, each cut into ``fineness + 1``."""
+    """Return panels on which phi is polynomial up to rounding, cut into ``fineness + 1`` pieces."""
     _check_growth(phi, np.array([beta - REACH * alpha, beta + REACH * alpha]))
     radius = 2.0 ** math.ceil(math.log2(max(NEAR, abs(beta) + REACH * alpha)))
     with np.errstate(all="ignore"):
@@ -311,13 +311,13 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
 
 
 def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
-    """Return the terms of jumps of phi'' in E[h h' x] and E[h h'], for continuous phi'."""
+    """Return the terms that jumps of phi'' add to E[h h' x] and E[h h'], for continuous phi'."""
     found = [(x, alpha**3 * weight * bend) for _, x, weight, bend in _kinks(phi, alpha, beta, 2)]
     return sum(x * term for x, term in found), sum(term for _, term in found)
 
 
 def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
-    """Return the rounding error; that of the density grows with x^2 if rules extend far."""
+    """Return the rounding error, including the error of the density, which grows with x^2."""
     return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
 
 

@@ -32,7 +32,7 @@ def plain_network(call: MethodCall) -> Network:
 
 
 def fresh(call: MethodCall) -> None:
-    """Require fresh Gaussian inputs of activations, and independent addends and factors."""
+    """Require fresh Gaussian activation inputs, and independent addends and factors."""
     check_fresh(plain_network(call))
 
 
@@ -42,7 +42,7 @@ def no_products(call: MethodCall) -> None:
 
 
 def known_tokens(call: MethodCall) -> None:
-    """Reject a mixing of tokens with unknown cosines."""
+    """Reject token mixing if the cosines between tokens are unknown."""
     if call.targets.get("tokens") is None:
         refuse_mixing(call.network)
 
@@ -76,11 +76,11 @@ def one_group(call: MethodCall) -> None:
 def suggestion(
     remedy: Remedy, call: MethodCall, name: str, method: Callable[..., Any]
 ) -> Remedy | None:
-    """Return a remedy of a failed call with all of its targets, or None if a hypothesis fails.
+    """Return a remedy for a failed call with all its targets, or None if a hypothesis fails.
 
-    ``name`` and ``method`` are those of the call. The same method keeps its targets; for another
-    method, only the targets about tokens are kept. ``zeta=...`` is a placeholder for a value that
-    the slopes of products allow.
+    ``name`` and ``method`` belong to the failed call. The same method keeps its targets; for
+    another method, only the targets about tokens are kept. ``zeta=...`` is a placeholder for a
+    value that the slopes of products allow.
     """
     options = dict(remedy.options)
     if options.get("zeta") is ...:

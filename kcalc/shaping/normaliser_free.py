@@ -176,9 +176,9 @@ def normaliser_free(
     Raises
     ------
     KcalcError
-        If alpha <= 0, an activation is linear, constant or jumps, or the network cannot be shaped.
-        With ``standardise=True``, also for depthwise convolutions; with ``standardise=False``, for
-        sums of addends with nonzero channel means.
+        If alpha <= 0, an activation is linear, constant or discontinuous, or the network cannot be
+        shaped. With ``standardise=True``, also for depthwise convolutions; with
+        ``standardise=False``, for sums of addends with nonzero channel means.
 
     """
     refusal = "alpha is the strength of the residual branches and must be a number > 0"
@@ -265,7 +265,7 @@ def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
 
 
 def _ended_off(network: Network) -> tuple[Assumption, ...]:
-    """Return a note for every output that ends in activations with means, so its q is not 1."""
+    """Return a note for each output whose q is not 1 because it ends in activations with means."""
     values = q_values(network, assume_independent=independent())
     off = {node: values[node] for node in network.outputs if abs(values[node] - 1) > OFF}
     return tuple(
@@ -309,9 +309,9 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
 
     A Scale by 1/beta precedes the layers that read the sums.
 
-    Sums of residual blocks, and layers that pass their input on (Pool, Flatten, Identity, Dropout),
-    read the growing feature map itself. All other layers read it divided by its standard deviation
-    beta, with one Scale per feature map.
+    Sums of residual blocks, and layers that pass their input through (Pool, Flatten, Identity,
+    Dropout), read the growing feature map itself. All other layers read it divided by its standard
+    deviation beta, with one Scale per feature map.
     """
     sums = {block.node: block for block in blocks}
     variances = stream_variances(network, blocks, alpha)

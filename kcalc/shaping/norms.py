@@ -45,7 +45,7 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 def removals(network: Network, norms: Sequence[Node]) -> list[str]:
     """Describe the changes made by ``network.without_normalization()``.
 
-    If an output moves, name its new node.
+    If an output moves to another node, the description names this node.
     """
     texts: list[str] = []
     for node in norms:

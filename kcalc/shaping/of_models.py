@@ -15,7 +15,7 @@ Model = TypeVar("Model")
 
 
 class OfModel:
-    """Base class of shapings of a model that was read, as a whole or in regions.
+    """Base class for shapings of a model that was read, as a whole or in regions.
 
     ``reading`` is the reading of the model; it is None for a network built with kcalc.
     """
@@ -44,8 +44,8 @@ class OfModel:
         """Return the edits as a patch of the model's source; see :meth:`kcalc.Edits.patch`.
 
         ``path`` is a file to write the patch to, and ``root`` is the folder in which to apply it.
-        Raises: KcalcError if the network was not read from a PyTorch model, and the errors of
-        :meth:`kcalc.Edits.patch`.
+        Raises: KcalcError if the network was not read from a PyTorch model, or if
+        :meth:`kcalc.Edits.patch` fails.
         """
         return MODELS["patch"](self, path, root)
 

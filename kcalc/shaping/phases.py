@@ -63,8 +63,8 @@ class PhaseDiagram(Shown):
         vanishes, it is the limit; if q grows more slowly than any exponential, it is 1; if q grows
         exponentially, it is nan.
     c
-        The limit of the c value of the pre-activations of different inputs: 1 in the ordered phase,
-        below 1 in the chaotic phase.
+        The limit of the c value between pre-activations for different inputs: 1 in the ordered
+        phase, below 1 in the chaotic phase.
     rate
         The slope of the c map at c*, which is chi_1 in the ordered phase.
     depth

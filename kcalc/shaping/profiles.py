@@ -1,4 +1,4 @@
-"""Profiles over depth: the stream, its branches, tokens, scores and gradients of each block."""
+"""Depth profiles: the stream, branches, tokens, scores and gradients at each block."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ COLUMNS = (
 class DepthProfile(Tabled, Approximable):
     """Quantities of a network after each of its blocks, as arrays of shape (blocks + 1,).
 
-    Row 0 is the stream before the first block, with nan for quantities of a block. Quantities that
-    the network does not have are None. With several residual streams
+    Row 0 is the stream before the first block, with nan for quantities that belong to a block.
+    Quantities that do not apply to the network are None. With several residual streams
     (:func:`kcalc.architectures.hyper_connected`), a row is a sub-layer and the stream is the mean
     of all streams; ``gradient_mean`` is the square of the sum of their gradients.
 
@@ -67,9 +67,9 @@ class DepthProfile(Tabled, Approximable):
         The mean square that the branches of the block add to the stream, with their weights in the
         sums of the trunk.
     token_cosine
-        The cosine of two tokens of one input.
+        The cosine between two tokens of one input.
     c
-        The cosine of two inputs at the same position; shape (blocks + 1, cosines) for several
+        The cosine between two inputs at the same position; shape (blocks + 1, cosines) for several
         cosines.
     score_variance
         The variance of the attention scores of a row about their mean, which is ``G_s (H_s - H_d)``
@@ -120,7 +120,7 @@ class DepthProfile(Tabled, Approximable):
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Quantities that the network has, by name."""
+        """Quantities that apply to the network, by name."""
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 
@@ -221,12 +221,12 @@ def depth_profile(
     network
         The :class:`kcalc.Network`.
     c
-        The cosine of two inputs: a number or an array.
+        The cosine between two inputs: a scalar or an array.
     q
         The mean square of the inputs.
     tokens, token_cosine, sampling
         As in :func:`kcalc.node_values`. If attention is sampled, values have standard errors and
-        ``c`` must be a single number.
+        ``c`` must be a scalar.
     output
         The output whose gradients are computed; required if there are several.
     backward
@@ -240,7 +240,7 @@ def depth_profile(
     Raises
     ------
     KcalcError
-        For the errors of :func:`kcalc.node_values`.
+        In the same cases as :func:`kcalc.node_values`.
 
     """
     require_network(network)
@@ -298,7 +298,7 @@ def _of_streams(network: Network, *arguments: Any) -> DepthProfile | None:
 
 
 def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the scale of errors: 1 for cosines; for gradients, the larger of both modes."""
+    """Return the scale of errors: 1 for cosines; for gradients, the larger of the two modes."""
     own = {
         name: np.abs(array if array.ndim == 1 else array[:, 0]) for name, array in columns.items()
     }
@@ -310,7 +310,7 @@ def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _levelled(sizes: Array, errors: Array) -> Array:
-    """Raise errors from few chains to at least the root mean square of nearby blocks' errors.
+    """Increase errors from few chains to at least the root mean square of neighbouring errors.
 
     Chains that agree by chance at one block rarely agree at its neighbours. The mean is over errors
     relative to ``sizes``; exact values stay exact.

@@ -21,9 +21,9 @@ from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import finite_part
 from ..gaussian.expectations.quadrature import Array
 
-SPAN = math.log(1e20)  # q values from 1e-20 to 1e20 times the start
+SPAN = math.log(1e20)  # the nodes cover q values from 1e-20 to 1e20 times the start
 SPACING = 0.1  # spacing of the nodes in log q
-PARTS = 4  # parts of the interval between two nodes
+PARTS = 4  # number of parts of the interval between two nodes
 NEUTRAL = 1e-12  # smaller relative steps of q count as 0
 KEPT = 1e-13  # if the first relative step is smaller, q stays at its start
 ROUNDING = 2e-15  # rounding error of a relative step
@@ -32,7 +32,7 @@ BISECTIONS = 50
 POLISHED = 1e-8  # after a smaller Newton step in log q, the next step is rounding error
 NEWTON_STEPS = 20
 FOLLOWED = 100  # largest number of steps
-CHUNK = 512  # pairs (scale, shift) at a time
+CHUNK = 512  # number of pairs (scale, shift) handled at a time
 
 SETTLED, GROWS, SHRINKS, UNSETTLED = 0, 1, -1, 2
 
@@ -51,7 +51,7 @@ class QRatioTable:
 
     @cached_property
     def nodes(self) -> Array:
-        """log q at the nodes at which Q is finite and > 0."""
+        """log q at the nodes where Q is finite and > 0."""
         count = math.ceil(SPAN / SPACING)
         grid = math.log(self.start) + SPACING * np.arange(-count, count + 1)
         return finite_part(self._exact, grid)
@@ -162,7 +162,7 @@ class _Pairs:
         x[pending[moved]] = here[moved] + g[moved]
 
     def _next_change(self, pairs: Indices, here: Array, way: Array) -> tuple[Array, Indices]:
-        """Return (end of the interval of equal sign, index of the first point of the other sign).
+        """Return (end of the interval of constant sign, index of the first point after it).
 
         The interval starts at ``here`` and ends at the log q at which the sign changes. If there is
         no such point, the index is -1.
@@ -196,7 +196,7 @@ class _Pairs:
         return (low + high) / 2
 
     def _polished(self, x: Array, pairs: Indices) -> Array:
-        """Refine zeros by Newton's method with Q itself and the slope of the table.
+        """Refine zeros by Newton's method, using Q itself and the slope from the table.
 
         Return nan if the method does not converge.
         """

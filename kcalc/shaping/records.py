@@ -44,7 +44,7 @@ class MethodCall:
 
 
 Hypothesis = Callable[[MethodCall], None]
-"""A requirement of a method on a call. Raises: KcalcError if it fails."""
+"""A check of one requirement of a method. Raises: KcalcError if a call fails it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Record:
 
     ``about`` states what the method does, and for which networks. ``targets`` is {parameter:
     meaning, domain and default}. ``compared`` states whether reports compare its result with other
-    methods. ``needs`` are its hypotheses; errors of other methods suggest it only if they hold.
+    methods. ``needs`` lists the hypotheses of the method; errors of other methods suggest it only
+    if these hold.
     """
 
     about: str

@@ -1,6 +1,6 @@
 """Find the residual blocks of any network from the structure of its graph.
 
-This module also builds networks with other residual weights.
+This module also builds networks with different residual weights.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
 
     A Sum of two different addends is residual if some node lies on all paths to both; the nearest
     such node is the entry. The shortcut is the addend with fewer nonlinear layers on its longest
-    path from the entry. If the numbers are equal, it is the addend with fewer weights. Sums of two
+    path from the entry. In case of a tie, it is the addend with fewer weights. Sums of two
     equal branches, or of three or more addends, are not residual.
 
     Parameters
@@ -113,7 +113,7 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
 def _depth(
     end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequence[Any]
 ) -> tuple[int, int]:
-    """Return the numbers of (nonlinear, Affine) layers on the longest path to ``end``.
+    """Return the counts of (nonlinear, Affine) layers on the longest path to ``end``.
 
     The path starts at ``entry``, which is not counted.
     """
@@ -161,9 +161,9 @@ def with_residual_weights(
 
     If only one of the two weights is given, the other follows because the squares sum to one.
 
-    Each weight is a number (or SymPy expression) for all blocks, {Sum node: number} for some
-    blocks, or a sequence with one number per block in the order of :func:`residual_blocks`. Weights
-    are amplitudes; if both are given, they are used unchanged.
+    Each weight is a scalar (or SymPy expression) for all blocks, {Sum node: value} for some blocks,
+    or a sequence with one value per block in the order of :func:`residual_blocks`. Weights are
+    amplitudes; if both are given, they are used unchanged.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
 
 
 def needed(steps: Iterable[Step], outputs: Sequence[Node]) -> Network:
-    """Return the network of the steps that the outputs depend on."""
+    """Return a network that contains only the steps on which the outputs depend."""
     by_node = {step[0]: step for step in steps}
     kept, waiting = set(outputs), list(outputs)
     while waiting:

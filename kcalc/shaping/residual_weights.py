@@ -96,7 +96,7 @@ class ResidualShaping(Shaping):
     def limit(self) -> Network:
         """Network that consists only of the shortcuts.
 
-        Every residual Sum passes its shortcut on, and layers without readers are removed.
+        Every residual Sum is replaced by its shortcut, and layers without readers are removed.
         """
         return shortcuts_alone(self.network)
 
@@ -118,9 +118,9 @@ class ResidualShaping(Shaping):
         return found
 
     def _steepest(self) -> float:
-        """Return the maximal slope from the maximal slope function.
+        """Return the maximal slope, computed with the maximal slope function.
 
-        The local slopes are measured with 30 digits, or are the given ones.
+        The local slopes are either given or measured with 30 digits.
         """
         if self.options.get("local_slope") is not None:
             return float(maximal_slope(self.network)(self.options["local_slope"]))
@@ -149,7 +149,7 @@ class ResidualShaping(Shaping):
 
 
 def blocks_normalise(call: MethodCall) -> None:
-    """Require residual blocks, and all that normalisation requires except of weights of sums.
+    """Require residual blocks and the hypotheses of normalisation, except for weights of sums.
 
     Raises: KcalcError.
     """
@@ -187,7 +187,7 @@ def residual_weights(
     *,
     assume_independent: bool = False,
 ) -> ResidualShaping:
-    """Set the shortcut and residual weights of every residual block by a scheme.
+    """Set the shortcut and residual weights of every residual block according to a scheme.
 
     The activations are normalised to Q(1) = 1.
 
@@ -309,7 +309,7 @@ def residual_weights(
 
 
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
-    """Return the assumption on norms for the maximal slope.
+    """Return the assumption about norms that the maximal slope requires.
 
     Raises: KcalcError if norms that read means violate it.
     """
@@ -400,7 +400,7 @@ def _by_slope(
 
 
 def slope_of(phi: Any) -> float:
-    """Return C'(1) at q = 1. Raises: KcalcError for activations that jump."""
+    """Return C'(1) at q = 1. Raises: KcalcError for discontinuous activations."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"{phi.name} jumps, so its C map has infinite slope at 1; choose a continuous "
@@ -418,10 +418,10 @@ def stream_variances(
 ) -> dict[Node, float]:
     """Return the variance of every feature map with residual sums ``shortcut + alpha branch``.
 
-    All other nodes have inputs and outputs of variance 1.
+    All other nodes have inputs and outputs with variance 1.
 
     At a residual Sum, ``v = v_shortcut + alpha^2 v_branch``. Pool, Flatten, Identity and Dropout do
-    not change it.
+    not change the variance.
     """
     sums = {block.node: block for block in blocks}
     variances: dict[Node, float] = {}
@@ -504,9 +504,10 @@ def _without_norms(network: Network) -> Network:
 
 
 def apart(one: Network, other: Network) -> float:
-    """Return the largest difference of two C maps over a few c values, at all outputs of ``other``.
+    """Return the largest difference between two C maps at a few c values, over the outputs.
 
-    If ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
+    The outputs are those of ``other``. If ``one`` is ``other`` with layers bypassed, a bypassed
+    output is compared at its input.
     """
 
     def kept(node: Node) -> Node:

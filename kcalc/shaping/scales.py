@@ -1,7 +1,7 @@
 """Normalisation of activations, and the usual weight variances.
 
-Normalisation gives activations Q(1) = 1. For weight variances, the consequences for q and c are
-computed.
+Normalisation gives activations Q(1) = 1. For weight variances, this module computes the
+consequences for q and c.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ CONSEQUENCES = "The result lists the consequences for mean squares and slopes."
 def weights(
     rule: str, network: Network, activation: Any = None, *, assume_independent: bool = False
 ) -> Consequences:
-    """Return the network with sigma_w by a rule from ``RULES``, and the consequences.
+    """Return the network with sigma_w set by a rule from ``RULES``, and the consequences.
 
     Every Affine has sigma_b = 0, and the inputs have q = 1.
 

@@ -62,7 +62,7 @@ class Halves(Activation):
 
 
 def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
-    """Multiply the values of phi at x < 0 by a number.
+    """Multiply the values of phi at x < 0 by a constant.
 
     Raises: KcalcError unless phi(0) = 0, because the result would jump there.
     """
@@ -88,7 +88,7 @@ def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
 
 @dataclass(frozen=True)
 class HalvesConstants(Constants):
-    """Constants with ``negative_scale``, a factor of phi at x < 0."""
+    """Constants that include ``negative_scale``, a factor of phi at x < 0."""
 
     negative_scale: float = 1.0
 
@@ -176,9 +176,9 @@ class SelfNormalising(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Compute the targets and the largest slopes.
+        """Compute the targets and the slopes.
 
-        These are the largest Q'(1) and C'(1) over activations, and the slope of the whole network.
+        The slopes are the largest Q'(1) and C'(1) over activations, and the slope of the network.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         worst = {
@@ -235,7 +235,7 @@ def self_normalising(
     *,
     assume_independent: bool = False,
 ) -> SelfNormalising:
-    """Give every activation mean 0 and variance 1 for inputs of mean 0 and variance 1.
+    """Give every activation mean 0 and variance 1 for inputs with mean 0 and variance 1.
 
     This is the fixed point of SELU.
 
@@ -243,10 +243,10 @@ def self_normalising(
     form.
 
     The slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds
-    it. For activations that jump (sign), the slope is infinite although mean and variance are
-    preserved; an assumption says so. ``stability`` holds the Jacobian of the map (mean, variance)
-    -> (mean, variance) and its eigenvalues. A warning names activations with a repelling fixed
-    point.
+    it. For discontinuous activations (sign), the slope is infinite although mean and variance are
+    preserved; an assumption says so. ``stability`` contains the Jacobian of the map (mean,
+    variance) -> (mean, variance) and its eigenvalues. A warning names activations with a repelling
+    fixed point.
 
     Parameters
     ----------
@@ -257,8 +257,8 @@ def self_normalising(
     parameters
         The two constants. "shift" uses the output scale and output shift, which is possible for
         every activation that is not linear. "halves" uses the output scale and the scale of the
-        negative half (elu gives SELU). It requires phi(0) = 0 and means of opposite sign on the two
-        halves. It adds no constant to the outputs, but scales x > 0 and x < 0 differently.
+        negative half (elu gives SELU). "halves" requires phi(0) = 0 and means of opposite sign on
+        the two halves. It adds no constant to the outputs, but scales x > 0 and x < 0 differently.
     input_scale
         A factor of the inputs, 1 by default; it affects C'(1) and Q'(1).
     assume_independent
@@ -378,9 +378,9 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
 def _half_moments(
     phi: Activation, input_scale: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return (E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, with f = phi(input_scale x).
+    """Return (E[f; x > 0], E[f^2; x > 0]), and the same for x < 0, for f = phi(input_scale x).
 
-    The fineness is the first that the next one confirms.
+    The result uses the first fineness that the next one confirms.
     """
     edges = tuple(sorted({0.0, *(k / input_scale for k in phi.kink_points)}))
     last = np.full(4, np.nan)

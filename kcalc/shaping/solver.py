@@ -24,7 +24,7 @@ from .conditions import EquationPair, Equations
 from .constants import Constants
 from .moments import is_steep, moments, width
 
-ACCEPTED = 1e-13  # largest residual of the two equations, by a finer rule than in the solver
+ACCEPTED = 1e-13  # largest residual of the two equations, by a finer rule than the solver's
 POLISHED = 5e-15
 SETTLED = 1e-7  # after a smaller Newton step, the error is at rounding level
 LEAST, LARGEST = -25.0, 8.0  # range of log alpha
@@ -44,7 +44,7 @@ SIGHT = np.concatenate(
 
 @dataclass(frozen=True)
 class Branch:
-    """Start of a family of solutions: its shift as alpha -> 0, and |phi'/phi''| at that shift."""
+    """Start of a branch of solutions: its shift as alpha -> 0, and |phi'/phi''| at that shift."""
 
     beta: float
     ratio: float
@@ -91,7 +91,7 @@ def inside(s: float, beta: float) -> bool:
 def needed(phi: Activation, s: float) -> int:
     """Return the smallest fineness at log alpha = s; features of width 1/alpha need short steps.
 
-    Panels adapt, and homogeneous activations scale with alpha.
+    Panels adapt to these features, and homogeneous activations scale with alpha.
     """
     gentle = phi.kinks or phi.degree is not None or (s <= 0 and width(phi) == 1)
     if gentle or is_steep(phi, math.exp(s)):
@@ -102,7 +102,7 @@ def needed(phi: Activation, s: float) -> int:
 def equations_at(
     system: EquationPair, s: float, beta: float, fineness: int = 0
 ) -> Equations | None:
-    """Return the equations at log alpha = s and a shift, by a rule of at least this fineness.
+    """Return the equations at log alpha = s and a shift, using a rule of at least this fineness.
 
     Return None if phi(alpha x + beta) is constant, or varies too fast for the rules.
     """
@@ -119,8 +119,8 @@ def equations_at(
 def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
     """Return the solution near ``point`` on which rules of increasing fineness agree, or None.
 
-    A solution must be confirmed by a finer rule than the one that found it. If it is not, try the
-    next finer rule.
+    A solution must be confirmed by a finer rule than the one that found it. Otherwise, the next
+    finer rule is tried.
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))
     for fineness in range(1 + least, max(FINEST, least + 2) + 1):

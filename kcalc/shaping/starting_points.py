@@ -1,6 +1,7 @@
 """Scan the whole (log alpha, beta) plane.
 
-The scan finds solutions that no branch leads to, and the target nearest to an unreachable one.
+The scan finds solutions that are on no branch, and the reachable target nearest to an unreachable
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _COARSE = 1e-11  # moments below this times their scale are rounding errors
 class MomentGrid:
     """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
 
-    Their shape is (5, rows, columns).
+    The array of moments has shape (5, rows, columns).
     """
 
     log_alpha: Array
@@ -142,7 +143,7 @@ def _sums(x: Array, w: Array, f: Array, g: Array, h: Array) -> Array:
 
 
 def in_cells(system: EquationPair) -> Iterator[Constants]:
-    """Yield solutions by Newton's method from cells of the scan, in order of |beta|.
+    """Yield solutions found by Newton's method from cells of the scan, in order of |beta|.
 
     The starting cells are those in which both equations change sign.
     """

@@ -1,6 +1,6 @@
 """Plain networks of symbolic depth.
 
-This module computes Q, slope, curvature and C map of ``L`` equal layers in closed form.
+This module computes the Q map, slope, curvature and C map of ``L`` identical layers in closed form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..foundation.printing import Shown, plain
 from ..maps.maps import Assumption
 from .limits import flow
 
-AGREED = 1e-9  # tolerance between a symbolic limit and the numerical value
+AGREED = 1e-9  # tolerance for a symbolic limit compared with the numerical value
 ROUNDING = 1e-12
 
 
@@ -122,7 +122,7 @@ class VanillaMaps(Shown):
         ]
 
     def _notes(self) -> list[str]:
-        """Return a line for each reason why quantities have no closed form."""
+        """Return one line for each reason why quantities have no closed form."""
         names: dict[str, list[str]] = {}
         for name, value in self._reasons().items():
             if isinstance(value, KcalcError):
@@ -163,7 +163,7 @@ class VanillaMaps(Shown):
 
     @property
     def psi(self) -> sp.Expr:
-        """C'(1) of a layer; without an activation, the symbol ``kc.symbols.psi``."""
+        """C'(1) of a layer, or the symbol ``kc.symbols.psi`` if there is no activation."""
         return (
             symbols.psi if self.activation is None else _at_one(self.activation, self._level(), 1)
         )
@@ -172,7 +172,7 @@ class VanillaMaps(Shown):
     def kappa(self) -> sp.Expr:
         """C''(1) of a layer, infinite for kinked activations.
 
-        Without an activation, it is the symbol ``kc.symbols.kappa``.
+        If there is no activation, it is the symbol ``kc.symbols.kappa``.
         """
         return (
             symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)

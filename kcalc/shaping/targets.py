@@ -1,6 +1,6 @@
-"""Types of the targets of every shaping method, which :func:`kcalc.shape` passes on.
+"""Types of the targets that :func:`kcalc.shape` passes to each shaping method.
 
-They are the keyword arguments of the methods; a test compares the two.
+The types list the keyword arguments of the methods; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Scheme = Literal["layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "c
 
 
 class RuleTargets(TypedDict, total=False):
-    """Targets of methods without targets of their own, and of nearly all other methods."""
+    """Targets that nearly all methods accept, including methods without specific targets."""
 
     assume_independent: bool
 

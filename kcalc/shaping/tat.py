@@ -38,12 +38,12 @@ from .norms import refuse_means
 from .records import MethodCall, Record
 
 ETA, TAU = 0.9, 0.3
-NEARLY_RELU = 0.05  # smaller negative slopes get a note
+NEARLY_RELU = 0.05  # a note reports smaller negative slopes
 DKS = Remedy("dks")
 
 
 def tailored(call: MethodCall) -> None:
-    """Require activations with a curvature, or that eta tailors, in a deep enough network.
+    """Require a deep enough network whose activations have a curvature or are tailored by eta.
 
     Raises: KcalcError.
     """
@@ -91,8 +91,8 @@ def tat(
     than one addend ends in an activation, because their means would add up.
 
     If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
-    networks and ResNets, ``eta=.9`` may leave nearly plain ReLUs; a negative slope below .05 gets a
-    note.
+    networks and ResNets, ``eta=.9`` may leave activations that are nearly plain ReLUs; a note
+    reports negative slopes below .05.
 
     Parameters
     ----------
@@ -236,9 +236,9 @@ def _check_tailored(kinds: tuple[Activation, ...]) -> None:
 
 
 def negative_slope(network: Network, eta: float) -> float:
-    """Return the negative slope in [0, 1) at which the maximal c value is ``eta``.
+    """Return the negative slope in [0, 1) that gives the maximal c value ``eta``.
 
-    The maximal c value is that of the network with leaky ReLUs.
+    The maximal c value refers to the network with leaky ReLUs.
 
     Raises: UnreachableTarget if even ReLUs (slope 0) do not reach it.
     """
@@ -260,8 +260,8 @@ def plain_depth(eta: float) -> str:
 
     It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 
-    It uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks
-    deeper than ``DEEPEST`` cannot be built.
+    The computation uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2
+    sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.
     """
     u, depth = 1.0, 0
     while u > 1 - eta and depth <= DEEPEST:
@@ -337,7 +337,7 @@ def check_curvature(phi: Activation) -> None:
 
 
 def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSystem, CurvatureSystem]:
-    """Return the conditions with either sign of the mean."""
+    """Return the conditions for both signs of the mean."""
     return CurvatureSystem(phi, curvature, 1), CurvatureSystem(phi, curvature, -1)
 
 

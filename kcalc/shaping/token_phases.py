@@ -53,10 +53,10 @@ POINTS = 11
 def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
     """Multiply weights of a network by factors.
 
-    ``scores`` multiplies the weights of queries, and so the scores; ``values`` multiplies the
-    weights of values. ``residual`` and ``shortcut`` multiply the weights of the branches and of the
-    shortcut in every sum of the trunk. Raises: KcalcError for other names, and if the network has
-    no such weights.
+    ``scores`` multiplies the query weights, and so the scores; ``values`` multiplies the value
+    weights. ``residual`` and ``shortcut`` multiply the weights of the branches and of the shortcut
+    in every sum of the trunk. Raises: KcalcError for other names, and if the network has no such
+    weights.
     """
     for name in gains:
         choice(name, "gain", GAINS)
@@ -83,9 +83,9 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TokenPhases(Shown, Approximable):
-    """Laws in depth of a transformer over two gains, as arrays of shape (len(y), len(x)).
+    """Depth laws of a transformer over two gains, as arrays of shape (len(y), len(x)).
 
-    Values are nan at points with no law.
+    Values are nan at points where there is no law.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class TokenPhases(Shown, Approximable):
 def token_phases(
     network: Network, tokens: int, token_cosine: float = 0.0, **gains: Any
 ) -> TokenPhases:
-    """Find the laws in depth of a transformer over two of its gains.
+    """Find the depth laws of a transformer as functions of two of its gains.
 
     The slope at 1 does not depend on the scores, but the limit x* < 1 does.
 
@@ -240,10 +240,10 @@ def _laws(
 def token_gain(
     network: Network, tokens: int, gain: str, token_cosine: float = 0.0, **target: float
 ) -> float:
-    """Find the factor of a gain at which a law in depth meets a target.
+    """Find the factor of a gain at which a depth law meets a target.
 
-    ``token_gain(net, 64, "scores", cosine=0.5)`` finds the factor for a limit of token cosines of
-    0.5. Among several factors between 0.02 and 50, the result is the one nearest to 1 on a
+    ``token_gain(net, 64, "scores", cosine=0.5)`` finds the factor for which token cosines have the
+    limit 0.5. If several factors between 0.02 and 50 do, the result is the factor nearest to 1 on a
     logarithmic scale.
 
     Parameters
@@ -255,7 +255,7 @@ def token_gain(
     gain
         "scores", "values", "residual" or "shortcut".
     token_cosine
-        The cosine of any two tokens of the input.
+        The cosine between any two tokens of the input.
     **target
         One of ``cosine``, ``slope``, ``rate``, ``growth``, ``gradient_mean``,
         ``gradient_difference``, as in :class:`TokenPhases`.

@@ -1,10 +1,10 @@
-"""Shaping of networks that mix tokens.
+"""Shaping for networks that mix tokens.
 
 The condition is q = 1 at every token before every activation, for inputs with known token cosines.
 
 Local conditions hold if the input of every activation has q = 1. The rows of a mixing preserve this
 only for some cosines between the tokens that they mix, so the cosines must be given. An exact
-recursion over pairs of tokens follows them. Slopes and curvature are those of the activations only,
+recursion over pairs of tokens follows them. Slopes and curvature include only the activations,
 because the effect of mixing on the *difference* of two inputs depends on how it is spread over
 their tokens.
 """
@@ -58,7 +58,7 @@ class TokenCosines:
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """Assumptions of a shaping for these tokens."""
+        """Assumptions of a shaping based on these tokens."""
         return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
 
     @cached_property
@@ -73,8 +73,8 @@ class TokenCosines:
     def _image(self, network: Network) -> tuple[Any, Network, Array]:
         """Return (map, network, example), with the example as an input of the network.
 
-        The inputs of the network get the channels of the example, and the example gets the shape of
-        an input.
+        The inputs of the network get as many channels as the example, and the example gets the
+        shape of an input.
         """
         layers = [
             layer
@@ -192,5 +192,5 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
 
 
 def given_tokens(tokens: Any, rows: str) -> TokenCosines:
-    """Read the option ``tokens`` of a shaping method. Raises: KcalcError unless it has cosines."""
+    """Read the option ``tokens`` of a shaping method. Raises: KcalcError if it has no cosines."""
     return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

@@ -1,4 +1,4 @@
-"""Depth trace of a network: q, c and token cosine of every layer, and the network's blocks."""
+"""Depth trace of a network: q, c and token cosine at every layer, and the network's blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTS = (-0.9, -0.5, 0.0, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class DepthTrace:
-    """q, c and token cosines of nodes in the order of the network.
+    """q, c and token cosines at nodes, in the order of the network.
 
     The inputs have the c values ``cosines``, and q = 1 by default.
 
@@ -60,8 +60,8 @@ def depth_trace(
 ) -> DepthTrace:
     """Compute the values of every node for inputs with the given q and c values.
 
-    ``options`` are the arguments of :func:`kcalc.node_values` about tokens and sampling. Sampled
-    values are only for the first c value.
+    ``options`` are the arguments of :func:`kcalc.node_values` for tokens and sampling. Sampled
+    values are given only for the first c value.
 
     Raises: KcalcError if the kernel calculus does not apply or overflows.
     """

@@ -120,7 +120,7 @@ class TransformerShaping(Shaping):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Return (name, value) for every constant other than those of activations."""
+        """Return (name, value) for every constant that does not belong to an activation."""
         rows = []
         for text, blocks in (("attention", True), ("MLP", False)):
             pairs = {
@@ -289,7 +289,7 @@ def edge(
     tokens: int = TOKENS,
     token_cosine: float = 0.0,
 ) -> TransformerShaping:
-    """Put a transformer at the edge: choose constants of attention and residual sums for targets.
+    """Put a transformer at the edge: choose attention and residual constants that meet targets.
 
     The conditions apply to the stream from the entry of the first block to the last block, for
     ``tokens`` tokens with cosine ``token_cosine`` at the input of the network:
@@ -324,7 +324,7 @@ def edge(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     growth
-        The target for the growth of q; None for no condition.
+        The target for the growth of q; None sets no condition.
     token_slope
         The target for the slope of the token map at 1.
     gradient_mean
@@ -342,12 +342,12 @@ def edge(
     tokens
         The number of tokens of an input.
     token_cosine
-        The cosine of any two tokens of an input.
+        The cosine between any two tokens of an input.
 
     Returns
     -------
     TransformerShaping
-        The constants of attention and sums, and the shaped network.
+        The constants for attention and sums, and the shaped network.
 
     Raises
     ------

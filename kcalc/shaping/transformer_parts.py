@@ -1,4 +1,4 @@
-"""Parts of a transformer with constants: its attentions, their maps, its residual sums."""
+"""Parts of a transformer to which constants apply: attentions, their maps, and residual sums."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """Return the node and the nodes before it, as long as each reads exactly one node."""
+    """Return the node and its chain of ancestors, as far as each node reads exactly one node."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])
@@ -156,7 +156,7 @@ def _normed_end(network: Network, node: Node) -> Node:
 def stream(network: Network, parts: Parts) -> Network:
     """Return the network from ``entry``, its new Input, to ``end``, with exchangeable tokens.
 
-    Masks, windows and positions of attention are removed.
+    Attention masks, windows and positions are removed.
 
     Raises: KcalcError if a node after the entry reads one before it.
     """
@@ -220,7 +220,7 @@ def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
 
 
 def tokens_alone(network: Network) -> Network:
-    """Return the network whose tokens read only themselves: attentions pass their values on."""
+    """Return the network in which tokens read only themselves: attentions return their values."""
     steps = [
         (node, Identity(), parents[2:]) if isinstance(layer, Attend) else (node, layer, parents)
         for node, layer, parents in network.steps()

@@ -50,7 +50,7 @@ class Stream:
 
     @cached_property
     def values(self) -> Any:
-        """Values of all nodes."""
+        """Values at all nodes."""
         return node_values(
             self.network,
             1.0,
@@ -129,7 +129,7 @@ class Stream:
         return max(seen, key=lambda q: abs(math.log(q)), default=1.0)
 
     def profile(self) -> tuple[list[float], list[float]]:
-        """Return q and token cosine at the outputs of attentions, and at the end."""
+        """Return q and token cosine at the attention outputs and at the end."""
         nodes = [b.node for b in self.parts.blocks] or [a.output for a in self.parts.attentions]
         order = [n for n in self.network if n in {*nodes, self.parts.entry}]
         return (

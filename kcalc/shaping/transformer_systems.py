@@ -1,4 +1,4 @@
-"""Equations for the constants of transformers, and their solutions."""
+"""Equations for the constants of transformers, and their solution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .transformer_stream import (
 
 Node = Hashable
 ORDER = (GROWTH, MEAN, SLOPE, DIFFERENCE, VARIANCE)
-SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of starting points
+SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # added to starting points
 SOLVED = 1e-9
 FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
 EVALUATIONS = 60
@@ -71,7 +71,7 @@ SELECTS = (
 
 
 class TransformerSystem(ABC):
-    """Constants of a transformer as functions of unknowns, the logarithms of positive numbers."""
+    """Constants of a transformer as functions of unknowns, which are logarithms."""
 
     request: Request
     targets: dict[str, float]
@@ -125,9 +125,9 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Ratio of branch to shortcut weight for attentions and other blocks, and the query scale.
+    """Branch-to-shortcut weight ratios of attentions and other blocks, and the query scale.
 
-    Targets for weights have defaults.
+    Targets for the weights have defaults.
 
     Raises: KcalcError for more targets than constants, and for a growth target if norms fix q.
     """
@@ -160,7 +160,7 @@ class Ratios(TransformerSystem):
         return self.request.scaled(made, self.scale(x))
 
     def scale(self, x: Any) -> float:
-        """Return the factor of the queries."""
+        """Return the factor that multiplies the queries."""
         return math.exp(x[-1]) if len(x) > len(self.groups) else 1.0
 
     def _completed(self, targets: dict[str, float]) -> dict[str, float]:
@@ -217,7 +217,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """Return the second target if one kind of branches alone meets the first target."""
+        """Return the second target if one kind of branch meets the first target on its own."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -233,8 +233,8 @@ class Ratios(TransformerSystem):
 class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
-    The unknowns are a, if ``c = 0``, and the query scale, if there is a target for the score
-    variance.
+    The unknowns are a (if ``c = 0``) and the query scale (if there is a target for the score
+    variance).
 
     Raises: KcalcError for attention that is not a plain softmax, for a centre other than 0 or 1,
     and for targets that no constant meets.
@@ -287,7 +287,7 @@ class Skipless(TransformerSystem):
     def built(self, x: Any) -> Network:
         """Build the network for given unknowns.
 
-        One fold with norms after the output maps gives its value gains.
+        A single pass with norms after the output maps determines the value gains.
         """
         a, scale = self.constants(x)
         made = self.request.network.map_layers(

@@ -14,14 +14,15 @@ from ..maps.maps import Assumption
 from ..network.network import Network
 from .constants import Constants, ConstantsTable
 
-UNSEEN = 5.0  # standard deviations, exceeded by one in two million inputs
+UNSEEN = 5.0  # in standard deviations; one in two million inputs exceeds it
 SAME = 1e-9  # tolerance of the slopes of an affine piece
 
 
 def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption]:
-    """Yield a note for every activation that meets its conditions by kinks that no input reaches.
+    """Yield a note for activations that meet their conditions through kinks that no input reaches.
 
-    ``network`` is the shaped network. Such an activation acts as the one piece that inputs reach.
+    ``network`` is the shaped network. Such an activation acts as the single piece that inputs
+    reach.
     """
     sizes: dict[Any, float] | None = None
     told: set[Constants] = set()
@@ -39,14 +40,14 @@ def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption
 
 
 def _solved(k: Constants) -> bool:
-    """Whether the constants are numbers that move kinks."""
+    """Whether the constants are numerical and move kinks."""
     given = (k.input_scale, k.input_shift, k.sigma_w)
     numbers = [v for v in given if v is not None]
     return bool(numbers) and all(isinstance(v, int | float) for v in numbers)
 
 
 def _inputs_of(network: Network) -> dict[Any, float]:
-    """Return {node: q of its input}, or {} if the kernel calculus does not apply."""
+    """Return {node: q at its input}, or {} if the kernel calculus does not apply."""
     try:
         found = q_values(network)
     except KcalcError:

@@ -5,7 +5,7 @@ the factors. A layer whose squared slopes d^2 have the distribution mu and whose
 variance s has S_layer(m) = S_W(m) S_mu(m). Here S_W is 1 / (s (1 + m)) for Gaussian weights and 1 /
 s for orthogonal weights, and S_mu(m) = chi (1 + m) / m, where chi is the inverse of psi_mu(y) = E y
 d^2 / (1 - y d^2). At psi = m = psi_mu(y), z = (1 + m) / (m S(m)^L) is therefore a function of the
-single number y [Pennington et al. 2018].
+single variable y [Pennington et al. 2018].
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
 def chain_of(
     network: Grouped, slopes: Sequence[Slopes]
 ) -> tuple[list[tuple[Weights, Slopes]], Slopes] | None:
-    """:func:`links_of`, and the slopes of the input; None for networks that are no chain."""
+    """Return (links as in :func:`links_of`, slopes of the input); None if there is no chain."""
     links = links_of(network, slopes)
     if links is None:
         return None
@@ -58,7 +58,7 @@ def chain_of(
 
 
 def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
-    """Fraction of input channels that a chain loses; free factors have their smallest rank."""
+    """Return the fraction of input channels that a chain loses: 1 minus its smallest rank."""
     width, rank = 1.0, _rank(first)
     for edge, law in links:
         width *= edge.ratio
@@ -73,9 +73,9 @@ def _rank(law: Slopes) -> float:
 def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, float]:
     """Return {s^2 > 0: its mass over input channels} of a chain.
 
-    Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. So many
-    equal singular values survive multiplication by a free factor. Gaussian weights have no equal
-    singular values.
+    Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. This is
+    the number of equal singular values that survive multiplication by a free factor. Gaussian
+    weights have no equal singular values.
     """
     found = _levels(first)
     width = 1.0  # relative to the width of the input
@@ -109,7 +109,7 @@ def _levels(law: Slopes) -> dict[float, float]:
 def equal_layers(
     links: list[tuple[Weights, Slopes]], first: Slopes, vanishing: bool
 ) -> EqualLayers | None:
-    """Return the chain as equal layers and constant slopes; None if it has another form."""
+    """Return the chain as equal layers and constant slopes, or None if it has another form."""
     if any(edge.ratio != 1 for edge, _ in links) or len(first.shares) > 1:
         return None
     log_scale = 2 * math.log(abs(first.values[0, 0, 0]) or math.nan)
@@ -156,7 +156,7 @@ class EqualLayers:
         return self.shares @ (y * self.squares * one), self.shares @ (self.squares * one * one)
 
     def log_z(self, y: Any) -> tuple[Any, Any]:
-        """Return log z at y, continuous in the lower half-plane, and its derivative in y."""
+        """Return log z at y, continuous in the lower half-plane, and d log z / dy."""
         m, slope = self.psi(y)
         outer = 1 + self.gaussian - self.count
         value = (
@@ -221,7 +221,7 @@ class EqualLayers:
         return Edge(math.exp(max(-float(found.fun), end)), 0.0, 0.0)
 
     def density(self, points: Array) -> Array:
-        """Density of s^2 without its atoms, at points > 0."""
+        """Density of s^2 at points > 0, excluding atoms."""
         out = np.zeros(points.size)
         y = 0.0
         for k in np.argsort(points)[::-1]:

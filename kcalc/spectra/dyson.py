@@ -2,11 +2,11 @@
 
 With w^2 = t = 1 / z, the determinant of the pencil [[w P_out, B^T], [B, w P_in]] of the tangent
 program B is proportional to det(1 - t J^T J). A group of coordinates has a random local Jacobian T
-(sinks by sources). The weights around it give it numbers a at its sinks and b at its sources:
+(sinks by sources). The weights around the group assign values a to its sinks and b to its sources:
 
     gamma = E diag [(1 - t K b)^-1 K],  K = T^T a T,      eta = E diag [T b (1 - t K b)^-1 T^T].
 
-Weights of variance s = sigma_w^2 and ratio c = n_out / n_in set b of their outputs and add to a of
+Weights of variance s = sigma_w^2 and ratio c = n_out / n_in set b at their outputs and add to a at
 their inputs:
 
     b (1 + kappa t eta a / c) = s eta,        a (1 + kappa t gamma b) = c s gamma,
@@ -56,7 +56,7 @@ class Solution:
 
 
 class _Bucket:
-    """Groups with equal numbers of sinks and sources, stacked.
+    """Stacked groups that have the same number of sinks and the same number of sources.
 
     ``values`` holds their local Jacobians, padded to equal length with probabilities of 0.
     """
@@ -72,7 +72,7 @@ class _Bucket:
         self.transposed = np.swapaxes(self.values, 2, 3)
 
     def evaluated(self, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array, Array, Array]:
-        """Return the means of gamma, eta, and of the squares of the blocks of the resolvent."""
+        """Return the means of gamma, eta and the squared blocks of the resolvent."""
         gamma, cross, eta = self._blocks(a, b, t)
         p = self.shares
         first = np.einsum("gn,gnii->gi", p, gamma)
@@ -81,7 +81,7 @@ class _Bucket:
         return first, second, *squares
 
     def _blocks(self, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array]:
-        """(Gamma, X, Eta) for every slope: (K^-1 - t b)^-1, (1 - t K b)^-1 T^T, T B T^T."""
+        """Return (Gamma, X, Eta) at all slopes: (K^-1 - t b)^-1, (1 - t K b)^-1 T^T, T B T^T."""
         if self.sources == self.sinks == 1:
             d = self.values[:, :, 0, 0]
             square = d * d
@@ -111,7 +111,7 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
 
 
 class Equation:
-    """The Dyson equation of a network; the unknowns are b of every weight and what it adds to a."""
+    """The Dyson equation of a network; each weight has two unknowns, b and its addend to a."""
 
     def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
         weights = network.weights
@@ -206,7 +206,7 @@ class Equation:
         return out
 
     def green(self, y: Array, t: Any) -> tuple[Array, Array, Array]:
-        """Return (gamma of weights, eta of weights, gamma of the input), d / dy and d / dt."""
+        """Return (gamma of weights, eta of weights, gamma of the input), with d / dy and d / dt."""
         x = y * self.scale
         found = np.zeros(self.size + 1, dtype=complex)
         jacobian = np.zeros((self.size + 1, self.size), dtype=complex)
@@ -233,7 +233,7 @@ class Equation:
         return found, jacobian * self.scale, change
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
-        """Return the relative residual, its d / dy and d / dt, and the same for psi."""
+        """Return the relative residual with its d / dy and d / dt, and the same for psi."""
         with np.errstate(all="ignore"):
             return self._residual(y, t)
 
@@ -282,7 +282,7 @@ class Equation:
         return Solution(t, y, tangent, psi)
 
     def solved(self, y: Array, t: Any, steps: int = STEPS) -> Solution | None:
-        """Solve by Newton's method, starting from ``y``; None if it does not converge."""
+        """Solve by Newton's method, starting from ``y``; return None if it does not converge."""
         last = np.inf
         with np.errstate(all="ignore"):
             for _ in range(steps):

@@ -1,10 +1,10 @@
-"""Groups of coordinates of a network, which its weights couple.
+"""Coordinate groups of a network, which are coupled by its weights.
 
 Activations, sums, products and norms act on each coordinate; only weights mix coordinates. A
 network is therefore a set of groups. The coordinates of a group are coupled by elementwise
-operations and have one program. The sources of a program are products with weights, or the input.
-Its sinks are the values that weights, or the output, read. A concatenation belongs to several
-groups.
+operations and share one program. The sources of a program are products with weights, or the input.
+Its sinks are the values that are read by weights or by the output. A concatenation belongs to
+several groups.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Step:
 
 @dataclass
 class Group:
-    """Coordinates with a common program, whose values are the sources followed by the steps.
+    """Coordinates that share a program; its values are the sources, followed by the steps.
 
-    ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates
-    there. ``sinks`` is [(node that weights or the output read, index of the value)]. ``width`` is
-    the number of coordinates, up to a common factor.
+    ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates at
+    these nodes. ``sinks`` is [(node that weights or the output read, index of the value)].
+    ``width`` is the number of coordinates, up to a common factor.
     """
 
     width: Fraction
@@ -73,7 +73,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``node`` that read ``reads``: variance sigma_w^2 / fan_in, outputs over inputs."""
+    """Weights ``node`` that read ``reads``.
+
+    ``variance`` is sigma_w^2, the variance of an entry times fan_in; ``ratio`` is n_out / n_in.
+    """
 
     node: Node
     reads: Node
@@ -98,7 +101,7 @@ def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Group
     """Return the groups of a network with one input and one output.
 
     ``laws`` is {node with weights: whether they are orthogonal}. ``divisors(node, read, start)``
-    returns the (mean, root mean square) by which a norm changes the coordinates from ``start``, a
+    returns the (mean, root mean square) that a norm uses for the coordinates from ``start`` on, a
     fraction of the channels. Raises: KcalcError that names a node which the law does not cover.
     """
     operations, same = _plain(network)
@@ -240,7 +243,7 @@ def _step(op: P.Primitive, reads: Any, start: Fraction, divisors: Any, node: Nod
 
 
 def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fraction]:
-    """Return {node: width}: the numbers of channels if all are known, 1 for each if none is."""
+    """Return {node: width}: the number of channels if all are known, or 1 if none is."""
     sized = [(node, op) for node, op, _ in operations if isinstance(op, P.Source | P.Fresh)]
     known = {node: network.features[owner(node)] for node, _ in sized}
     missing = [node for node, count in known.items() if count is None]

@@ -1,4 +1,4 @@
-"""Singular values of sampled networks, and the law for the slopes that occur in them."""
+"""Singular values of sampled networks, and the law for the slopes in each sample."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Measured(Shown):
     moments
         E s^2 and E s^4 over input channels, shape (draws, 2).
     expected_moments
-        The same moments of the law for the slopes of each draw.
+        The same moments, from the law for the slopes of each draw.
     expected_largest
         The mean largest singular value of the law for the slopes of each draw, at this width.
     limit
@@ -140,7 +140,7 @@ def _step(found: Any) -> int:
 
 
 class _Run:
-    """One draw of a network: values, Jacobians in the input, masks and norms of its nodes."""
+    """One draw of a network: node values, Jacobians with respect to the input, masks and norms."""
 
     def __init__(self, reading: Reading, sizes: dict[Any, int], rng: np.random.Generator) -> None:
         self.reading, self.rng = reading, rng
@@ -216,7 +216,7 @@ class _Run:
         return y.ravel(), moves.reshape(J.shape)
 
     def slopes(self, group: Group) -> Slopes:
-        """Local Jacobians of the coordinates of a group in this draw."""
+        """Return the local Jacobians of a group's coordinates in this draw."""
         width = self.reading.grouped.width
 
         def part(array: Array, node: Any, start: Any) -> Array:

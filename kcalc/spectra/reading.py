@@ -86,7 +86,7 @@ def reading_of(
     laws = _weights(sized, weights)
     start = sized.inputs[0]
     rough = grouped(sized, dict.fromkeys(laws, False), lambda *_: (0.0, 1.0))
-    if input_law is None:  # raise these errors before those of kernel maps
+    if input_law is None:  # raise these errors before any errors from kernel maps
         for group in rough.groups:
             Program(group).refuse_unknown([j for j, n in enumerate(group.sources) if n == start])
     reading = MapReading(sized, False)

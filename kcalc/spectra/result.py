@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 MOST = 40  # largest order of a moment
-DEEP = 0.005  # depth / width above which slopes fluctuate too much
+DEEP = 0.005  # value of depth / width above which slopes fluctuate too much
 
 
 class Extreme(NamedTuple):
@@ -51,7 +51,7 @@ class Extreme(NamedTuple):
 
 
 class Atom(NamedTuple):
-    """A value that a positive fraction of the squared singular values takes.
+    """A value shared by a positive fraction of the squared singular values.
 
     Attributes
     ----------
@@ -70,7 +70,8 @@ class Atom(NamedTuple):
 class JacobianSpectrum(Shown, Approximable):
     """The law of the squared singular values s^2 of a Jacobian; see :func:`jacobian_spectrum`.
 
-    It counts n_in values, one per input channel. If there are fewer outputs, the others are zero.
+    There are n_in values, one per input channel. If there are fewer outputs, the other values are
+    zero.
     """
 
     _reading: Reading
@@ -101,7 +102,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @cached_property
     def _law(self) -> EqualLayers | Law:
-        """The law, by the S-transform for equal layers and by the Dyson equation otherwise."""
+        """The law, from the S-transform for equal layers and from the Dyson equation otherwise."""
         laws = self._reading.laws
         vanishing = self._links is not None and any(law.vanishing for law in laws)
         if self._links is not None and self._bounded:
@@ -169,7 +170,7 @@ class JacobianSpectrum(Shown, Approximable):
     @overload
     def density(self, x: Numbers) -> Array: ...
     def density(self, x: Any) -> float | Array:
-        """Density of s^2 at x, without its atoms.
+        """Density of s^2 at x, excluding atoms.
 
         It integrates to 1 minus the masses of the :attr:`atoms`. The density of s is ``2 s
         density(s^2)``.
@@ -177,7 +178,7 @@ class JacobianSpectrum(Shown, Approximable):
         Parameters
         ----------
         x
-            Values of s^2 > 0: a number or an array.
+            Values of s^2 > 0: a scalar or an array.
 
         Returns
         -------
@@ -201,7 +202,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @cached_property
     def atoms(self) -> tuple[Atom, ...]:
-        """Values of s^2 that a positive fraction of singular values takes, in ascending order.
+        """Values of s^2 shared by a positive fraction of singular values, in ascending order.
 
         For chains, these are all atoms; they follow from dimension counts. For other networks,
         these are the atoms at 0, at the ends of the support, and elsewhere with a mass of at least
@@ -312,8 +313,8 @@ class JacobianSpectrum(Shown, Approximable):
         Parameters
         ----------
         width
-            The number of input channels; other widths keep their ratios. None uses the number of
-            the network, or 400 if the network specifies none.
+            The number of input channels; other widths keep their ratios. None uses the network's
+            number of input channels, or 400 if the network does not specify one.
         draws
             The number of networks to sample.
         seed
@@ -356,7 +357,7 @@ class JacobianSpectrum(Shown, Approximable):
         return DRAWINGS["JacobianSpectrum"](self, measured, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the main numbers as plain data; infinite numbers become None.
+        """Return the main results as plain data; infinite values become None.
 
         Returns
         -------
@@ -402,7 +403,7 @@ def jacobian_spectrum(
 
     J is d output / d input at initialisation, and all widths tend to infinity in fixed ratios. The
     law is the distribution of the eigenvalues of ``J^T J`` (n_in x n_in). It is exact for networks
-    of one position with independent dense weights, activations, sums, products (gates),
+    with a single position and independent dense weights, activations, sums, products (gates),
     concatenations and active dropout. With channel norms, it is exact for the bulk.
 
     Parameters

@@ -2,8 +2,8 @@
 
 The slopes depend only on those linear forms of the sources that enter nonlinear operations. A
 single form is integrated on panels between the kinks, so the probability of every piece of a
-piecewise linear activation is exact to rounding. Two forms are nested integrals of the same kind.
-More forms use a quasi-Monte Carlo rule. Equal Jacobians are merged.
+piecewise linear activation is exact up to rounding. Two forms lead to nested integrals of the same
+kind, and more forms to a quasi-Monte Carlo rule. Equal Jacobians are merged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NODES, INNER = 16, 12
 RESOLVED, COARSE = 1e-10, 1e-5
 HALVINGS = 12
 GRID = 801
-RARE = 1e-13  # slopes of lower probability have unresolved moments
-REPEATED = 8  # nodes with equal Jacobians that show a piece of positive probability
+RARE = 1e-13  # the moments of slopes with lower probability are not resolved
+REPEATED = 8  # number of nodes with equal Jacobians that indicates a piece of positive probability
 LIGHT = 1e-16  # smallest probability in nested rules
 LEAST = 1e-18  # smallest probability
 SEED = 20
-FEWEST, MOST, MANY = 10, 12, 15  # logarithms of the number of quasi-random points
+FEWEST, MOST, MANY = 10, 12, 15  # binary logarithms of the number of quasi-random points
 WORK = 4e6
 FEW = 12  # number of sources
 EXACT, MASKS = 2, 6  # largest numbers of forms and dropout masks with an exact law
@@ -85,7 +85,7 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
-    """Return a key of all that the distribution depends on; equal groups have equal keys."""
+    """Return a key for everything the distribution depends on; equal groups have equal keys."""
     steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
     sizes = tuple(variance[node] for node in group.sources)
     return steps, sizes, tuple(index for _, index in group.sinks)
@@ -129,7 +129,7 @@ def _check_slopes(step: Step) -> None:
 
 
 def tail_share(law: Slopes, order: int) -> float:
-    """Fraction of E |T|^(2 order) from slopes that are too rare for the rule to resolve."""
+    """Return the fraction of E |T|^(2 order) from slopes too rare for the rule to resolve."""
     with np.errstate(all="ignore"):
         size = np.linalg.norm(law.values, axis=(1, 2))
         powers = law.shares * (size / size.max()) ** (2 * order)
@@ -247,7 +247,7 @@ class Program:
 
 
 def _constants(step: Step, masks: Any) -> Any:
-    """Return the derivatives of a linear step in its inputs; None for other steps."""
+    """Return the derivatives of a linear step with respect to its inputs; None for other steps."""
     if step.kind == "mix":
         return step.parameter
     if step.kind == "norm":

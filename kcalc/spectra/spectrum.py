@@ -35,7 +35,7 @@ LOWEST = 280.0  # largest increase of log(-t)
 
 @dataclass(frozen=True)
 class Edge:
-    """The end z of a spectrum, in s^2.
+    """An end z of a spectrum, as a value of s^2.
 
     ``curvature`` is z'' with respect to psi, which makes the density a square root; it is 0 at an
     atom. ``mass`` is the mass of the atom at the edge.
@@ -67,7 +67,7 @@ TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, for real ma
 
 
 def finite_width(edge: Edge, n: int) -> tuple[float, float]:
-    """Return mean and standard deviation of the largest s for n input channels."""
+    """Return the mean and standard deviation of the largest s for n input channels."""
     root = math.sqrt(edge.z)
     if edge.curvature <= 0:  # the edge is an atom
         return root, 0.0
@@ -141,7 +141,7 @@ class Law:
 
     @cached_property
     def top(self) -> Edge:
-        """The largest s^2: the fold of t(psi), or the limit psi -> infinity at an atom."""
+        """The largest s^2, at the fold of t(psi), or in the limit psi -> infinity at an atom."""
         y = self.equation.origin.x.real
         return self._end(SMALL, 0.0, self._at_psi(SMALL, y, SMALL / self.mean))
 
@@ -308,7 +308,7 @@ class Law:
         return self._scanned_edge()
 
     def _scanned_edge(self) -> Edge:
-        """Search the end of the gap at 0 from above; there, 1 + psi is proportional to z near 0."""
+        """Search for the end of the gap at 0 from above; in it, 1 + psi ~ z near 0."""
         x, shelf, before = self.mean / 8, None, 0.0
         for _ in range(30):
             x /= 2
@@ -338,8 +338,8 @@ class Law:
     def _from_above(self, x: float, shelf: Solution | None = None) -> Solution:
         """Return the solution at x (1 + i SHELF), from another point or from z = infinity.
 
-        Points far below the start are reached by factors of z, because steps of t are relative
-        to the path.
+        Points far below the start are reached in steps that multiply z by a factor, because steps
+        in t are relative to the path.
         """
         here = shelf or self.equation.path(
             self.equation.origin, 1 / (max(x, self.mean) * (1 + 1j * SHELF))
@@ -384,7 +384,7 @@ class Law:
         return None if wrong or found.psi.imag > 1e-9 * (1 + abs(found.psi)) else found
 
     def poles(self) -> list[tuple[float, float]]:
-        """Return [(s^2 > 0, mass)] of atoms between the ends of the support.
+        """Return [(s^2 > 0, mass)] for atoms between the ends of the support.
 
         At a small distance eta above the real axis, -eta Im G equals the mass at an atom; elsewhere
         it decreases with eta.
@@ -428,7 +428,7 @@ class Law:
         return x, masses[-1]
 
     def density(self, points: Array) -> Array:
-        """Density of s^2 without its atoms, at points > 0."""
+        """Return the density of s^2 at points > 0, excluding atoms."""
         order = np.argsort(points)[::-1]
         out = np.zeros(points.size)
         shelf: Solution | None = None

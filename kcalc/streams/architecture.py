@@ -73,7 +73,7 @@ def hyper_connected(
     Raises
     ------
     KcalcError
-        If a shape does not fit, a row of ``h_res`` is all zeros, a branch reads only zeros, or the
+        If a shape is wrong, a row of ``h_res`` is all zeros, a branch reads only zeros, or the
         branch does not end in an Affine.
 
     Notes

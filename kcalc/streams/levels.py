@@ -21,7 +21,7 @@ def label(stream: int, level: int) -> str:
 
 
 def levels_of(network: Network) -> list[Level] | None:
-    """Return the streams before the first sub-layer and after each; None for a single stream."""
+    """Return the streams at the start and after each sub-layer; None for a single stream."""
     found: dict[int, dict[int, Node]] = {}
     for node in network:
         match = LABEL.fullmatch(str(node))
@@ -36,7 +36,7 @@ def levels_of(network: Network) -> list[Level] | None:
 
 
 def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combination]:
-    """Express each node as {stream or other feature map: weight}, with the latest streams."""
+    """Express each node as {stream or other feature map: weight}, using the latest streams."""
     kept, found = {node for level in levels for node in level}, dict[Node, Combination]()
     for node, layer, parents in network.steps():
         found[node] = _combined(node, layer, [found[p] for p in parents])

@@ -1,4 +1,4 @@
-"""Profiles over depth of networks with several residual streams."""
+"""Depth profiles of networks with several residual streams."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def stream_profile(
 ) -> dict[str, Any] | None:
     """Return the columns of a :class:`kcalc.DepthProfile`, or None for a single stream.
 
-    There is one row per sub-layer. ``cosines`` has shape () or (cosines,); ``options`` holds the
-    arguments about tokens.
+    There is one row per sub-layer. ``cosines`` has shape () or (cosines,); ``options`` contains the
+    arguments for tokens.
     """
     levels = levels_of(network)
     if levels is None:
@@ -100,7 +100,7 @@ def _gradients(
     output: Node | None,
     options: Mapping[str, Any],
 ) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Squared gradients at all streams jointly and at each stream, and the notes."""
+    """Return squared gradients at all streams jointly and at each stream, and the notes."""
     chosen = chosen_output(network, output)
     found = gradients(network, q, chosen, **options)
     own = np.array([[found.nodes[node] for node in level] for level in levels])
@@ -115,7 +115,7 @@ def _first(value: Any, *names: str) -> float:
 
 
 def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
-    """Mean square that the branches of each sub-layer add to the mean of the streams."""
+    """Return the mean square that the branches of each sub-layer add to the mean of the streams."""
     made, found = after_levels(network, levels), [np.nan]
     for before, level in pairwise(levels):
         added: dict[Node, float] = {}
@@ -128,7 +128,7 @@ def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
 
 
 def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
-    """Return the matrix H of each sub-layer; ``H[i, j]`` weights stream j in stream i."""
+    """Return the matrix H of each sub-layer; ``H[i, j]`` is the weight of stream j in stream i."""
     made = after_levels(network, levels)
     return [
         np.array([[float(made[node].get(old, 0)) for old in before] for node in level])

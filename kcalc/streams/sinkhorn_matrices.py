@@ -12,7 +12,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, whole
 
 Array = np.ndarray
-LARGEST = 700.0  # exp of larger numbers overflows
+LARGEST = 700.0  # exp overflows for larger arguments
 AXES = {"column": 0, "row": 1}
 
 
@@ -28,13 +28,13 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     Parameters
     ----------
     logits
-        Square matrix of finite numbers; use -inf for a zero entry of ``exp(logits)``.
+        Square matrix of finite entries; use -inf for a zero entry of ``exp(logits)``.
     iterations
         Number of pairs of divisions; 0 returns ``exp(logits)``.
     last
         "row" (each iteration divides by column sums, then by row sums) or "column".
     eps
-        Number added to every sum before the division.
+        Constant added to every sum before the division.
 
     Returns
     -------

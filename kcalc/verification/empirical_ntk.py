@@ -1,6 +1,6 @@
 """The tangent kernel of a finite-width network with given weights.
 
-It is computed from inner products of Jacobians.
+It is computed as inner products of Jacobians.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Jacobian:
 
 
 def contracted(first: list[Array], second: list[Array], how: str) -> list[Array]:
-    """Inner products of the rows of two Jacobians, one array per leaf.
+    """Return inner products of the rows of two Jacobians, one array per leaf.
 
     The shape is (n1, n2, nodes) for "trace", which sums over output entries k = l, else
     (n1, n2, k, l, nodes).

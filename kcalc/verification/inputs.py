@@ -1,4 +1,4 @@
-"""Pairs of inputs with exact mean squares and cosines at every location."""
+"""Pairs of inputs with exact mean squares and cosines at every position."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = Any
 class InputPairs:
     """The c and q values of the inputs, each as {input: array of shape (cases,)}.
 
-    ``uniform``: both inputs of every pair have the same q. ``equal``: all locations of an image
+    ``uniform``: both inputs of every pair have the same q. ``equal``: all positions of an image
     have the same vector.
     """
 
@@ -39,7 +39,7 @@ class InputPairs:
 
     @classmethod
     def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
-        """Read the values from numbers, rows of numbers, or dictionaries {input: either}.
+        """Read the values from scalars, sequences, or dictionaries {input: scalar or sequence}.
 
         Raises: KcalcError for values outside their domain.
         """
@@ -68,7 +68,7 @@ class InputPairs:
 
     @property
     def cases(self) -> int:
-        """The number of c values."""
+        """Number of c values."""
         return next(iter(self.c.values())).size
 
     def draw(
@@ -115,7 +115,7 @@ class InputPairs:
 
     @property
     def alike(self) -> dict[str, Any]:
-        """Keyword arguments that describe the tokens to the theory."""
+        """Keyword arguments that specify the tokens for the theory."""
         return {}
 
     @property

@@ -28,14 +28,14 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Jacobians(Shown):
-    """Singular values of d node / d start at one location.
+    """Singular values of d node / d start at one position.
 
-    The derivative is with respect to a common shift of all locations of ``start``.
+    The derivative is with respect to a common shift of all positions of ``start``.
 
     ``values[node]`` holds the singular values in descending order, shape (draws, k), where k is the
-    smaller number of channels. ``mean_square[node]`` is |J|^2 divided by the channels of the node,
-    shape (draws,). ``expected[node]`` is its value at infinite width. Nodes for which the theory
-    has no such value are missing.
+    smaller number of channels. ``mean_square[node]`` is |J|^2 divided by the number of channels of
+    the node, shape (draws,). ``expected[node]`` is its value at infinite width. Nodes for which the
+    theory has no such value are missing.
     """
 
     start: Node

@@ -1,4 +1,4 @@
-"""Comparison of a compiled network with its theory: ``kc.verify_kernels(model)``."""
+"""Compare a compiled network with its theory: ``kc.verify_kernels(model)``."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ def verify_kernels(
 ) -> KernelCheck:
     """Measure q and c at every node and compare them with the Q and C maps.
 
-    The measurement is over random weights and inputs.
+    The measurements average over random weights and inputs.
 
     For networks over tokens, c is the cosine between two sequences at the same position. Every node
     has a further quantity, "token_cosine", the cosine between tokens of one sequence. Gradients are
     compared in two modes: the mean and the difference over tokens. Token ids are drawn as vectors
-    over the vocabulary (rotated one-hot vectors). Their embeddings have the same distribution as
-    those of ids. If attention is causal or positions distinguish tokens, maps and gradients are
-    sampled as specified by ``sampling``, and z includes their standard errors. The tangent kernel
-    is not compared in this case.
+    over the vocabulary (rotated one-hot vectors). The embeddings of these vectors have the same
+    distribution as the embeddings of ids. If attention is causal or positions distinguish tokens,
+    maps and gradients are sampled as specified by ``sampling``, and z includes their standard
+    errors. The tangent kernel is not compared in this case.
 
     Parameters
     ----------
     model
         A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
     c, q
-        The c and q values of the inputs: numbers, sequences of equal length (one entry per case),
-        or dictionaries {input: either}. ``q`` is 1 by default. Use ``q1`` and ``q2`` if the two
-        inputs differ. The random inputs have exactly these values at every location.
+        The c and q values of the inputs: scalars, sequences of equal length (one entry per case),
+        or dictionaries {input: scalar or sequence}. ``q`` is 1 by default. Use ``q1`` and ``q2`` if
+        the two inputs differ. The random inputs have exactly these values at every position.
     q1
         The q value of the first input, > 0.
     q2
@@ -310,10 +310,10 @@ class _Work:
         )
 
     def _gradient_theory(self) -> tuple[tuple[Node, ...], np.ndarray, np.ndarray]:
-        """Return the nodes, their expected gradients and the standard errors of these.
+        """Return the nodes, the expected gradients at these nodes, and their standard errors.
 
-        The arrays have shape (nodes,). For networks over tokens it is (nodes, 3), including the
-        mean and the difference mode, with nan for modes that a node does not have.
+        The arrays have shape (nodes,), or (nodes, 3) for networks over tokens. The three entries
+        include the mean and the difference mode, with nan for modes that a node does not have.
         """
         cases = self.cases
         found = infinite_gradients(
@@ -417,7 +417,7 @@ class _Work:
         return found
 
     def _tangent(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
-        """Measure the tangent kernel of the first channel at the first location.
+        """Measure the tangent kernel of the first channel at the first position.
 
         Returns: an array of shape (Affine nodes, kinds, cases).
         """
@@ -459,7 +459,7 @@ class _Work:
         return Sample(width, self.channels, self.expected, means, variances, self.known)
 
     def gradient_check(self, found: dict[str, np.ndarray]) -> GradientCheck | None:
-        """Compare the measured gradients with those at infinite width."""
+        """Compare the measured gradients with the gradients at infinite width."""
         if self.slopes is None:
             return None
         (nodes, *theory), width = self.slopes, self.model.default_features

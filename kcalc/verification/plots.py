@@ -1,6 +1,6 @@
 """Plots of measured kernels [TAT Fig. 4, DKS App. K].
 
-They show c and q values by layer with their fluctuations, and how errors scale with the width.
+They show c and q values by layer with their fluctuations, and how deviations scale with the width.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def values_by_layer(
 ) -> Axes:
     """Plot the means of c (or q) over the nodes, with standard deviations.
 
-    The standard deviation is that of a single pair. Each width has a colour, and the map is a black
+    The standard deviations refer to a single pair. Each width has a colour, and the map is a black
     dashed line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises:
     KcalcError for quantities and cases that were not measured.
     """

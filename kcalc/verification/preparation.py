@@ -22,7 +22,8 @@ Node = Hashable
 def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
     """Fill in the widths of the network from the model.
 
-    Flattens of feature maps without locations are dropped. They have no effect and hide widths.
+    Flatten layers on feature maps without positions are dropped. They have no effect and hide
+    widths.
     """
     flat = {
         node
@@ -42,9 +43,9 @@ def refuse_heuristics(
 
     Raises: KcalcError if any of them is heuristic and ``heuristic`` is False.
     """
-    # the locations of the drawn inputs agree, or have the same c value, so pooling is exact
+    # all positions of the drawn inputs are equal or have the same c value, so pooling is exact
     pools = network.nodes_of(Pool)
-    told = {*network.assumptions}  # these are about a foreign model, not about this one
+    told = {*network.assumptions}  # these concern a foreign model, not this one
     both = dict.fromkeys((*notes, *model.assumptions))
     found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
     for node in network.nodes_of(Affine):

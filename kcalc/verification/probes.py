@@ -1,4 +1,4 @@
-"""A network evaluated on arrays, with measurements and differentiable shifts at every node.
+"""Evaluate a network on arrays, with measurements and differentiable shifts at every node.
 
 Both run inside the scans over repeated blocks. A deep network is therefore not unrolled, and its
 feature maps are not all stored.
@@ -48,7 +48,7 @@ def measure(
 def columns(function: Callable[[Array], Any], origin: Array) -> Any:
     """Compute the Jacobian of each array that a function returns, at the vector ``origin``.
 
-    Each has shape (entries of the array, entries of the vector).
+    Each Jacobian has shape (entries of the array, entries of the vector).
     """
     import jax
     import jax.numpy as jnp
@@ -62,7 +62,7 @@ def columns(function: Callable[[Array], Any], origin: Array) -> Any:
 
 
 def pair_statistics(h: Array, uniform: bool) -> Array:
-    """Mean and variance over pairs and locations of q and c, shape (2, quantities, cases).
+    """Return the mean and variance of q and c over pairs and positions, (2, quantities, cases).
 
     ``h``: (cases, pairs, 2, [height, width,] channels). Quantities are (q, c) if both inputs have
     the same q, else (q1, q2, c).
@@ -77,7 +77,7 @@ def pair_statistics(h: Array, uniform: bool) -> Array:
 
 
 def mean_and_variance(quantities: Sequence[Array]) -> Array:
-    """Means and variances of arrays (cases, ...), shape (2, quantities, cases)."""
+    """Return means and variances of arrays (cases, ...), shape (2, quantities, cases)."""
     import jax.numpy as jnp
 
     rows = [values.reshape(len(values), -1) for values in quantities]
@@ -88,7 +88,7 @@ def mean_and_variance(quantities: Sequence[Array]) -> Array:
 
 @dataclass
 class Probed(Arrays):
-    """The calculus of arrays with feature maps that are shifted and measured.
+    """The array calculus, with shifts and measurements of every feature map.
 
     Each node is shifted by its probe, which is stored with its weights. The result of
     ``statistics`` for its feature map is stored as the new state of the node.
@@ -113,8 +113,8 @@ class Probes:
     """A model that can be measured and shifted at every node.
 
     Values of nodes are lists of arrays, with one array per row of :attr:`rows`. Corresponding nodes
-    of repeated blocks share a row and are stacked. With ``located``, every location has a separate
-    shift. Otherwise, all locations share one.
+    of repeated blocks share a row and are stacked. With ``located``, every position has a separate
+    shift. Otherwise, all positions share one shift.
     """
 
     model: Model
@@ -196,7 +196,7 @@ class Probes:
     def jacobians(
         self, params: Any, inputs: Mapping[Node, Array], start: Node, nodes: Sequence[Node]
     ) -> list[Array]:
-        """Compute d node / d start for each of ``nodes`` at its first location.
+        """Compute d node / d start for each of ``nodes`` at its first position.
 
         Each derivative has shape (channels, channels of start).
         """

@@ -46,7 +46,7 @@ class Sample:
     """Statistics of the pairs in each draw, for one width.
 
     ``means`` and ``variances`` have shape (draws, nodes, quantities, cases). ``expected`` has no
-    axis of draws, and ``known`` holds its standard errors.
+    axis of draws, and ``known`` contains its standard errors.
     """
 
     width: int | None
@@ -81,7 +81,7 @@ class Deviation:
 class KernelCheck(Tabled):
     """Comparison of random networks with their kernel maps.
 
-    It covers q and c of every node, and further requested quantities. ``c[i]``, ``q1[i]`` and
+    It covers q and c at every node, and further requested quantities. ``c[i]``, ``q1[i]`` and
     ``q2[i]`` are the values of the inputs in case i (of the first input, if there are several).
 
     A network of finite width deviates from the maps by O(1/width) even in the mean. Enough draws
@@ -126,7 +126,7 @@ class KernelCheck(Tabled):
 
     @property
     def widths(self) -> tuple[int | None, ...]:
-        """The widths that were compared. The entry is None if all layers specify their width."""
+        """The widths that were compared; (None,) if all layers specify their width."""
         return tuple(sample.width for sample in self.samples)
 
     @property
@@ -149,7 +149,7 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         quantity
-            The name of the quantity: "c", "q", or another measured one.
+            The name of the quantity: "c", "q", or another measured quantity.
         width
             The width to report. Defaults to the last one.
 
@@ -266,7 +266,7 @@ class KernelCheck(Tabled):
             The number of standard errors for a single Gaussian; :meth:`allowed` adapts it to the
             number of draws and comparisons.
         slack
-            The allowed deviation in addition, for the O(1/width) effects of finite width.
+            An additional allowance for the O(1/width) effects of finite width.
 
         Returns
         -------
@@ -306,7 +306,7 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         quantity
-            The name of the quantity: "c", "q", or another measured one.
+            The name of the quantity: "c", "q", or another measured quantity.
         width
             The width to report. Defaults to the last one.
 
@@ -346,7 +346,7 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         quantity
-            The name of the quantity: "c", "q", or another measured one.
+            The name of the quantity: "c", "q", or another measured quantity.
 
         Returns
         -------
@@ -357,14 +357,14 @@ class KernelCheck(Tabled):
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
-        """Return the RMS over nodes of the mean deviation, corrected for noise.
+        """Return the RMS of the mean deviation over nodes, corrected for noise.
 
         It scales approximately like width^-1.
 
         Parameters
         ----------
         quantity
-            The name of the quantity: "c", "q", or another measured one.
+            The name of the quantity: "c", "q", or another measured quantity.
 
         Returns
         -------
@@ -384,7 +384,7 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         quantity
-            The name of the quantity: "c", "q", or another measured one.
+            The name of the quantity: "c", "q", or another measured quantity.
         width
             The width to report. Defaults to the last one.
 

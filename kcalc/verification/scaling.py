@@ -1,6 +1,6 @@
-"""The blocks of the Hessian of a network [Scaling sec. 5.1, Fig. 1, 2].
+"""Hessian blocks of a network [Scaling sec. 5.1, Fig. 1, 2].
 
-This module measures them on random networks and compares them with the scaling calculus.
+This module measures the blocks on random networks and compares them with the scaling calculus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
-MOST = 10**6  # networks, inputs
+MOST = 10**6  # numbers of networks and of inputs
 Node = Hashable
 
 
@@ -67,7 +67,7 @@ class HessianBlocks(Shown):
 
     @cached_property
     def ratios(self) -> dict[str, Array]:
-        """The ratio of predicted to measured gamma, as {weight: one number per network}."""
+        """The ratio of predicted to measured gamma, as {weight: one value per network}."""
         return {
             str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)
         }

@@ -1,6 +1,6 @@
 """Singular values of Jacobians inside a network.
 
-They are tracked over the first steps of training, or for different variances of the weights.
+They are tracked over the first training steps, or compared between weight variances.
 """
 
 from __future__ import annotations
@@ -151,11 +151,10 @@ def training_spectra(
 
     ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes. By
     default, they are the first Affine and the last node before the readout that every path crosses.
-    ``example`` is the index of the example at which the Jacobian is computed. With BatchNorm, the
-    statistics are those of the batch, and all other examples are held fixed. ``weights`` is the
-    initial distribution of weights, as in :func:`kcalc.to_jax`.
-    Raises: KcalcError if an argument is invalid or the loss becomes infinite or nan. [MacDonald et
-    al. 2023, sec. 6.2]
+    ``example`` is the index of the example at which the Jacobian is computed. BatchNorm uses the
+    statistics of the batch, with all other examples held fixed. ``weights`` is the initial
+    distribution of weights, as in :func:`kcalc.to_jax`. Raises: KcalcError if an argument is
+    invalid or the loss becomes infinite or nan. [MacDonald et al. 2023, sec. 6.2]
     """
     jax = imported("jax")
     require_network(network)
@@ -288,9 +287,9 @@ def variance_spectra(
     Every sigma_w is multiplied by each of ``factors`` in turn.
 
     ``start`` defaults to the first input and ``end`` to the first output. As in
-    :func:`kcalc.verification.layer_jacobians`, the Jacobian of images is that of one location with
-    respect to a common shift of all locations. Raises: KcalcError if a factor is not positive, or
-    if that function fails.
+    :func:`kcalc.verification.layer_jacobians`, the Jacobian for images is the derivative of one
+    position with respect to a common shift of all positions. Raises: KcalcError if a factor is not
+    positive, or if that function fails.
     """
     require_network(network)
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")

@@ -1,6 +1,6 @@
 """Statistics over random draws.
 
-They compare means and standard errors with expected values, and fit powers of the width.
+They compare means with expected values, given standard errors, and fit powers of the width.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Statistic:
     ) -> Statistic:
         """Create the statistic from ``samples`` (draws, ...), the mean of each draw.
 
-        ``within`` is the variance within a draw. ``scale`` is the size to which rounding is
-        relative, by default that of the expectation. ``known`` is the standard error of the
-        expectation if it was sampled; it is included in ``error``.
+        ``within`` is the variance within a draw. Rounding is relative to ``scale``, by default the
+        size of the expectation. ``known`` is the standard error of the expectation if it was
+        sampled; it is included in ``error``.
         """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
@@ -82,7 +82,7 @@ class Statistic:
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
     def text(self, at: Any) -> str:
-        """Format the numbers at an index as text."""
+        """Format the values at an index as text."""
         return (
             f"{self.mean[at]:.6g} +- {self.error[at]:.2g}, at infinite width "
             f"{self.expected[at]:.6g} (z {self.z[at]:+.2f})"
@@ -143,8 +143,8 @@ def root_mean_square(
 ) -> Power:
     """Fit a power to the RMS deviation of a single pair, by width.
 
-    ``deviations`` has an array (draws, numbers) for each width. ``within`` is the variance within
-    a draw.
+    ``deviations`` contains an array (draws, values) for each width. ``within`` is the variance
+    within a draw.
     """
     values, errors = [], []
     for own, inside in zip(deviations, within, strict=True):
@@ -161,7 +161,7 @@ def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
     """Fit a power to the RMS of the *mean* deviation, by width, corrected for noise.
 
     The estimate uses products of different draws only, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``.
-    Its expectation does not contain the variance of a draw. Values below two of their jackknife
+    Its expectation does not include the variance of a draw. Values below two of their jackknife
     standard errors are nan.
     """
     values, errors = [], []

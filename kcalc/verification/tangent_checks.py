@@ -16,12 +16,12 @@ from .statistics import MEASURED, Power, Statistic, allowed, bias, root_mean_squ
 
 Node = Hashable
 Array = np.ndarray
-ROWS = 40  # the most rows that a table prints; those in the middle are left out
+ROWS = 40  # largest number of rows that a table prints; rows in the middle are left out
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text with a header row, for a terminal or a notebook."""
+    """A text table with a header row, for a terminal or a notebook."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -67,7 +67,7 @@ class Judged:
 
     @property
     def allowed(self) -> float:
-        """The |z| that :attr:`passed` allows.
+        """The largest |z| that :attr:`passed` allows.
 
         It corresponds to four Gaussian standard errors for all comparisons together.
         """
@@ -90,8 +90,8 @@ class Judged:
 class TangentCheck(Judged):
     """The tangent kernels of random networks, compared with the analytic kernel.
 
-    The array of samples for each width has shape (draws, Affine nodes, kinds, cases). The kinds are
-    ``Theta(x1, x1)``, ``Theta(x2, x2)`` and ``Theta(x1, x2)``.
+    For each width, the array of samples has shape (draws, Affine nodes, kinds, cases). The kinds
+    are ``Theta(x1, x1)``, ``Theta(x2, x2)`` and ``Theta(x1, x2)``.
     """
 
     KINDS = ("x1, x1", "x2, x2", "x1, x2")
@@ -161,8 +161,8 @@ class GradientCheck(Judged, Tabled):
 
     It is summed over the channels of the node and measured for the first q value. For networks over
     tokens, ``mean`` and ``difference`` are the gradients in these modes; see
-    :class:`kcalc.calculi.gradients.Gradients`. They are None for other networks. ``difference`` is
-    nan at nodes with a single token.
+    :class:`kcalc.calculi.gradients.Gradients`. These two are None for other networks.
+    ``difference`` is nan at nodes with a single token.
     """
 
     what: ClassVar[str] = "the gradients"
@@ -229,7 +229,7 @@ class GradientCheck(Judged, Tabled):
     def to_dict(self) -> dict[str, Any]:
         """Return {mode: {node: {"expected", "mean", "error"}}}.
 
-        Nodes that do not have a mode are left out.
+        Nodes without a given mode are left out.
         """
         return {
             mode: {
@@ -285,5 +285,5 @@ def place(widths: Sequence[int | None], width: int | None) -> int:
 
 
 def numbers(widths: Sequence[int | None]) -> list[int]:
-    """Return the widths as numbers, with 0 for None."""
+    """Return the widths as integers, with 0 for None."""
     return [0 if width is None else width for width in widths]

@@ -1,4 +1,4 @@
-"""Pairs of sequences for networks over tokens, with exact mean squares and cosines of tokens."""
+"""Pairs of sequences for networks over tokens, with exact token mean squares and cosines."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Array = Any
 class TokenPairs(InputPairs):
     """Pairs of sequences of exchangeable tokens.
 
-    The inherited c values are cosines between both sequences at the same position. ``tokens`` holds
-    the number of tokens and the cosine between any two tokens of a sequence. ``sampling`` sets how
-    attention is sampled in kernel maps.
+    The inherited c values are cosines between the two sequences at the same position. ``tokens``
+    holds the number of tokens and the cosine between any two tokens of a sequence. ``sampling``
+    specifies how attention is sampled in kernel maps.
     """
 
     tokens: Tokens
@@ -200,7 +200,7 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
     """Adapt a model to inputs with ``count`` tokens, and reduce its vocabularies.
 
     Vocabularies are cut to the size that ``pairs`` pairs can use. Raises: KcalcError if an input
-    does not have ``count`` locations.
+    does not have ``count`` positions.
     """
 
     def cut(_: Node, layer: Any) -> Any:

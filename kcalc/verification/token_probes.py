@@ -1,6 +1,6 @@
 """Measurements of networks over tokens.
 
-They are cosines within a sequence, and gradients in the mean and difference modes.
+They include cosines within a sequence, and gradients in the mean and difference modes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients through attention."""
+"""Claims about gradients through attention."""
 
 from __future__ import annotations
 

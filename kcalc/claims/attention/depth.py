@@ -1,4 +1,4 @@
-"""Tokens as functions of depth: rank collapse, residual streams, token slopes."""
+"""Claims about tokens as functions of depth: rank collapse, residual streams, token slopes."""
 
 from __future__ import annotations
 

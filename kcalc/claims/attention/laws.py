@@ -1,4 +1,4 @@
-"""Laws of depth for streams, cosines and the two modes of gradients; the entropy of rows."""
+"""Claims about depth laws for streams, cosines and both gradient modes, and about row entropy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOPE = float(WEIGHTS @ (ndtr(NODES) + NODES * DENSITY) ** 2)  # E gelu'^2
 
 
 def stream(blocks: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """Compute (q, token cosine) of a pre-norm stream of two tokens.
+    """Compute (q, token cosine) for a pre-norm stream of two tokens.
 
     The softmax over two tokens is a logistic function of one score.
     """

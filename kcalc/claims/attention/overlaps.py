@@ -37,7 +37,7 @@ LENGTHS = (
 
 
 def tilt(tokens: int, beta: float) -> float:
-    """Return the variance ``beta^2 ln T`` of scores, at which few tokens dominate a row."""
+    """Return the score variance ``beta^2 ln T``, at which few tokens dominate a row."""
     return beta**2 * log(tokens)
 
 

@@ -1,6 +1,6 @@
 """Attention, computed independently of kcalc.
 
-The module draws rows of softmax, and uses quadrature without T-th powers of small numbers.
+The module draws softmax rows, and uses quadrature without T-th powers of small values.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def averaged(
 ) -> Iterator[Evidence]:
     """Compare the mean diagonal and off-diagonal entries of matrices over exchangeable tokens.
 
-    ``one`` and ``two`` hold the expected means of these entries and their descriptions.
+    ``one`` and ``two`` contain the expected means of these entries, and descriptions.
     """
     yield statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
     yield statistical(matrices[:, 0, 1:].mean(axis=1), *two)
@@ -71,7 +71,8 @@ def projector(weights: Array) -> Array:
 def two_tokens(v1: float, v2: float, covariance: float) -> float:
     """Compute the overlap S at T = 2.
 
-    A softmax row is (s(x), s(-x)) with the logistic function s and a Gaussian x of variance 2 v.
+    A softmax row is (s(x), s(-x)), where s is the logistic function and x is Gaussian with variance
+    2 v.
     """
     x, weights = hermegauss(80)
     weights = weights / weights.sum()
@@ -112,8 +113,9 @@ def layer(
 ) -> Network:
     """Build a network with one layer of attention.
 
-    ``queries``, ``keys`` and ``values`` are the variances of their weights. ``skip`` is the weight
-    of the skip connection. ``biases`` holds the variances of the biases of queries and keys.
+    ``queries``, ``keys`` and ``values`` are the variances of the corresponding weights. ``skip`` is
+    the weight of the skip connection. ``biases`` contains the variances of the query and key
+    biases.
     """
     steps: list[Any] = [
         ("x", L.Input(), ()),

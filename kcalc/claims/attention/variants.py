@@ -1,6 +1,6 @@
 """Claims about variants of attention.
 
-The variants are masks, finite key width, shaped attention, linear scaling, norms of queries, rotary
+The variants are masks, finite key width, shaped attention, linear scaling, query norms, rotary
 embeddings and dropout.
 """
 

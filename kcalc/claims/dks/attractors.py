@@ -99,7 +99,7 @@ def deep(name: str, weight: float, bias: float, depth: int) -> Network:
 
 
 def own_map(name: str, weight: float, bias: float, q: float, c: float) -> float:
-    """Evaluate the C map of the layer of :func:`settled` at q, by the joint density."""
+    """Evaluate the C map of the layer of :func:`settled` at q, using the joint density."""
     return (weight * reference.gamma(name, c, q) + bias) / q
 
 

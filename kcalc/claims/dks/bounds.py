@@ -68,7 +68,7 @@ def _library(names: list[str], centred: bool = False) -> np.ndarray:
 
 
 def _networks(bench: Bench) -> np.ndarray:
-    """Compute the numbers of :func:`_measured` for random residual networks."""
+    """Compute the quantities of :func:`_measured` for random residual networks."""
     rows = []
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
         C = c_map(residual_network(bench, name))

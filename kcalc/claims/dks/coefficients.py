@@ -1,7 +1,8 @@
 """Inequalities that are linear in the coefficients of C(c) = sum_n b_n c^n.
 
 A family of polynomials p_n with integer coefficients defines the inequality sum_n b_n p_n(c) >= 0
-on [-1, 1]. It is proved term by term for all C maps, and with enclosures for activations.
+on [-1, 1]. The inequality is proved term by term for all C maps, and with enclosures for
+activations.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Terms = dict[int, int]
 Family = Callable[[int], Terms]
 TERMS = 16
 _DIGITS = 15
-_EVERY = 1000  # the number of terms that are proved individually
+_EVERY = 1000  # number of terms that are proved individually
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from .tangent_kernels import theta
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
-    """Return a deep network of shifted tanh or erf layers, its layer and the number of layers.
+    """Return a deep network of shifted tanh or erf layers, its layer, and the number of layers.
 
     The layer has Q(1) = 1 and C'(1) in [low, high]. If C'(1) is above 1, C'(c*) < 0.76, so 80
     layers reach the limit. Q'(1) is small, so rounding errors of q do not grow.

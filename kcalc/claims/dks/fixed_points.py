@@ -33,7 +33,7 @@ def slope(C: PowerMap) -> float:
 
 
 def everywhere(bench: Bench, family: co.Family, first: int, what: str) -> Evidence:
-    """Prove p_n >= 0 on [-1, 1] individually for the polynomials of a family up to n = 400."""
+    """Prove p_n >= 0 on [-1, 1] individually for each polynomial of a family up to n = 400."""
     slack = []
     for n in range(first, 400):
         terms = family(n)
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _secant(n: int) -> co.Terms:
-    """Return the polynomial ((-c)^n + c g^(n-1)) / (g^n t) in t, for c = g t."""
+    """Return ((-c)^n + c g^(n-1)) / (g^n t) as a polynomial in t, for c = g t."""
     return co.collected((0, 1), (n - 1, (-1) ** n))
 
 

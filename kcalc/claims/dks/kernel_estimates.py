@@ -29,7 +29,7 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """A normalised layer: an activation of the library, and C, C' and c* by separate quadrature."""
+    """A normalised layer: a library activation, with C, C' and c* from separate quadrature."""
 
     phi: Activation
     value: Function
@@ -47,7 +47,7 @@ class Layer:
 
 @lru_cache(maxsize=16)
 def smooth(name: str, size: float, bias: float) -> Layer:
-    """Return the layer phi(size x + bias) over its root mean square, for |c| away from 1."""
+    """Return the layer phi(size x + bias) divided by its root mean square, for |c| away from 1."""
     plain = FUNCTIONS[name]
     z, w = reference.line()
     mass = w * reference.density(z)

@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _factors(bench: Bench, m: int, k: int) -> Array:
-    """Measure the ratio of |Wz|^2/m to |z|^2/k for Gaussian weights of the library."""
+    """Measure the ratio of |Wz|^2/m to |z|^2/k for Gaussian weights from the library."""
     w = library_weights("gaussian", bench, bench.size(20000, 80000), m, k)
     z = bench.normal(k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
@@ -203,9 +203,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _image_covariances(
     phi: str, kernel: int, padding: object, stride: int, weights: str, images: Array
 ) -> Array:
-    """Compute covariances at all pairs of locations of two images after a convolution and phi.
+    """Compute covariances between all positions of two images after a convolution and phi.
 
-    They are computed by the library. The shape is (2, 2, locations, locations).
+    The library computes them. The shape is (2, 2, positions, positions).
     """
     network = chain(
         L.Input(), L.Affine(kernel=kernel, padding=padding, stride=stride), L.Nonlinear(phi)
@@ -224,7 +224,7 @@ def _image_covariances(
 
 
 def _patches(image: Array) -> Array:
-    """Return the 3 x 3 patches of an image with periodic boundaries, shape (locations, 9 k)."""
+    """Return the 3 x 3 patches of an image with periodic boundaries, shape (positions, 9 k)."""
     shifted = [np.roll(image, (-i, -j), axis=(0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
     return np.concatenate(shifted, axis=2).reshape(-1, 9 * image.shape[2])
 

@@ -139,7 +139,7 @@ def _images(bench: Bench, count: int = 3) -> Array:
 
 
 def _pooled(kind: str, images: Array) -> Array:
-    """Compute kcalc's kernel of pooled images. The Affine readout with sigma_w = 1 keeps it."""
+    """Compute kcalc's kernel for pooled images; the Affine readout (sigma_w = 1) preserves it."""
     net = chain(L.Input(CHANNELS, IMAGE), L.Pool(kind), L.Flatten(), L.Affine(1))
     C = c_map(net, spatial="exact", image_shape=IMAGE, weights="delta")
     q = np.asarray(C.q_values(images)[net.outputs[0]], dtype=float).reshape(len(images))

@@ -234,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
-    """Lemma 43."""
+    """Evaluate Lemma 43."""
     theta = mpmath.sqrt(mpmath.mpf(s1) ** 2 + mpmath.mpf(s2) ** 2 - 2 * mpmath.mpf(rho) * s1 * s2)
     d = (mpmath.mpf(m1) - m2) / theta
     one, two = mpmath.mpf(s1) ** 2 + mpmath.mpf(m1) ** 2, mpmath.mpf(s2) ** 2 + mpmath.mpf(m2) ** 2
@@ -246,7 +246,7 @@ def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
 
 
 def _second_moment_of_maximum(count: int, correlation: float, *before: Any) -> Any:
-    """Compute kcalc's second moment after a maximum over ``count`` correlated locations."""
+    """Compute kcalc's second moment after a maximum over ``count`` correlated positions."""
     net = chain(L.Input(1, (count,)), L.Affine(1, kernel=1), *before, L.Pool("max", count))
     return scaling(net, correlation=correlation).tensors[net.outputs[0]].forward
 

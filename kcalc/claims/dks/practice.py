@@ -1,7 +1,7 @@
 """Claims of sections 25, 26 and 28.
 
-They are about variance propagation, other initialisations, normalisation layers, and the settings
-of experiments.
+They concern variance propagation, other initialisations, normalisation layers, and experimental
+settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random networks with their slopes, subnetworks, q and c values, independent of the calculi."""
+"""Random networks, and their slopes and q and c values, computed without the calculi."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def weights_of(layer: Any, count: int) -> tuple[Any, ...]:
 
 
 def channels_of(layer: Any, count: int) -> list[int]:
-    """Return the numbers of channels of ``count`` concatenated feature maps."""
+    """Return the channel counts of ``count`` concatenated feature maps."""
     return [int(k) for k in layer.channels or (1,) * count]
 
 
@@ -103,7 +103,7 @@ def slopes(
 ) -> dict[Node, Any]:
     """Compute C'(1) at every node by the chain rule, for nonlinear layers with slope psi.
 
-    ``entry`` and ``inside`` restrict it to the subnetwork of the nodes ``inside`` that reads
+    ``entry`` and ``inside`` restrict this to the subnetwork of the nodes ``inside`` that reads
     ``entry``.
     """
     found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
@@ -205,7 +205,8 @@ def values(
 def weighed_slope(network: Network, q: float, own: Phi, phi: object) -> float:
     """Compute C'(1) at the output by the chain rule, for inputs with q value ``q``.
 
-    Sums weight slopes by the q values of their addends. ``own`` is the NumPy form of ``phi``.
+    At sums, the slopes are weighted by the q values of the addends. ``own`` is the NumPy form of
+    ``phi``.
     """
     states, found = values(network, 1.0, q, q, {phi: own}), dict[Node, Any]()
     for node, layer, parents in network.steps():

@@ -99,7 +99,7 @@ def _slopes(weights: list[Real]) -> list[Real]:
 
 
 def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
-    """Check that all 50-digit numbers are positive (or, unless ``strict``, not negative)."""
+    """Check that all 50-digit values are positive (or, unless ``strict``, not negative)."""
     least, room = min(differences), mpmath.mpf(10) ** -44
     return Evidence(
         STATEMENT,

@@ -187,7 +187,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @lru_cache(maxsize=8)
 def resnet(depth: int) -> Network:
-    """Build the library's ResNet with LayerNorm, without locations."""
+    """Build the library's ResNet with LayerNorm, for inputs without positions."""
     return architectures.layernorm_resnet(depth)
 
 
@@ -226,7 +226,7 @@ def composed(c: Array, depth: int, grows: bool = True) -> Array:
 
 
 def _stage_lengths(network: Network) -> tuple[int, ...]:
-    """Return the numbers of blocks between consecutive transition blocks."""
+    """Return the number of blocks between each two consecutive transition blocks."""
     starts = [i for i, (_, parents) in enumerate(blocks(network)) if entry(network, parents)[1]]
     ends = [*starts[1:], len(blocks(network))]
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -379,8 +379,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _reweighted(network: Network, grows: bool) -> Network:
     """Change the weights of the sums of a network, which stay normalised.
 
-    With ``grows``, the branch has weight 1/sqrt(q + 1) for the input q of its block. Otherwise,
-    branch and shortcut have weight sqrt(1/2).
+    With ``grows``, the branch has weight 1/sqrt(q + 1), where q is the q value at the block's
+    input. Otherwise, branch and shortcut have weight sqrt(1/2).
     """
     sizes = q_values(network, 1)
     weights: dict[Any, tuple[Any, ...]] = {}

@@ -61,7 +61,7 @@ def _descent(
 
 
 def _curve(J: Array, y: Array, test: Array | None = None, **options: Any) -> Any:
-    """Compute kcalc's training curve of the linear model; only this claim imports the lab."""
+    """Compute kcalc's training curve for the linear model; only this claim imports the lab."""
     from ... import training_curve
 
     return training_curve(lambda X, Y: X @ Y.T, J, y, test, **options)
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
-    """Compute Theta_i by eq. 23 and by the product formula, and q of every layer, by quadrature.
+    """Compute Theta_i from eq. 23 and from the product formula, and all q values, by quadrature.
 
     The last layer is linear.
     """
@@ -246,7 +246,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
     """Compute Theta_i(c) of all layers at q = 1, shape (layers, c).
 
-    ``maps`` holds (C, C') of the nonlinear layers, which a linear layer follows.
+    ``maps`` contains (C, C') for each nonlinear layer. A linear layer follows them.
     """
     cs = [c]
     for C, _ in maps:

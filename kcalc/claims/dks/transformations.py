@@ -312,7 +312,7 @@ def _same(bench: Bench, name: str) -> Evidence:
 
 
 def _digits(bench: Bench, name: str, about: str = STATEMENT) -> Evidence:
-    """Check that printed constants are within half a unit of the last digit of the solution."""
+    """Check that printed constants match the solution to half a unit of the last digit."""
     off = np.abs(_printed(name) - np.array(_solved(name))) / [_unit(text) for text in PRINTS[name]]
     return at_most(
         off,

@@ -1,4 +1,4 @@
-"""Claims of sections 5.8 and 5.9: bounds and measurements of how wide networks must be."""
+"""Claims of sections 5.8 and 5.9: bounds and measurements of the width that networks need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
 
 
 def _normals(covariance: Array, bench: Bench, width: int) -> Array:
-    """Draw normals (draws, width, 2) with a covariance per draw, as W x for two vectors x."""
+    """Draw normals (draws, width, 2) with one covariance per draw, as W x for two vectors x."""
     a, b, d = covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]
     root = np.sqrt(a)
     x = bench.normal(2, len(covariance), width)
@@ -57,7 +57,7 @@ def _gaussian_errors(
 ) -> Array:
     """Measure errors of the off-diagonal kernel after each layer of random networks.
 
-    Their shape is (depth, draws).
+    The errors have shape (depth, draws).
     """
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []

@@ -1,4 +1,4 @@
-"""Closed forms for chains, orthogonal weights, and random networks."""
+"""Claims about closed forms for chains, orthogonal weights, and random networks."""
 
 from __future__ import annotations
 

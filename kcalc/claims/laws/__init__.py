@@ -1,4 +1,4 @@
-"""Claims about laws of depth, width, dropout and large batches."""
+"""Claims about depth, width, dropout and large batches."""
 
 # registers its claims
 # isort: off

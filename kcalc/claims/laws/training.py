@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _batch_ratio(bench: Bench, batch: int, width: int) -> float:
-    """Measure the factor of a layer between two others, for uncorrelated gradients of examples."""
+    """Measure the factor of a layer between two others, for uncorrelated per-example gradients."""
     h = bench.normal(batch, width)
     layers = []
     for _ in range(3):

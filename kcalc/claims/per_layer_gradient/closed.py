@@ -1,4 +1,4 @@
-"""Closed forms and recursions of the moments, independent of the library."""
+"""Closed forms and recursions for the moments, independent of the library."""
 
 from __future__ import annotations
 

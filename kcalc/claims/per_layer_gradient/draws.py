@@ -1,4 +1,4 @@
-"""Networks of the paper with weights drawn in NumPy: |y|^2 of feature maps, |J|^2 of weights."""
+"""Networks of the paper with weights drawn in NumPy, with |y|^2 and |J|^2 at their nodes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
 def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
     """Build blocks y + W_m relu(... relu(W_1 y)).
 
-    Weights have variance 2 alpha/n, and the last one of a block alpha/n. ``without`` is the number
-    (from 1) of a block whose skip connection is removed.
+    Weights have variance 2 alpha/n, except for the last weights of a block, with variance alpha/n.
+    ``without`` is the number (from 1) of a block whose skip connection is removed.
     """
     steps: list[Any] = [("y0", L.Input(n), ())]
     for b in range(1, blocks + 1):
@@ -134,7 +134,7 @@ def agree(
 ) -> Iterator[Evidence]:
     """Compare drawn squared norms with the means and fourth moments of a :class:`kcalc.Moments`.
 
-    There is one piece of evidence for each power, which is about the worst node.
+    There is one piece of evidence for each power, about the worst node.
     """
     for power, name in zip(powers, ("means", "fourth moments"), strict=False):
         truths = {n: (table[n].mean if power == 1 else table[n].fourth) for n in found}

@@ -1,6 +1,6 @@
 """Claims about products of weights along paths (sec. 7, Propositions 2 and 3).
 
-They are checked on small networks with all combinations of signs of the weights.
+The claims are checked on small networks, over all sign combinations of the weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Unit:
 
 @dataclass
 class Signs:
-    """Weights of random sizes with all 2^count combinations of signs.
+    """Weights of random magnitude with all 2^count combinations of signs.
 
     This is a symmetric distribution without atoms, conditional on |w|.
     """
@@ -83,7 +83,7 @@ class Signs:
         return Unit(value * on, paths)
 
     def moments(self, step: Step) -> tuple[float, float]:
-        """Return (E w^2, E w^4) for the weight of a step, whose size is fixed."""
+        """Return (E w^2, E w^4) for the weight of a step, whose magnitude is fixed."""
         size = self.sizes[step.layer, step.read, step.unit]
         return size**2, size**4
 
@@ -155,7 +155,7 @@ def _fourth(four: Sequence[Route], of: Moments) -> float:
 
 
 def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
-    """Return E(q_a^2 q_b^2) for two steps in a layer, None for a path that skips the layer."""
+    """Return E(q_a^2 q_b^2) for two steps in a layer; None means that a path skips the layer."""
     if a is None or b is None:
         return _square(tuple(step for step in (a, b) if step is not None), of)
     if a == b:

@@ -22,7 +22,7 @@ WIDTH = 12
 
 
 def residual(a: float, c: float, s: float) -> Network:
-    """Build a x + c F(x) between weights, where F is weights, relu, weights.
+    """Build a x + c F(x) between weights, where F consists of weights, relu, weights.
 
     E[F^2] = s^2 E[x^2].
     """

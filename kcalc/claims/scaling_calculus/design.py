@@ -1,6 +1,6 @@
 """Claims about pooling, initialisation, input scaling and residual blocks.
 
-They are from Table 1 and sec. 6 to 8 and 11.
+They are from Table 1, sec. 6 to 8, and sec. 11.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
 def taps_of(
     sizes: tuple[int, int], window: int, stride: int, padding: Any
 ) -> tuple[Array, tuple[int, int]]:
-    """Return the input location of each (output location, tap), and the size of the output.
+    """Return the input position of each (output position, tap), and the size of the output.
 
-    Taps outside the image have the location -1.
+    Taps outside the image have position -1.
     """
     lines = []
     for size in sizes:
@@ -74,10 +74,10 @@ class Draws:
 
     Inputs and cotangents are standard normals by default.
 
-    ``x`` and ``g`` are the feature maps and gradients, {node: (draws, locations, channels)}.
-    ``squares`` holds the mean of gW^2 for each draw, {Affine: (draws,)}, and ``nu`` the same
-    divided by E W^2. ``given`` sets ``x``, the input of every draw, or the ``mean`` and ``std`` of
-    random inputs.
+    ``x`` and ``g`` are the feature maps and gradients, {node: (draws, positions, channels)}.
+    ``squares`` contains the mean of gW^2 for each draw, {Affine: (draws,)}, and ``nu`` the same
+    mean divided by E W^2. ``given`` sets ``x``, the input of every draw, or the ``mean`` and
+    ``std`` of random inputs.
     """
 
     def __init__(

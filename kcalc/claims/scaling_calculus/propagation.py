@@ -326,7 +326,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
-    """Return kcalc's zeta_out/zeta_in of an activation at N(0, std^2), and samples of it."""
+    """Return kcalc's zeta_out/zeta_in for an activation at N(0, std^2), and samples of this."""
     net = chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()

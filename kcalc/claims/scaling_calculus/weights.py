@@ -21,7 +21,7 @@ from .draws import Draws, measured
 from .paper import claim
 from .propagation import LEAKY, RELU, dense, images
 
-# Q is the number of output locations
+# Q is the number of output positions
 _N, _M, _K, _P, _Q, _W, _F, _B = symbols("n m k P Q w f b", positive=True)
 _F_OUT = _N * _K**2 * _W * _F
 _B_IN = _Q / _P * _M * _K**2 * _W * _B
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarray, float]:
-    """Return the mean squares of G r by draw, and b/f, for y = W relu(z) with normal z.
+    """Return the mean squares of G r for each draw, and b/f, for y = W relu(z) with normal z.
 
     The loss is |Phi y|^2 / 2, where Phi is normal with variance 1/p.
     """
@@ -233,7 +233,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f after the layer", 1e-13)
     draws = bench.size(4000, 30000)
-    # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
+    # the Hessian at y: 2 positions with 3 channels, loss y^T R y / 2 with R as in Fig. 1
     R = bench.normal(draws, 2, 3, 2, 3)
     block = R.sum(axis=(1, 3))
     value = (block**2).sum(axis=(1, 2)) / 3

@@ -52,7 +52,7 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
     """Check z = W x, for which the Hessian of the loss is X^T X/N for every output.
 
-    For the square loss, it is twice this matrix.
+    For the square loss, the Hessian is twice this matrix.
     """
     X, y = bench.normal(5, 3), bench.normal(5, 2)
     top = np.linalg.norm(X, 2) ** 2 / 5

@@ -64,8 +64,9 @@ def least(A: Array) -> float:
 class Residual:
     """f_1 = P(W_0) X, followed by residual blocks x + c2 P(W_2) tanh(c1 P(W_1) x).
 
-    All weights are in a single vector. ``kinds`` holds the normalisation of the first layer and of
-    the other layers: "entry", "weight" or None. ``shrink`` is the factor of the other layers.
+    All weights are in a single vector. ``kinds`` contains the normalisation of the first layer and
+    of the other layers: "entry", "weight" or None. ``shrink`` is the factor that multiplies the
+    other layers.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Residual:
         return jacobian(lambda t: self(t, X), theta)
 
     def layers(self, theta: Array, X: Array) -> tuple[list[Array], list[Array]]:
-        """Compute derivatives of layers in their weights, and of blocks in their inputs."""
+        """Compute the derivatives of layers by their weights, and of blocks by their inputs."""
         parts, weights = np.split(theta, self.ends[:-1]), self.weights(theta)
         first = parts[0].reshape(self.shapes[0])
         own = [jacobian(lambda w: self._normal(w, self.kinds[0]) @ X, first)]

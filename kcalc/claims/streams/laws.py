@@ -1,4 +1,4 @@
-"""Claims about sizes, cosines and gradients of several streams, and the matrices that mix them."""
+"""Claims about several streams: mean squares, cosines, gradients and mixing matrices."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BRANCH = chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2*
 
 
 def read(layer: int) -> np.ndarray:
-    """Return the read vector of a sub-layer, whose home stream is ``layer`` mod 4."""
+    """Return the read vector of a sub-layer whose home stream is ``layer`` mod 4."""
     return expit(np.where(np.arange(STREAMS) == layer % STREAMS, 3, -3))
 
 
 def network(depth: int = DEPTH, write: np.ndarray = WRITE) -> Network:
-    """Build the network, which reads out the mean of the streams."""
+    """Build a network that reads out the mean of the streams."""
     return architectures.hyper_connected(BRANCH, STREAMS, depth, H, read, write, readout="mean")
 
 

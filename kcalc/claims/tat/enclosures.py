@@ -1,7 +1,7 @@
 """Local C maps in ball arithmetic, for proofs over whole intervals.
 
 Tailored rectifiers are enclosed by their formula, and smooth activations by series. Integrals are
-computed with python-flint. Only the constants of shaping come from the library.
+computed with python-flint. Only the shaping constants come from the library.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ SMOOTH_BALLS: dict[str, Callable[[Ball, bool], tuple[Ball, Ball, Ball]]] = {
         (4 * x * x - 2) * (-x * x).exp(),
     ),
 }
-"""phi, phi', phi'' of a complex ball; |phi| <= 1 + |x|, |phi'| and |phi''| <= 2 on the line."""
+"""phi, phi', phi'' for a complex ball; |phi| <= 1 + |x|, |phi'| and |phi''| <= 2 on the line."""
 
 
 @dataclass(frozen=True)
 class SmoothBalls:
     """The C map of a shaped activation, normalised to C(1) = 1.
 
-    It holds b_n for n < 8, and bounds on the remainders of C and C' (all b_n >= 0).
+    It contains b_n for n < 8, and bounds on the remainders of C and C' (all b_n >= 0).
     """
 
     shaped: Activation
@@ -146,7 +146,7 @@ class SmoothBalls:
 
     @classmethod
     def of(cls, name: str, dag: Dag, tau: float) -> SmoothBalls:
-        """Create the C map of an activation with the constants of shaping for a network."""
+        """Create the C map of an activation with the shaping constants for a network."""
         from flint import acb, arb
 
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]

@@ -1,4 +1,4 @@
-"""Claims of section 5 and Appendix E: arithmetic of the tables, without the experiments."""
+"""Claims of section 5 and Appendix E: the arithmetic of the tables, not the experiments."""
 
 from __future__ import annotations
 

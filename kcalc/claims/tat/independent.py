@@ -140,7 +140,7 @@ class Dag:
     def values(
         self, start: Any, r: Function, number: Function = float, mix: Function | None = None
     ) -> list[Any]:
-        """Compute the value of every node from the definition of U_{f,r}, with r as layer map."""
+        """Compute the value of every node from the definition of U_{f,r}; r is the layer map."""
         found = [start]
         for kind, parents, squares in self.nodes:
             if kind == "phi":
@@ -162,7 +162,7 @@ class Dag:
     ) -> tuple[Any, ...]:
         """Compute (C_f, C_f') or (C_f, C_f', C_f'') at c by the chain rule.
 
-        ``maps`` holds the local map and its derivatives.
+        ``maps`` contains the local map and its derivatives.
         """
 
         def step(jet: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -214,7 +214,7 @@ def chain_of(depth: int) -> Dag:
 
 
 def random_dag(bench: Bench, size: int = 10) -> Dag:
-    """Return random combined layers and sums, all of which lead to the last node."""
+    """Return a random network of combined layers and sums that all lead to the last node."""
     nodes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [("phi", (0,), ())]
     unread = {1}
     for i in range(2, size + 1):

@@ -148,7 +148,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
-    """Whether a subnetwork and another one can be composed to a larger subnetwork."""
+    """Whether a subnetwork can be composed with another into a larger subnetwork."""
     entry, out = pair
     return any(
         (e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs

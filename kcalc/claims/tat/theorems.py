@@ -218,7 +218,7 @@ def _deviations(C: PowerMap) -> tuple[float, float]:
 
 
 def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
-    """Compute (b_0, b_1) of networks of tailored rectifiers by the calculus."""
+    """Compute (b_0, b_1) for networks of tailored rectifiers with the calculus."""
     rows = []
     for _ in bench.rounds(15, 100):
         dag = random_dag(bench, bench.whole(2, 12))

@@ -62,7 +62,7 @@ def rarely(
 
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
-    """Compute the kernel at infinite width by the calculus."""
+    """Compute the kernel at infinite width with the calculus."""
     network = architectures.vanilla(depth, phi, readout=False, sigma_w=sigma_w)
     q1, q2, cosine = node_values(network, c)[network.outputs[0]]
     return float(np.sqrt(q1 * q2) * cosine)
