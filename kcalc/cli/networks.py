@@ -42,8 +42,8 @@ TRANSFORMERS: dict[str, Any] = {
 class Family:
     """A family of built-in networks.
 
-    ``about`` is part of the titles. ``weighted`` is whether sums have shortcut weights. ``less`` is
-    the depth minus the number of nonlinear layers.
+    ``about`` is part of the titles. ``weighted`` says whether sums have shortcut weights. ``less``
+    is the depth minus the number of nonlinear layers.
     """
 
     build: Any

@@ -1,4 +1,4 @@
-"""``kcalc smoothness NET``: Lipschitz constants, curvature, step size, proofs of descent."""
+"""``kcalc smoothness NET``: Lipschitz constants, curvature, step size, and proofs of descent."""
 
 from __future__ import annotations
 

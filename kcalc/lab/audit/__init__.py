@@ -1,4 +1,4 @@
-"""Audits of PyTorch models: how they were initialised, and which faults this has."""
+"""Audits of PyTorch models: how they were initialised, and the faults of the initialisation."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    """Whether a parameter multiplies whole rows of a weight, as in standardised weights."""
+    """Return whether a parameter multiplies whole rows of a weight, as in standardised weights."""
     one = len(sizes) == len(weight) and all(sizes[d] == 1 for d in dims)
     return one and any(weight[d] > 1 for d in dims)
 

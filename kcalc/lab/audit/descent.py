@@ -1,4 +1,4 @@
-"""Find parameters that gradient descent does not change, by a few steps in fresh copies."""
+"""Find parameters that gradient descent does not change in a few steps on fresh copies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def differentiated(
 ) -> Gradients:
     """Return {parameter: gradient} of one run.
 
-    A gradient is None if the loss does not depend on it.
+    A gradient is None if the loss does not depend on the parameter.
 
     ``before`` is {parameter: value to run the model with}.
     """

@@ -121,7 +121,7 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Name parameters in a message: the first families, and the number of the others."""
+    """Name parameters in a message: the first families, and how many others there are."""
     texts = forms(names)
     more = sum(len(members) for members in list(families(names).values())[most:])
     return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
@@ -134,5 +134,5 @@ def forms(names: tuple[str, ...] | list[str]) -> list[str]:
 
 
 def part(form: str, names: tuple[str, ...]) -> str:
-    """Name a part of a model in a message: a parameter by name, modules with their number."""
+    """Describe a part of a model: a parameter by name, or modules with their number."""
     return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

@@ -110,7 +110,7 @@ def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
 
 
 def _weighs(value: Value, program: Program) -> bool:
-    """Whether a contraction multiplies a value, or a view of it, by data."""
+    """Return whether a contraction multiplies a value, or a view of it, by data."""
     stack = [value]
     while stack:
         for reader in program.readers.get(stack.pop().index, ()):

@@ -1,4 +1,4 @@
-"""Record a builder's run: which law wrote every parameter, where, and what it overwrote.
+"""Record a builder's run: the law and source line of every parameter, and overwritten values.
 
 A dispatch mode sees each random fill of memory. The enclosing frames of ``torch.nn.init``, or of a
 function with the same name in another library, show which initialiser it was and which fan it used.
@@ -216,7 +216,7 @@ def _numbers(args: Any, *defaults: float) -> tuple[float, ...]:
 
 
 def _by_initialiser(frame: Any, out: Any) -> Law | None:
-    """Return the law that a function of ``torch.nn.init`` draws from, given its arguments."""
+    """Return the law from which a function of ``torch.nn.init`` draws, given its arguments."""
     name, local = frame.f_code.co_name, frame.f_locals
     short = name.rstrip("_").replace("no_grad_", "").lstrip("_")
     try:

@@ -34,7 +34,7 @@ class State:
 
 
 def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
-    """Return the streams that a sum produces, or None if it has a single stream.
+    """Return the streams that a sum produces, or None if it produces a single stream.
 
     ``mask`` selects the contractions that read data.
     """
@@ -72,7 +72,7 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
 
 
 def start_of(program: Program, first: State) -> Value | None:
-    """Return the value in which the streams begin, an expansion of a smaller one, or None."""
+    """Return the value in which the streams begin, an expansion of a smaller value, or None."""
     size = first.value.tensor.numel()
     for value in reversed(program.values[: first.skip.index + 1]):
         if not first.skip.depends_on(value) or value.flavour != "data":

@@ -76,7 +76,7 @@ def stream_remarks(subject: Subject) -> list[str]:
 
 
 def _only_truncation(subject: Subject) -> bool:
-    """Whether Sinkhorn iterations make all mixtures, and the streams start equal throughout."""
+    """Return whether all mixtures come from Sinkhorn iterations and the streams start equal."""
     program, seen = subject.measured.structure.program, 0
     for state in subject.measured.structure.several:
         own = (program.values[i] for i in bits(state.skip.ancestors & ~seen))

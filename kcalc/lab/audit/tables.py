@@ -15,12 +15,12 @@ from .training import gradient_sizes, scores
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One row of the table of parameters.
+    """A row of the parameter table.
 
-    ``role`` has the parameter's roles. ``law``, ``sigma``, ``error`` and ``mean`` describe how it
+    ``role`` lists the parameter's roles. ``law``, ``sigma``, ``error`` and ``mean`` describe how it
     was drawn; the standard error is 0 if the law was recorded. ``fan_in`` is the number of terms in
     its contraction, ``emits`` the rms of the contraction's result, and ``gradient`` the rms of the
-    parameter's gradient. Missing numbers are None.
+    parameter's gradient. Missing values are None.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class BlockRow:
-    """One row of the table of blocks: the sum of a branch and a residual stream.
+    """A row of the block table, for the sum of a branch and a residual stream.
 
     ``stream`` and ``branch`` are the rms of the sum and of the branch. ``token_cosine`` is the mean
     cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
@@ -148,7 +148,7 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
 
 
 def token_cosine(value: Value) -> float | None:
-    """Return the mean cosine between two tokens of one example; (examples, tokens, channels)."""
+    """Return the mean cosine between tokens of one example, from (examples, tokens, channels)."""
     if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
         return None
     tokens = value.tensor.detach().float()
@@ -159,7 +159,7 @@ def token_cosine(value: Value) -> float | None:
 
 
 def totals(subject: Subject) -> dict[str, float | None]:
-    """Return the rms of the logits, the initial loss and ln V. They are None without logits."""
+    """Return the rms of the logits, the initial loss and ln V; all are None without logits."""
     aim = subject.measured.objective
     if aim.logits is None:
         return {"logits": None, "loss": None, "uniform": None}

@@ -62,8 +62,8 @@ def training_curve(
     X_test
         The inputs to predict, (m, features).
     learning_rate
-        The learning rate of gradient descent, with t the number of steps. None means gradient flow,
-        with t the time (steps times learning rate).
+        The learning rate of gradient descent; t is then the number of steps. None means gradient
+        flow; t is then the time (steps times learning rate).
     initial, initial_test
         The network's outputs before training, shaped like y. None means 0, the mean over
         initialisations.
@@ -99,8 +99,8 @@ def training_curve(
 def _check_common(kernel: Any, gradients: Array) -> None:
     """Reject gradients of the loss with a common component at a network with BatchNorm.
 
-    Its tangent kernel treats the other examples of the batch as fixed. Their part is of order 1/n
-    for each pair of examples, and only matters in the sum over all.
+    Its tangent kernel treats the other examples of the batch as fixed. The contribution of these
+    examples is of order 1/n for each pair of examples, and matters only in a sum over all examples.
     """
     own = getattr(kernel, "kernel", kernel)
     if not isinstance(own, TangentKernel) or len(gradients) < 2:
@@ -142,8 +142,8 @@ class Prior:
 class TrainingCurve(Shown):
     """Outputs and loss of an infinitely wide network as functions of training time.
 
-    See :func:`training_curve`. Times t are numbers or arrays; the axes of t come first in the
-    results.
+    See :func:`training_curve`. A time t is a number or an array of times; the axes of t come first
+    in the results.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class TrainingCurve(Shown):
 
     @cached_property
     def times(self) -> Array:
-        """Return the time (steps) in which the error of each eigendirection shrinks by a factor e.
+        """Return the time (or steps) in which each eigendirection's error shrinks by a factor e.
 
         It is ``1 / lambda`` for gradient flow and ``-1 / log|1 - eta lambda|`` for gradient
         descent.
@@ -246,14 +246,14 @@ class TrainingCurve(Shown):
 
     @cached_property
     def _step(self) -> Array:
-        """Return eta lambda of each direction, or lambda for gradient flow."""
+        """Return eta lambda for each direction, or lambda for gradient flow."""
         return (
             (1.0 if self.learning_rate is None else self.learning_rate) * self.scale * self.values
         )
 
     @cached_property
     def _log_factor(self) -> Array:
-        """Return log|1 - eta lambda| of each direction, or -lambda for gradient flow."""
+        """Return log|1 - eta lambda| for each direction, or -lambda for gradient flow."""
         if self.learning_rate is None:
             return -self._step
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -264,7 +264,7 @@ class TrainingCurve(Shown):
             )
 
     def _decay(self, t: Array) -> Array:
-        """Return (1 - eta lambda)^t, or exp(-lambda t), with t's axes before the directions."""
+        """Return (1 - eta lambda)^t, or exp(-lambda t), with the axes of t before directions."""
         later = t[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))
@@ -359,7 +359,7 @@ class TrainingCurve(Shown):
     @overload
     def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
     def test_loss(self, t: Any, y_test: Any) -> float | Array:
-        """Return the loss at the test inputs at time t, a mean over them for ``loss="mean"``.
+        """Return the loss at the test inputs at time t, as a sum or a mean like the training loss.
 
         Parameters
         ----------
@@ -555,7 +555,7 @@ class TrainingCurve(Shown):
     def plotted_times(self, points: int = 200) -> Array:
         """Return times for a plot, evenly spaced on a logarithmic scale.
 
-        They range from a tenth of the time of the fastest direction to ten times the time of the
+        They range from a tenth of the fastest direction's time to ten times the time for the
         slowest direction that training resolves.
         """
         points = whole(points, "points", 1, MOST_TIMES)

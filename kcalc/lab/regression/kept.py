@@ -39,7 +39,7 @@ class MatrixRecord:
     method
         How the entries were computed, and the error bound if they were interpolated in a table.
     seconds
-        The time it took.
+        The computation time.
 
     """
 

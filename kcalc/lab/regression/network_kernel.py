@@ -1,4 +1,4 @@
-"""A scikit-learn kernel with the values of an infinitely wide network.
+"""The kernel of an infinitely wide network, as a scikit-learn kernel.
 
 Importing this module imports scikit-learn.
 """
@@ -32,7 +32,7 @@ STENCIL = (
     (2, -1 / 12),
 )
 _KEPT = 1 << 28  # bytes for the matrices of one kernel
-STEP = 0.01  # in theta: a depth-D kernel scales as sigma^(2 D)
+STEP = 0.01  # in theta, because a depth-D kernel scales as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
@@ -214,7 +214,7 @@ def _kernel(
     features: int | None,
     q: float | None,
 ) -> Any:
-    """Return kc.ntk of the network with these values in every Affine layer.
+    """Return the result of ``kc.ntk`` for the network with these values in every Affine layer.
 
     The result is cached with its tables and matrices, because scikit-learn copies kernels often.
     """

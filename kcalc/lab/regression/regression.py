@@ -1,4 +1,4 @@
-"""Kernel regression and Gaussian process inference with the kernels of networks."""
+"""Kernel regression and Gaussian process inference with network kernels."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     ------
     KcalcError
         If the shapes of the data do not match, if the data contain nan, or if the matrix is not
-        positive definite. The message gives its smallest eigenvalue. Nothing but ``ridge`` is ever
-        added to the diagonal.
+        positive definite. The message gives its smallest eigenvalue. No jitter is added to the
+        diagonal, only ``ridge``.
 
     """
     return KernelRegression(kernel, X, y, ridge)
@@ -62,8 +62,8 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
     The data are ``y = f(X) + e``, with e of variance ``noise``.
 
-    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. The
-    arguments are those of :func:`kernel_regression`.
+    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. It takes
+    the same arguments as :func:`kernel_regression`, with ``noise`` in place of ``ridge``.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     y
         The targets, (n,) or (n, outputs).
     noise
-        The variance of the noise of the targets.
+        The variance of the noise in the targets.
 
     Returns
     -------
@@ -269,13 +269,13 @@ class GaussianProcess(KernelRegression):
 
     @property
     def noise(self) -> float:
-        """Return the noise variance of the targets."""
+        """Return the variance of the noise in the targets."""
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the posterior mean and variance of f at the rows of X.
 
-        The mean is that of ``predict``. The variance, (m,), is the same for every output.
+        The mean is the result of ``predict``. The variance, (m,), is the same for every output.
 
         Parameters
         ----------

@@ -23,7 +23,7 @@ class NetworkReport:
     written yet).
 
     ``refused`` is {result: reason} for results that a calculus could not compute; the page lists
-    them too. ``numbers`` has the numbers of the page as plain data.
+    them too. ``numbers`` contains the numbers on the page as plain data.
     """
 
     name: str
@@ -45,7 +45,7 @@ class NetworkReport:
         return replace(self, path=write_whole(file_path(path), self.html))
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the page as plain data."""
+        """Return the numbers on the page as plain data."""
         return {"name": self.name, **self.numbers, "refused": self.refused}
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def report(
     activation
         The activation of every nonlinear layer. None keeps the activations of the network.
     method
-        The shaping method of the page. The default is "edge" for transformers, "tat" for ReLU
+        The shaping method used on the page. The default is "edge" for transformers, "tat" for ReLU
         networks and "dks" for all others.
     name, title
         The page's headline and the line below it.

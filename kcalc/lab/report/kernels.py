@@ -37,7 +37,7 @@ class Kernel:
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
-    """Return the kernels of a network. With ``tokens``, there are no eigenvalues.
+    """Return the kernel of a network. With ``tokens``, there are no eigenvalues.
 
     Eigenvalues refer to single vectors. Raises: KcalcError if the network has no kernel or several
     outputs.

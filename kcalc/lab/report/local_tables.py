@@ -1,9 +1,9 @@
 """Local maps as Chebyshev tables that the page can evaluate.
 
-A raw table has (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over
-log q. A table shaped by DKS, with psi = C'(1) at q = 1, has ((1 - C)/(1 - c) - psi)/(psi - 1) over
-theta and log(psi - 1). Both functions are smooth up to the ends, so 1 - C keeps its digits near c =
-1.
+A raw table contains (1 - C)/(1 - c) as a function of theta = arccos c and log q, as well as
+log(Q/q) and mean/sqrt(Q) as functions of log q. A table shaped by DKS, with psi = C'(1) at q = 1,
+contains ((1 - C)/(1 - c) - psi)/(psi - 1) as a function of theta and log(psi - 1). Both functions
+are smooth up to the ends, so 1 - C keeps its digits near c = 1.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ WIDEST_SCALE = 2.6
 class LocalTable:
     """A Chebyshev table of a local map.
 
-    ``ratio`` contains the coefficients, (angles, levels). ``low`` and ``high`` bound the level, log
-    q or log(psi - 1). ``error`` is the measured error.
+    ``ratio`` contains the coefficients, (angles, levels). ``low`` and ``high`` are the bounds of
+    the level, which is log q or log(psi - 1). ``error`` is the measured error.
 
     ``flat`` says whether the ratio and Q/q stay constant below ``low``, to about 1e-9.
     """
@@ -53,7 +53,7 @@ class LocalTable:
     flat: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as base64 of little-endian float64."""
+        """Return the arrays as little-endian float64 in base64, with the other numbers."""
         out: dict[str, Any] = {
             "name": self.name,
             "lo": self.low,
@@ -82,7 +82,7 @@ class LocalTable:
 
 
 def packed(array: Array) -> str:
-    """Return an array as base64 of little-endian float64."""
+    """Return an array as little-endian float64 in base64."""
     return base64.b64encode(np.ascontiguousarray(array, dtype="<f8").tobytes()).decode("ascii")
 
 
@@ -170,7 +170,7 @@ def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS
 
 
 def _is_flat(table: LocalTable, phi: Activation) -> bool:
-    """Whether an activation is practically linear below the lower end of the table."""
+    """Return whether an activation is practically linear below the lower end of the table."""
     theta, deep = np.array([0.01, 1.0, 2.5]), math.exp(table.low) * 1e-3
     gap = 2 * np.sin(theta / 2) ** 2
     apart = np.abs(table.ratio_at(theta, table.low) - phi.taylor(gap, deep)[0] / gap).max()

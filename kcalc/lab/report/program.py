@@ -3,9 +3,9 @@
 The page evaluates this program.
 
 The state of a feature map consists of groups of channels ``(share, q, gap, mean)`` with ``gap = 1 -
-c``; both inputs have the same q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh
-Gaussian preactivations and independent addends. :mod:`kcalc.lab.report.replay` runs a program in
-Python. A program that disagrees with the kernel calculus is not used.
+c``; both inputs have the same q value. The rules are the same as in :mod:`kcalc.calculi.kernel` for
+fresh Gaussian preactivations and independent addends. :mod:`kcalc.lab.report.replay` runs a program
+in Python. A program that disagrees with the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_NODES = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """A node of a piece, with its rule, its input steps and its numbers.
+    """A node of a piece, with its rule, its input steps and its numerical parameters.
 
     The input steps are numbered within the piece; ENTRY is the input of the piece.
     """
@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Program:
-    """The pieces of a network, its numbered activations, and its outputs.
+    """The pieces of a network, its activations in numbered order, and its outputs.
 
     An output is a pair (piece, step).
     """

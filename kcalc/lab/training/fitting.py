@@ -36,7 +36,7 @@ class Trainer:
     def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
         """Train the model.
 
-        ``changes`` are settings that need no recompilation: the rate and the seed.
+        ``changes`` are settings that need no recompilation: the learning rate and the seed.
         """
         settings = replace(self.settings, **changes)
         with self.model.precision():

@@ -97,7 +97,7 @@ def _step(
 
 @dataclass(frozen=True, eq=False)
 class KfacSteps(Steps):
-    """Training steps of K-FAC, one dispatch each."""
+    """Training steps with K-FAC, each in its own dispatch."""
 
     def __post_init__(self) -> None:
         found = failure()

@@ -32,7 +32,7 @@ class Optimiser:
 
 
 def _sgd(settings: Settings) -> Any:
-    """Weight decay is added to the gradient, as usual with SGD."""
+    """Return SGD, in which weight decay is added to the gradient as usual."""
     optax, nesterov = imported("optax"), settings.optimizer == "nesterov"
     descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(settings.weight_decay)

@@ -50,7 +50,7 @@ def _check_gates(f: Fold, step: Step, x: Value) -> None:
 
 
 def _check_copies(f: Fold, step: Step, x: Value) -> None:
-    """Reject more copies of a feature map along an axis that grows next to growing channels."""
+    """Reject a feature map that grows along an axis of copies as well as along its channels."""
     if not x.real or x.fixed:
         return
     axes = step.axes[0]

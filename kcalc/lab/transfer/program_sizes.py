@@ -25,12 +25,12 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Value:
-    """An array, with what is known about its size and origin.
+    """An array, with the known facts about its size and origin.
 
     ``of`` is the size of an entry, and ``axes`` says how the axes grow. ``real`` is False for ids
-    and choices, which pass no gradient. ``parameter`` is the parameter whose numbers the array
+    and choices, which pass no gradient. ``parameter`` is the parameter whose values the array
     contains, in any order and times fixed numbers of size ``of``; ``gains`` are learned factors of
-    these numbers, and ``length`` is the parameter that is the norm of their rows. ``fixed`` means
+    these values, and ``length`` is the parameter that gives the norm of their rows. ``fixed`` means
     made only of parameters and numbers, and ``numbers`` means only of numbers. ``maker`` are the
     weights that produced these outputs, up to elementwise functions. ``unlike`` are the parts of
     the array if they have different rules. ``scores`` says whether it is a sum of products of two
@@ -133,7 +133,7 @@ class Fold:
         return ONE / x.of
 
     def grows(self, power: Power) -> bool:
-        """Whether a number of entries grows or shrinks."""
+        """Return whether a number of entries grows or shrinks."""
         return self.setting.order.grows(power) or self.setting.order.grows(1 / power)
 
     # -- weights -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "t
 
 
 def rule_of(step: Step) -> Rule:
-    """Return the rule of a step. A name that ends in _ is an in-place operator.
+    """Return the rule for a step. A name that ends in _ is an in-place operator.
 
     Raises: KcalcError for a function whose numbers differ from those in the base.
     """

@@ -32,7 +32,7 @@ def _computed(f: Fold, w: Value) -> str:
 
 @rule("linear")
 def linear(f: Fold, step: Step) -> Found:
-    """Apply weights (outputs, inputs)."""
+    """Apply weights of shape (outputs, inputs)."""
     w = f.value(step.args["weight"])
     if w.parameter is None:
         if w.fixed and not w.numbers:
@@ -54,7 +54,7 @@ def linear(f: Fold, step: Step) -> Found:
     "convolution",
 )
 def convolution(f: Fold, step: Step) -> Found:
-    """Apply weights (outputs, inputs per group, taps); transposed convolutions swap two axes."""
+    """Apply weights (outputs, inputs per group, taps). Transposed convolutions swap two axes."""
     given = step.args["input"] if "input" in step.args else step.args["self"]
     w, x = f.value(step.args["weight"]), f.value(given)
     if w.parameter is None:
@@ -158,7 +158,7 @@ def einsum(f: Fold, step: Step) -> Found:
 def attention(f: Fold, step: Step) -> Found:
     """Compute attention.
 
-    Its scores have size 1, because they are divided by the channels of a head.
+    Its scores have size 1, because they are divided by the number of channels per head.
     """
     refs = step.args["query"], step.args["key"], step.args["value"]
     q, k, v = map(f.value, refs)

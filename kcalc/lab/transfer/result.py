@@ -1,4 +1,4 @@
-"""The result of a transfer: rules of parameters, multipliers of operations, edits of a model."""
+"""The result of a transfer: rules for parameters, multipliers for operations, edits to a model."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class ParameterRule(Shown):
     def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
         """Return the exact exponent of the width or the depth in one of the four factors.
 
-        If several ratios n_1, n_2, ... describe the widths, it is the sum of their exponents.
+        If several ratios n_1, n_2, ... describe the widths, the result is the sum of their
+        exponents.
 
         Parameters
         ----------
@@ -187,8 +188,8 @@ class Transfer(Keyed[ParameterRule], Shown):
             The epsilon that was tuned on the base: AdamW's epsilon (default 1e-8) or Adafactor's
             second epsilon (default 1e-3).
         optimizer
-            The optimiser whose groups to return. It is required if parameters are divided between
-            Muon and AdamW.
+            The optimiser for which to return groups. It is required if parameters are divided
+            between Muon and AdamW.
 
         Returns
         -------
@@ -210,11 +211,11 @@ class Transfer(Keyed[ParameterRule], Shown):
     def rescale(self, model: Any) -> None:
         """Give the larger model the initial weights that the rules require, in place.
 
-        Every parameter is multiplied so that its standard deviation becomes ``init_std`` times that
-        of the base. If its mean is not 0, as for gains near 1, only its deviations from the mean
-        are multiplied. Constant parameters (gains of norms, zero biases) do not change. Parameters
-        with fewer than 24 entries are multiplied by ``init_std`` alone, because so few entries do
-        not determine a standard deviation well.
+        Every parameter is multiplied so that its standard deviation becomes ``init_std`` times its
+        value in the base. If its mean is not 0, as for gains near 1, only its deviations from the
+        mean are multiplied. Constant parameters (gains of norms, zero biases) do not change.
+        Parameters with fewer than 24 entries are multiplied by ``init_std`` alone, because so few
+        entries do not determine a standard deviation well.
 
         Parameters
         ----------
@@ -234,7 +235,7 @@ class Transfer(Keyed[ParameterRule], Shown):
     def optax(
         self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
     ) -> GradientTransformation:
-        """Return an optax transformation for trees of parameters.
+        """Return an optax transformation for parameter trees.
 
         The name of a parameter consists of the keys on the path to its leaf, joined by dots, as in
         ``{node: {"weight": ..., "bias": ...}}`` from :meth:`kcalc.Model.unstack`. SGD, AdamW and
@@ -257,7 +258,7 @@ class Transfer(Keyed[ParameterRule], Shown):
         Raises
         ------
         KcalcError
-            If the optimiser is another one, or if ratios are unknown.
+            If the optimiser is not supported, or if ratios are unknown.
 
         """
         from .optax_rules import transformation

@@ -39,8 +39,8 @@ ADVICE = (
 class Kept:
     """What remains of the stream at one place, relative to its beginning.
 
-    ``share`` is what remains of the initial stream, and ``total`` of everything that shortcuts
-    carry. Norms divide both by the total.
+    ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
+    remains of everything that shortcuts carry. Norms divide both by ``total``.
     """
 
     share: float
@@ -117,10 +117,10 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """Return what remains after a sum of (factor, what remained before), and the stream's factor.
+    """Return what remains after a sum, and the factor of the stream in it.
 
-    At the first sum, the inputs from before it count as the whole stream; later sums ignore such
-    inputs.
+    ``taken`` has (factor, what remained before) for each addend. At the first sum, the inputs from
+    before it count as the whole stream; later sums ignore such inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)

@@ -45,7 +45,7 @@ def param_groups(
 
 
 def warn_guessed(transfer: Transfer) -> None:
-    """Warn once if rules of parameters rest on a guess."""
+    """Warn once if rules for parameters rest on a guess."""
     guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))

@@ -13,7 +13,7 @@ def watched_parts(model: Any) -> Any:
 
     ``.found`` is {"layer [k]": the contribution of the channels in part k to the layer's output},
     for layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the
-    shape of an array keep its parts. Contributions exclude the bias; their sum is the output
+    shape of an array also keep its parts. Contributions exclude the bias; their sum is the output
     without bias.
     """
     import torch
