@@ -25,7 +25,7 @@ FAR = 3.5  # an unbounded distribution is cut off at this multiple of its root m
 
 
 def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw the density ``2 s density(s^2)`` of singular values, and atoms as lines labelled by mass.
+    """Draw the density ``2 s density(s^2)`` of singular values, and atoms as labelled lines.
 
     If measured singular values are given, their histogram is drawn behind the density. It omits
     zeros, which belong to an atom.

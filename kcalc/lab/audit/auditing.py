@@ -1,4 +1,4 @@
-"""Audit a model in one call: the effects and the faults of its initialisation."""
+"""Audit the effects and the faults of a model's initialisation in one call."""
 
 from __future__ import annotations
 

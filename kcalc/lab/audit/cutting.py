@@ -20,7 +20,7 @@ from .roots import contraction_weight
 from .structure import Structure
 
 ALIKE = 0.5  # least cosine between the weights of a teacher and its student
-SOME = 2**14  # entries compared
+SOME = 2**14  # number of entries compared
 SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
 """Operations that read only the shape of an array."""
 

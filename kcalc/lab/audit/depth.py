@@ -23,7 +23,7 @@ RULE = (
 
 @criterion("INIT-DEPTH-PLACE", "error or warning", RULE)
 def depth_place(subject: Subject) -> Iterator[Finding]:
-    """Yield readers of a residual stream that are scaled as only its writers should be."""
+    """Yield readers of a residual stream that have the scale intended for its writers."""
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue

@@ -1,4 +1,4 @@
-"""Example inputs of a model: as given, from shapes, or from the model's configuration."""
+"""Example inputs for a model: as given, from shapes, or from the model's configuration."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Permute the rows of every tensor in the inputs and redraw its numbers.
+    """Permute the rows of every tensor in the inputs, and redraw the numbers.
 
     Token ids are permuted over all positions. Other integers do not change.
     """

@@ -157,7 +157,7 @@ def _with_noise(subject: Subject, places: set[int]) -> tuple[Program, Kept]:
 
 
 def _perturbed(subject: Subject) -> tuple[Program | None, Kept]:
-    """Run with noise in the streams of one tensor."""
+    """Run the model with noise in the streams that share a tensor."""
     import torch
 
     parameters = dict(subject.model.named_parameters())

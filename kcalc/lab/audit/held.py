@@ -11,7 +11,7 @@ DEEPEST = 5  # the maximum depth at which nested containers are searched
 
 
 def held(model: Any) -> dict[str, Any]:
-    """Return {path: tensor} of tensors in a model's plain attributes: lists, dictionaries, objects.
+    """Return {path: tensor} for a model's plain attributes, including lists, dictionaries, objects.
 
     These tensors are neither parameters nor buffers.
     """
@@ -53,7 +53,7 @@ def returned(result: Any) -> list[Any]:
 
 
 def _carries(value: Any) -> bool:
-    """Return whether an object is of a kind that carries results."""
+    """Return whether an object is of a kind that contains results."""
     import torch
 
     kinds = torch.distributions.Distribution | torch.distributions.Transform

@@ -52,7 +52,7 @@ def hidden(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, place) of each weight that is missing from ``parameters()``."""
+    """Yield (name, kind, place) for each weight that is missing from ``parameters()``."""
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}

@@ -13,7 +13,7 @@ from .roots import contraction_weight
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
-MOST = 3  # sets of copies listed in a message
+MOST = 3  # number of sets of copies listed in a message
 DEEP_CUT = 8.0  # in standard deviations
 
 
@@ -166,7 +166,7 @@ def _looks_drawn(tensor: Any) -> bool:
     "are equal and nonzero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield units that start equal and stay equal."""
+    """Yield weights whose units start equal and stay equal."""
     alike = []
     for name, contraction in subject.contracted.items():
         weight, axes = subject.parameters[name], contraction.axes.get(name)

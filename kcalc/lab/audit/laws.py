@@ -85,7 +85,7 @@ def truncated_moments(std: float, low: float, high: float) -> tuple[float, float
 
 
 def estimated(tensor: Any) -> Law:
-    """Estimate the law of a tensor from its entries: standard deviation and standard error.
+    """Estimate the law of a tensor from its entries, with a standard error for sigma.
 
     The standard error of a standard deviation s from n entries of kurtosis k is
     s sqrt((k - 1) / (4 n)).

@@ -25,11 +25,11 @@ class Measured:
     ``gradients`` is {parameter: gradient}, with None if the loss does not depend on the parameter.
     ``streams`` is {index of a merge: gradient of its value}, with contractions in place of merges
     if there are none. ``dead`` lists parameters whose gradient was exactly zero at every step, and
-    ``rounded`` those whose gradient was only rounding. ``cuts`` describes the operations that cut
-    off parameters that the run reads but that get no gradient from any result. ``unreached`` lists
-    parameters that received no example because of a choice among layers. ``nonfinite`` describes
-    where inf or NaN came from. ``call`` contains the arguments of the call, and ``listed`` is
-    {name: parameter} before the run.
+    ``rounded`` lists parameters whose gradient was only rounding error. ``cuts`` describes the
+    operations that cut off parameters that the run reads but that get no gradient from any result.
+    ``unreached`` lists parameters that received no example because of a choice among layers.
+    ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of the call,
+    and ``listed`` is {name: parameter} before the run.
     """
 
     structure: Structure
@@ -48,7 +48,7 @@ class Measured:
 def measure(
     model: Any, example_inputs: Any, fresh: Callable[[], Any], original: Any = None
 ) -> Measured:
-    """Run a copy of a model on its examples, and differentiate.
+    """Run a copy of a model on its examples, and compute gradients.
 
     ``fresh`` returns another copy of the model that has not run yet. ``original`` is the model
     itself.

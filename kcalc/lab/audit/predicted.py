@@ -13,7 +13,7 @@ from .operations import NORMS, TABLES
 from .subject import Subject
 
 SHIFTED = 0.2  # largest |mean| sqrt(fan_in) / sigma that counts as mean 0
-EXAMPLES = 2  # examples used to read the model
+EXAMPLES = 2  # number of examples used to read the model
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Prediction:
 
 
 def predict(subject: Subject) -> Prediction:
-    """Read the model and follow q through it, from token ids or the input's mean square.
+    """Read the model and compute q throughout, from token ids or the input's mean square.
 
     Every sum of the network must be a merge of the run, in the same order.
     """
@@ -77,7 +77,7 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
 
 
 def _obstacle(subject: Subject, example: Any) -> str:
-    """Name a parameter that does not look like independent draws with mean 0.
+    """Describe a parameter that does not look like independent draws with mean 0.
 
     Returns: "" if there is none.
     """

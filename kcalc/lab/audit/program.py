@@ -25,10 +25,10 @@ class Value:
     "buffer" or "constant" if no operation made the tensor. ``inputs`` are the values that it read,
     in the order of its arguments, and ``numbers`` are its other arguments. ``flavour`` is "data" if
     the value depends on the model's numeric inputs, "weight" if it depends only on parameters, and
-    "other" otherwise. ``weights`` are the parameters in a "weight". ``module`` is the module that
-    created the value, and ``ids`` says whether it depends on the inputs at all. ``place`` is the
-    line of the model's source that caused it, and ``call`` is the number of the operation in the
-    run.
+    "other" otherwise. ``weights`` are the parameters in a value of flavour "weight". ``module`` is
+    the module that created the value, and ``ids`` says whether it depends on the inputs at all.
+    ``place`` is the line of the model's source that caused it, and ``call`` is the number of the
+    operation in the run.
     """
 
     index: int
@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def readers(self) -> dict[int, list[Value]]:
-        """Return {index: the values that read this value}."""
+        """Return {index of a value: the values that read it}."""
         found: dict[int, list[Value]] = {}
         for value in self.values:
             for source in value.inputs:
@@ -219,7 +219,7 @@ class _Run:
         self.calls += 1
 
     def numbered(self, tensor: Any) -> None:
-        """Record that a tensor became Python numbers."""
+        """Record that a tensor was converted to Python numbers."""
         value = self.known(tensor)
         if value is not None:
             self.numbers.append((value, run_at()))
@@ -274,7 +274,7 @@ def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tu
 
 @contextmanager
 def _places(model: Any, run: _Run) -> Iterator[None]:
-    """Track the path of the module that is running."""
+    """Keep track of the path of the module that is running."""
     handles: list[Any] = []
     for path, module in model.named_modules():
 

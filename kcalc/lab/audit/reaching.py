@@ -26,7 +26,7 @@ def reached(program: Program, name: str) -> bool:
 
 
 def foreign(program: Program, original: Any) -> dict[str, str]:
-    """Return {parameter of the original that a run of its copy read: the module that read it}."""
+    """Return {parameter of the original that a run of the copy read: the module that read it}."""
     from ...interchange.torch_model import memory
 
     held = {memory(p): name for name, p in original.named_parameters() if p.numel()}

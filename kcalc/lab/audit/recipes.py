@@ -162,7 +162,7 @@ def mup(subject: Subject, base: Any) -> Expected:
 def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
     """Return the growth of fan-in and of the other axes relative to the shape ``base``.
 
-    Tables have one input. If the axes of a contraction are unknown, it counts as contracting one
+    Tables have one input. If the axes of a contraction are unknown, it is assumed to contract one
     axis that grew like all others.
     """
     ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
@@ -312,7 +312,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes known for it, if a stream has one sigma."""
+    """Yield writers without GPT-2's factor in classes that use it, if a stream has one sigma."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -21,7 +21,7 @@ SMALL = 0.5  # a mixture below this fraction of an expert's rms gets a remark
 
 
 def load(router: Router) -> tuple[float, float]:
-    """Return the coefficient of variation of the load at this cosine, and its maximum."""
+    """Return the coefficient of variation of the load for a router's cosine, and its maximum."""
     mixture = router.mixture
     most = math.sqrt(mixture.count / mixture.k - 1)
     cosine = max(min(router.cosine, CLOSEST), 0.0)

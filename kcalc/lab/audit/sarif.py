@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, a format in which code hosts accept analysis results."""
+"""Findings in SARIF 2.1.0, a format for analysis results that code hosts accept."""
 
 from __future__ import annotations
 

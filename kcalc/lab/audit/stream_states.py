@@ -14,7 +14,7 @@ from .program import Program, Value
 
 Array = np.ndarray
 Split = tuple[int, bool]
-MOST = 16  # the largest number of streams
+MOST = 16  # the maximum number of streams
 EXACT = 1e-6  # relative difference up to which slices count as copies
 
 
@@ -49,7 +49,7 @@ def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State
             last = own.bit_length() - 1
             own ^= 1 << last
             found = by_value.get(last)
-            # skip others, such as a product with the weights of the streams
+            # skip other values, such as a product with the weights of the streams
             if found is None or found.fan_in < 2:
                 continue
             count, rest = divmod(size, max(found.value.tensor.numel(), 1))

@@ -12,7 +12,7 @@ from .program import Program, Value
 from .roots import Roots, is_product
 from .stream_states import State, bits, states
 
-DEEPEST = 40  # largest number of operations between the product of queries and keys and its softmax
+DEEPEST = 40  # maximum number of operations between the product of queries and keys and its softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def _merge(
 def _of_several(
     state: State, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
 ) -> Merge:
-    """Return the merge of a mixture of several streams, which count as one, with a branch."""
+    """Return the merge of a branch with a mixture of several streams, counted as one stream."""
     before = (m.stream for m in reversed(merges.values()) if state.skip.depends_on(m.value))
     stream = next(before, 1 + max((m.stream for m in merges.values()), default=-1))
     own = (state.branch.ancestors | 1 << state.branch.index) & mask
@@ -157,7 +157,7 @@ def _of_several(
 
 
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
-    """Return the roots of a stream, including its roots before the last merge."""
+    """Return the roots of a stream, including the roots before its last merge."""
     roots = set(found.roots(skip))
     for root in tuple(roots):
         if root in merges:

@@ -48,7 +48,8 @@ class BlockRow:
     cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
     describe the block's attention. ``gradient`` is the rms of the gradient at the sum. All of these
     are measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was
-    not requested or has no rule. ``number`` is the number of the residual stream, from 0.
+    not requested or there is no rule for it. ``number`` is the number of the residual stream, from
+    0.
     """
 
     name: str
@@ -106,7 +107,7 @@ def rms(tensor: Any) -> float | None:
 
 
 def _emitted(subject: Subject) -> dict[str, Any]:
-    """Return {parameter: the result of its contraction or table}."""
+    """Return {parameter: the result of its contraction or table lookup}."""
     found = {name: used.value.tensor for name, used in subject.contracted.items()}
     for value in subject.measured.structure.program.values:
         if "embedding" in value.op and value.inputs and value.inputs[0].weights:

@@ -1,4 +1,4 @@
-"""Criteria for the first steps of training: gradients, loss, attention and finite numbers."""
+"""Criteria for the first steps of training: gradients, loss, attention, and inf or NaN."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Scores:
-    """The variance of one attention's scores over keys, and the mean of ln T over its rows."""
+    """The variance of an attention layer's scores over keys, and the mean of ln T over its rows."""
 
     variance: float
     log_keys: float
@@ -199,7 +199,7 @@ def _is_divided(attention: Attention) -> bool:
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
-    """Return the rms of the gradients at the outputs of the blocks, or nan if there is none.
+    """Return the rms of the gradient at each block's output, or nan for a missing gradient.
 
     Tokens that are zero at the start of the stream, such as padding, are left out: a norm
     multiplies small inputs, and their gradients, by a large number.
@@ -265,7 +265,7 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:
-    """Check a network without streams and norms. Its layers are identified by their weights.
+    """Check a network without streams and norms, whose layers are identified by their weights.
 
     For a layer that is used repeatedly, the largest gradient over its uses counts. The largest
     gradient also counts if there are several last layers, because the loss may not depend on the

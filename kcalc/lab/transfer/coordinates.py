@@ -1,4 +1,4 @@
-"""Coordinate checks: how much training changes feature maps, at several sizes."""
+"""Coordinate checks, which measure how much training changes feature maps at several sizes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TrainedCoordinates(Shown):
     along
         The name of the quantity that changes between sizes.
     changes
-        {module: root mean square changes of its output}, of shape (sizes, seeds).
+        {module: root mean square changes of its output}, with shape (sizes, seeds).
     slopes
         {module: (power of the size, its standard error over seeds)}.
     losses
-        The training losses before the last step, of shape (sizes, seeds).
+        The training losses before the last step, with shape (sizes, seeds).
     edits
         Changes to the model that the rules require. The check does not make them.
 

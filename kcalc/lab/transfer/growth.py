@@ -1,4 +1,4 @@
-"""Find what grows from a base network to a larger one: channels, groups, head widths and depth."""
+"""Find the sizes that grow from a base network to a larger one, such as channels and depth."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def _open_scores(layer: Any, width: bool) -> Power:
 
 
 def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
-    """Return what grows from one network to another of the same form.
+    """Return the growth from one network to another of the same form.
 
-    Raises: KcalcError if they differ in more than widths and the number of branches.
+    Raises: KcalcError if they differ in anything but widths and the number of branches.
     """
     old, new = branches(base), branches(network)
     deep = new if len(old) != len(new) else ()
@@ -168,9 +168,9 @@ def _stream(
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
-    """Reject growth that does not match ``axes``, and networks in which nothing grows.
+    """Check that the growth matches ``axes``, and that something grows.
 
-    Raises: KcalcError in both cases.
+    Raises: KcalcError if it does not match, or if nothing grows.
     """
     if not wide and not deep:
         raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
@@ -188,7 +188,7 @@ def _check_places(
 ) -> None:
     """Reject weights whose counterparts have another position in a branch.
 
-    Raises: KcalcError for such weights, and if the networks differ in more than the number of
+    Raises: KcalcError for such weights, and if the networks differ in anything but the number of
     branches.
     """
     small, large = (_places(*one) for one in (base, network))
@@ -227,7 +227,7 @@ def counterparts(
     """Return the counterparts of a node in the base: nodes with the same name, up to numbers.
 
     In a base with another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``
-    has the labels of both networks. Raises: KcalcError if there is no counterpart.
+    contains the labels of both networks. Raises: KcalcError if there is no counterpart.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
@@ -312,7 +312,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
 
 
 def _key_width(network: Network, node: Node) -> int | None:
-    """Return the number of channels of a head's queries."""
+    """Return the number of channels in a head's queries."""
     layer = network.layer(node)
     queries = network.features[network.parents(node)[0]]
     if layer.key_width is None and queries is not None and layer.heads is not None:
@@ -373,8 +373,8 @@ class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
     ``key`` includes the function's numerical arguments. ``unbiased`` omits the factors sqrt(1 - 1 /
-    n) that an unbiased standard deviation of n channels, ``h.std()``, brings into a hand-written
-    norm; they tend to 1.
+    n) that an unbiased standard deviation of n channels, ``h.std()``, introduces into a
+    hand-written norm; they tend to 1.
     """
 
     key: tuple[Any, ...]

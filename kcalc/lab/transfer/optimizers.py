@@ -13,7 +13,7 @@ For orthogonal steps, which an implementation multiplies by a factor A, they are
 
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
-    Shampoo with a graft      sqrt(rank) times that of the graft
+    Shampoo with a graft      sqrt(rank) times the rate of the graft
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes as powers of width and depth: products of symbols, compared for large widths.
+"""Sizes as powers of width and depth, which are products of symbols compared at large width.
 
 A symbol is the ratio of a size in the larger network to the same size in the base. Widths may grow
 at different rates: if one width grows 4 times and another 16 times, the first grows as the square
@@ -79,7 +79,7 @@ class Order:
 
 
 def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
-    """Return the order of powers of widths with known ratios.
+    """Return the order of powers for widths with known ratios.
 
     A width may shrink while others grow, such as the head width if there are more heads. Widths
     that grow count as large.

@@ -30,7 +30,7 @@ ALIKE = 0.3  # sizes of arrays of random numbers may differ by this many e-folds
 
 @dataclass(frozen=True)
 class Ref:
-    """A reference to an array of the program."""
+    """A reference to an array in the program."""
 
     name: str
 
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The operations of a model together with those of its base.
+    """The operations of a model, matched with the operations of its base.
 
     ``parameters`` is {array: name}. ``inputs`` and ``outputs`` are arrays. ``constants`` is {array:
     the power of the ratios by which its values differ from the base}. ``axes`` gives the axes of
@@ -97,8 +97,8 @@ def leaves(tree: Any) -> Iterator[Any]:
 def program_of(base: Reading, model: Reading) -> Program:
     """Return the program of a model and its base.
 
-    Raises: KcalcError if the models run different operations, or if an axis grows in a way that no
-    parameter does.
+    Raises: KcalcError if the models run different operations, or if an axis grows in a way in which
+    no parameter grows.
     """
     graphs = [one.trace.model.program.captured for one in (base, model)]  # pyright: ignore
     small, large = ([n for n in one.graph.nodes if _counts(n)] for one in graphs)
@@ -426,7 +426,7 @@ def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
 
 
 def total(axes: Iterable[Power]) -> Power:
-    """Return how the number of entries grows."""
+    """Return the growth of the number of entries."""
     found = ONE
     for axis in axes:
         found *= axis

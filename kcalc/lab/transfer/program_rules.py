@@ -131,7 +131,7 @@ def each(f: Fold, step: Step) -> Found:
 
 @rule("detach", "stop_gradient")
 def stopped(f: Fold, step: Step) -> Found:
-    """Pass the same numbers, without a gradient."""
+    """Pass the same numbers on, without a gradient."""
     x = f.value(operand(step))
     return replace(f.like(step, x), parameter=None, maker=None)
 
@@ -290,7 +290,7 @@ def _numbers(step: Step) -> bool:
 
 @rule("mul", "div", "multiply", "divide", "true_divide", "truediv")
 def multiplied(f: Fold, step: Step) -> Found:
-    """Multiply or divide arrays, or an array by a number that may differ from that in the base."""
+    """Multiply or divide arrays, or an array by a number. The number may differ from the base."""
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
@@ -387,13 +387,13 @@ def added_product(f: Fold, step: Step) -> Found:
 
 
 def _reduced(step: Step, x: Value) -> Power:
-    """Return the growth of the number of entries that are reduced to one."""
+    """Return the growth of the number of entries that a step reduces to one."""
     return x.total / total(step.axes[0])
 
 
 @rule("mean", "nanmean")
 def mean(f: Fold, step: Step) -> Found:
-    """Take a mean, whose entries share the gradient."""
+    """Take a mean. Its entries share the gradient."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / _reduced(step, x))
@@ -517,7 +517,7 @@ def distances(f: Fold, step: Step) -> Found:
 
 @rule("cosine_similarity")
 def cosine(f: Fold, step: Step) -> Found:
-    """Compute a cosine, whose gradient is shared by the coordinates."""
+    """Compute a cosine. The coordinates share its gradient."""
     one, two = f.value(step.args["x1"]), f.value(step.args["x2"])
     for x, given in ((one, step.args["x1"]), (two, step.args["x2"])):
         f.edge(step, given, total(step.axes[0]) / x.total / x.of)

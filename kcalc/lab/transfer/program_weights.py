@@ -113,7 +113,7 @@ def added_matrices(f: Fold, step: Step) -> Found:
 
 
 def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
-    """Sum products of two feature maps, which training aligns."""
+    """Sum products of two feature maps. Training aligns the maps."""
     a, b = f.value(one), f.value(two)
     found = Value(a.of * b.of * inner, step.axes[0])
     out = total(step.axes[0])
@@ -182,7 +182,7 @@ def attention(f: Fold, step: Step) -> Found:
 
 @rule("weight_norm", "weight_norm_interface")
 def weight_norm(f: Fold, step: Step) -> Found:
-    """Compute g v / |v|. v is initialised like plain weights, and g is the norm of the rows."""
+    """Compute g v / |v|, with v initialised like plain weights and g the norm of the rows."""
     v, g = f.value(step.args["v"]), f.value(step.args["g"])
     if v.parameter is None or g.parameter is None:
         return f.guess(step)

@@ -27,7 +27,7 @@ QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 
 @dataclass(frozen=True)
 class ParameterRule(Shown):
-    """How the settings of one parameter change from the base to the larger network.
+    """The changes in the settings of one parameter from the base to the larger network.
 
     The four factors are floats if the ratios of all sizes are known. Otherwise they are SymPy
     products of powers of ``n`` (the ratio of widths) and ``L`` (the ratio of depths).
@@ -37,7 +37,7 @@ class ParameterRule(Shown):
     name
         The name of the parameter.
     role
-        Its role, such as "hidden" or "readout".
+        The role of the parameter, such as "hidden" or "readout".
     optimizer
         The optimiser that trains the parameter. Muon leaves everything except hidden matrices to
         AdamW.
@@ -131,7 +131,7 @@ EPSILONS = {n: one.default for n, one in OPTIMIZERS.items() if one.default is no
 
 @dataclass(frozen=True, repr=False)
 class Transfer(Keyed[ParameterRule], Shown):
-    """How a network's settings change with its width and depth, relative to a base.
+    """The changes in a network's settings with its width and depth, relative to a base.
 
     In the printed table, parameters share a row, such as ``blocks.*.up.weight``, if they have the
     same rule and their names differ only in the block number.

@@ -115,10 +115,10 @@ class Placement:
     ``kind`` is "weight", "bias", "gain" (of a norm, or another factor with one entry per channel),
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
     (of the rows of weights, as in weight norm). ``shape`` is its shape. ``base_std`` and
-    ``base_entries`` are its standard deviation (None if unknown) and number of entries in the base.
-    ``repeated`` says whether the larger network has more parameters with this name, and ``zero``
-    whether all entries start at 0. ``behind`` is the multiplier that the model applies after it,
-    relative to the base.
+    ``base_entries`` are its standard deviation (None if unknown) and its number of entries in the
+    base. ``repeated`` says whether the larger network has more parameters with this name, and
+    ``zero`` whether all entries start at 0. ``behind`` is the multiplier that the model applies
+    after it, relative to the base.
     """
 
     name: str
@@ -187,7 +187,7 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """Derive the rules of all parameters.
+    """Derive the rules for all parameters.
 
     Raises: KcalcError if the network has no exponents.
     """
@@ -215,7 +215,7 @@ def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
 def derive_program(
     growth: Growth, chosen: Options, both: tuple[Setting, Sizes], rest: Guesses
 ) -> Transfer:
-    """Derive the rules of all parameters of a program from its sizes."""
+    """Derive the rules for all parameters of a program from its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
     book.columns = rest.columns
     for node, power in rest.settled.items():
@@ -225,7 +225,7 @@ def derive_program(
 
 @dataclass(frozen=True)
 class Guesses:
-    """Findings about a program other than sizes.
+    """Findings about a program, apart from its sizes.
 
     ``settled`` is {function: the factor that its input needs}. ``guessed`` is {parameter: an
     operation without a rule on a path through it}. ``before_zeros`` contains weights that are read
@@ -301,7 +301,7 @@ class _Book:
         )
 
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
-        """Return the rule of a parameter, determined by the strictest of its uses."""
+        """Return the rule for a parameter, determined by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order

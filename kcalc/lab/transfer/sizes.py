@@ -55,11 +55,11 @@ class Setting:
     ``groups`` is {node: growth of the number of groups}. ``branches`` are the residual branches, or
     empty if the depth does not change. ``branch`` is the exponent a of ``x + L^-a f(x)``, and
     ``absorb`` says whether weights that end a branch take the factor ``L^-a``. ``aligned`` says
-    whether changes of weights are aligned with the layer's input. ``initial`` is {role: size of
-    initial weights relative to the size chosen here}, for other parametrisations. ``capped`` says
-    whether changes may not exceed the weights; this does not apply to ``zeros``, the weights that
-    start at 0. ``order`` is the order of powers. ``given`` is {branch: p} if the network already
-    multiplies the branch by L^-p.
+    whether weight changes are aligned with the layer's input. ``initial`` is {role: size of initial
+    weights relative to the size chosen here}, for other parametrisations. ``capped`` says whether
+    changes may not exceed the weights; this does not apply to ``zeros``, the weights that start at
+    0. ``order`` is the order of powers. ``given`` is {branch: p} if the network already multiplies
+    the branch by L^-p.
     """
 
     channels: Mapping[Node, Power]
@@ -75,13 +75,13 @@ class Setting:
     given: Mapping[Branch, Any] = field(default_factory=dict)
 
     def target(self, node: Node) -> tuple[Power, Power]:
-        """Return (size of the output of weights, size of its change) that training needs."""
+        """Return (size of the weights' output, size of its change) that training needs."""
         ended = next((branch for branch in self.branches if node == branch.last), None)
         own = self.factor(ended) if self.absorb and ended is not None else ONE
         return own, own * self.share(node)
 
     def share(self, node: Node) -> Power:
-        """Return how much the output of a node may change, relative to its size."""
+        """Return the size of the allowed change of a node's output, relative to the output."""
         inside = any(node in branch.inside for branch in self.branches)
         return DEPTH ** (self.branch - 1) if inside else ONE
 
@@ -106,10 +106,10 @@ class Use:
 
     ``role`` is "embedding", "input" (few channels to many), "hidden" (many to many), "readout"
     (many to few), "elementwise" (groups of a few channels) or "finite". ``reads`` and ``output``
-    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth of the numbers of
-    inputs per output and of outputs per input. ``initial`` and ``change`` are the sizes of an
-    initial weight and of its change, multipliers included, and ``size`` is the larger of the two.
-    ``shift`` is the change of a bias.
+    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth factors for the
+    number of inputs per output and for the number of outputs per input. ``initial`` and ``change``
+    are the sizes of an initial weight and of its change, multipliers included, and ``size`` is the
+    larger of the two. ``shift`` is the change of a bias.
     """
 
     node: Node
@@ -134,8 +134,8 @@ def used(
 ) -> Use:
     """Return the required initial size and change of weights at a node.
 
-    ``reads`` is the size of the weights' input. ``fans`` gives the growth of the numbers of inputs
-    per output, of outputs per input, and of channels.
+    ``reads`` is the size of the weights' input. ``fans`` gives the growth of three numbers: inputs
+    per output, outputs per input, and channels.
     """
     order, (fan_in, fan_out, channels) = setting.order, fans
     role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
@@ -319,7 +319,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The result of both folds: uses of weights, and size, gradient and channels by node."""
+    """The result of both folds: the uses of weights, and every node's size, gradient, channels."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]

@@ -1,4 +1,4 @@
-"""Measured best learning rates at several widths."""
+"""Measurements of the best learning rate at several widths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST = 5  # seeds; with fewer, an interval means little
 
 @dataclass(frozen=True)
 class Gain:
-    """How much the rules lower the loss: the mean over seeds of log(loss without / loss with).
+    """The reduction of the loss by the rules: the mean over seeds of log(loss without / loss with).
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class TransferCheck(Shown):
     rates
         The learning rates at the first size.
     losses
-        The losses, (sizes, rates, seeds). They are infinite for runs that diverge.
+        The losses, with shape (sizes, rates, seeds). They are infinite for runs that diverge.
     plain
         The losses without rules, or None if these runs were not made.
     edits

@@ -76,7 +76,7 @@ def torch_transfer(
 
 
 def _check_rank(base: Any, model: Any) -> None:
-    """Raises: KcalcError unless only the inner size of products B A with B = 0 grows."""
+    """Raise a KcalcError unless only the inner size of products B A with B = 0 grows."""
     small, inner, zeros = dict(base.named_parameters()), [], False
     for name, parameter in model.named_parameters():
         shapes = {tuple(other.shape) for other in matching_name(name, small)}
@@ -127,7 +127,7 @@ def _by_network(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """Return the rules from kernel-calculus networks, which also cover depth.
+    """Return the rules that follow from kernel-calculus networks, which also cover depth.
 
     Raises: KcalcError, NotInNetwork and NoRule if a program may give rules instead.
     """
@@ -151,13 +151,13 @@ def _by_network(
 
 
 def _check_axes(axes: tuple[str, ...] | None) -> None:
-    """Raises: KcalcError if ``axes`` requests the depth of models with equal depth."""
+    """Raise a KcalcError if ``axes`` contains "depth" although both models have the same depth."""
     if axes is not None and "depth" in axes:
         raise KcalcError("the base has the same depth; leave 'depth' out of axes")
 
 
 def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
-    """Return the rules from the operations that both models run."""
+    """Return the rules that follow from the operations that both models run."""
     if not program.ratios:
         raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
     growth = Growth({}, {}, {}, (), program.ratios)
@@ -198,7 +198,7 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
 
 
 def _check_placed(placed: Sequence[Placement], model: Any) -> None:
-    """Raises: KcalcError for a parameter that is trained but not read."""
+    """Raise a KcalcError for a parameter that is trained but not read."""
     known = {one.name for one in placed}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in known:
@@ -217,7 +217,7 @@ def _placement(
     pattern = re.sub(r"\d+", "*", name)
     counts = [sum(re.sub(r"\d+", "*", n) == pattern for n in one) for one in (own, small)]
     deviation, mean = moments(others) if others else (None, 0.0)
-    if kind == "length" and deviation is not None:  # the size of the lengths
+    if kind == "length" and deviation is not None:  # the size of the row lengths
         deviation = math.hypot(deviation, mean)
     return Placement(
         name,
@@ -296,7 +296,7 @@ def _constants(parameters: Sequence[Any]) -> set[float]:
 
 
 def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
-    """Raises: KcalcError if functions of inputs, or the epsilons of norms, differ."""
+    """Raise a KcalcError if functions of inputs, or the epsilons of norms, differ."""
     for network in (small.network, large.network):
         for node in network.inputs:
             notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
