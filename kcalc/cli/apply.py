@@ -1,4 +1,4 @@
-"""``kcalc apply MODEL EDITS``: apply the edits of a shaping to a model and write its weights."""
+"""``kcalc apply MODEL EDITS``: apply the edits from shaping to a model and write its weights."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 
 
 def save_figure(axes: Any, path: str) -> None:
-    """Write the figure of some Axes to a file.
+    """Write the figure that contains the Axes to a file.
 
     Raises: KcalcError for an unsupported suffix or a missing folder.
     """
@@ -144,7 +144,7 @@ def save_figure(axes: Any, path: str) -> None:
 
 @contextmanager
 def pure_output(options: Iterable[Any]) -> Iterator[None]:
-    """If an option is -, redirect other output (from the user's modules) to standard error."""
+    """Redirect output from the user's modules to standard error if an option is -."""
     if "-" not in [option for option in options if isinstance(option, str)]:
         yield
         return

@@ -173,7 +173,7 @@ def _cells(value: Any) -> tuple[str, ...]:
 
 
 def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
-    """Format the values along the stream of a network with sampled attention, and its gradients.
+    """Format values and gradients along the stream of a network with sampled attention.
 
     Standard errors are included. ``found`` contains the gradients of every output.
     """

@@ -73,7 +73,7 @@ def run(
 
 
 def scaling_text(named: Named, found: Scaling) -> str:
-    """Format a scaling as aligned text: weights with gamma, the output, violations, assumptions."""
+    """Format a scaling result as aligned text: gamma by weight, output, violations, assumptions."""
     lines = heading(named.title, found.network)
     lines += [*table(cut(rows(found), MOST), indent=2), ""]
     for node in found.network.outputs:

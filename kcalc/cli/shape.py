@@ -144,7 +144,7 @@ def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str
 
 
 def _check_targets(method: str, given: Iterable[str]) -> None:
-    """Raise a KcalcError for targets of another method; it names the method to add."""
+    """Raise a KcalcError for targets of another method. The message names the method to add."""
     for target in given:
         if method in TAKING and method not in (methods := owners(target)):
             raise KcalcError(
@@ -207,7 +207,7 @@ def regional_text(named: Named, result: RegionalShaping) -> str:
 
 
 def shape_text(named: Named, result: Shaping) -> str:
-    """Format a shaping as aligned text: constants, conditions, residuals."""
+    """Format a shaping result as aligned text: constants, conditions, residuals."""
     lines = _title_lines(named, result)
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
@@ -240,7 +240,7 @@ def _constant_lines(result: Shaping) -> list[str]:
 
 
 def _other_affine_lines(result: Shaping) -> list[str]:
-    """Format a table of the sigmas of Affine layers that do not follow an activation.
+    """Format a table of sigmas for Affine layers that do not follow an activation.
 
     Layers with equal sigmas share a row.
     """
@@ -257,7 +257,7 @@ def _other_affine_lines(result: Shaping) -> list[str]:
 
 
 def _weight_lines(network: Network) -> list[str]:
-    """Format a table of the weights of sums with two addends, in the order of the network.
+    """Format a table of the weights in sums with two addends, in network order.
 
     Each row lists the weights of the shortcut and the branch. Consecutive sums with equal weights
     share a row.

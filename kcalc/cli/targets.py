@@ -1,4 +1,4 @@
-"""Command-line options for the targets of shaping methods, made from the records of the methods."""
+"""Command-line options for the targets of shaping methods, made from the method records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ NETWORK = {"shortcut_weight"}  # network options, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
-    """Return the arguments for argparse that parse a target, based on its default."""
+    """Return the argparse arguments with which a target is parsed, based on its default."""
     default = signature(METHODS[method]).parameters[target].default
     if target in PARSED:
         return PARSED[target]

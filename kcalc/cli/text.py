@@ -123,7 +123,7 @@ def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
 
 
 def by_output(network: Network, value: Any) -> dict[str, Any]:
-    """Return {output: value}; with several outputs, ``value`` already has this form."""
+    """Return {output: value}. With several outputs, ``value`` already has this form."""
     parts = value if isinstance(value, Mapping) else dict.fromkeys(network.outputs, value)
     return {str(node): part for node, part in parts.items()}
 

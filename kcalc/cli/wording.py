@@ -1,4 +1,4 @@
-"""Translate the remedies of errors from Python calls to options of the command that was run."""
+"""Translate remedies in error messages from Python calls to options of the current command."""
 
 from __future__ import annotations
 

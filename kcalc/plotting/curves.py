@@ -58,7 +58,7 @@ def c_maps(
     evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of fixed points are
     filled if the fixed point is attracting, open if it is repelling, and half-filled if the slope
     is +-1. Fixed points come from the map's method ``fixed_points`` if it has one, else from sign
-    changes on a fine grid. A fixed point that several maps share is grey. ``looks`` sets the colour
+    changes on a fine grid. Fixed points shared by several maps are grey. ``looks`` sets the colour
     and style of lines, {label: (colour, style)}. ``line`` contains keywords for matplotlib lines,
     such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the legend.
 
@@ -275,9 +275,9 @@ def _look_of_lines(
 
 
 def _look(given: Any) -> dict[str, Any]:
-    """Return keywords for a colour and a line style.
+    """Return the line keywords for a colour and a line style.
 
-    Raises: KcalcError if matplotlib does not know them.
+    Raises: KcalcError if matplotlib does not know the colour or the style.
     """
     if given is None:
         return {}

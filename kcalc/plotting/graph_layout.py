@@ -2,9 +2,9 @@
 
 This module contains only geometry, in inches.
 
-Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves leave the vertical only
-between rows or next to a node, so no edge crosses a box. Tall drawings continue in parallel
-columns, cut where all paths meet in one node.
+Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves are vertical except between
+rows or next to a node, so no edge crosses a box. Tall drawings continue in parallel columns, cut
+where all paths meet in one node.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ def plan(
 
     ``net`` has ``.steps()``, which lists (node, layer, parents in slot order) topologically, and,
     to collapse blocks, ``.blocks()``. ``widths`` contains the widths of boxes in inches. A box that
-    is not wider than high is a circle. ``ordered`` lists nodes whose parents should be in slot
-    order. ``columns`` is the number of columns. By default, it depends on the number of rows.
+    is no wider than it is high is drawn as a circle. ``ordered`` lists nodes whose parents should
+    be in slot order. ``columns`` is the number of columns. By default, it depends on the number of
+    rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}
@@ -198,7 +199,7 @@ def _columns(
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """Return the last row of every column except the last one.
+    """Return the last row of every column except the last column.
 
     The rows are chosen so that columns have similar heights and none is very short.
     """

@@ -33,7 +33,7 @@ def number_text(value: Any, plain: bool = False) -> str:
 
 
 def _plain_expression(value: Any) -> str:
-    """Write an expression in one line of ordinary characters.
+    """Format an expression on one line in ordinary characters.
 
     ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``.
     """

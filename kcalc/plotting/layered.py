@@ -16,7 +16,7 @@ Node = Hashable
 Parents = Mapping[Node, tuple[Node, ...]]
 Rows = Mapping[Node, int]
 
-# smallest distances between two boxes, between a box and a lane, and between two lanes
+# minimum distances between two boxes, between a box and a lane, and between two lanes
 SPACE, BESIDE, LANE = 0.3, 0.25, 0.14
 
 
@@ -89,7 +89,7 @@ class Layered:
     def _sort_rows(self) -> None:
         """Sort each row, with branches in slot order and skip lanes on the right.
 
-        Barycentre sweeps follow as long as they reduce crossings.
+        Barycentre sweeps follow for as long as they reduce crossings.
         """
         ranks = self._ranks()
         for row in self.rows:
@@ -138,7 +138,7 @@ class Layered:
 
 
 def longest_path_rows(parents: Parents) -> dict[Node, int]:
-    """Return the row of each node, given by its longest path from the inputs.
+    """Return the row of each node, given by the longest path from the inputs to the node.
 
     A node with more readers than parents is moved down to just above its nearest reader.
     """

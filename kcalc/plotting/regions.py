@@ -121,7 +121,7 @@ def areas(drawn: DrawingPlan, regions: Sequence[Region]) -> list[Area]:
 def draw_regions(
     ax: Axes, drawn: DrawingPlan, regions: Sequence[Region], font: float, scale: float
 ) -> list[Any]:
-    """Draw regions at z orders between 1 and 1.6.
+    """Draw regions with z-orders between 1 and 1.6.
 
     Returns: the legend handles in the order of ``regions``.
     """

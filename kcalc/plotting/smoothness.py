@@ -66,7 +66,7 @@ def singular_value_histograms(
     Long tails are cut off at the 98 % quantile, and the axis label says so.
 
     ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises:
-    KcalcError if empty.
+    KcalcError if it is empty.
     """
     if not spectra:
         raise KcalcError("there are no singular values to draw")

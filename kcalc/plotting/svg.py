@@ -137,7 +137,7 @@ def drawn_nodes(network: Any) -> int:
 
 
 def repetitions(sheet: Sheet) -> Counter[Node]:
-    """Return the number of nodes in the network that each drawn node represents."""
+    """Return {drawn node: the number of nodes in the network that it represents}."""
     return Counter(sheet.plan.represents.values())
 
 
@@ -216,7 +216,7 @@ class _Paper:
         return text
 
     def headed(self, curve: Curve) -> tuple[str, str]:
-        """Return the paths of a curve and of its arrow head. The curve ends inside the head."""
+        """Return the paths of a curve and its arrow head. The curve ends inside the head."""
         end = np.array(curve[-1])
         steps = [end - point for point in curve[-2::-1]]
         along = next((step for step in steps if np.hypot(*step) > 1e-9), np.array([0.0, -1.0]))

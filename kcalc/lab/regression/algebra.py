@@ -23,7 +23,7 @@ Array = Any  # a NumPy or a JAX array
 
 @dataclass(frozen=True)
 class Algebra:
-    """The array and factorisation functions of JAX or of NumPy and SciPy.
+    """Array and factorisation functions from JAX or from NumPy and SciPy.
 
     ``jax`` selects JAX, in double precision if ``double`` is set. Otherwise NumPy and SciPy are
     used.
@@ -86,10 +86,10 @@ class Algebra:
     def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
         """Return the lower Cholesky factor of ``matrix + ridge I``.
 
-        Under a JAX trace, the factor is nan if the matrix has none.
+        Under a JAX trace, the result is nan if the matrix has no factor.
 
-        Raises: KcalcError with the smallest eigenvalue if the matrix has no factor, or if a solve
-        with it would have no correct digit.
+        Raises: KcalcError that gives the smallest eigenvalue if the matrix has no factor, or if a
+        solve with the factor would have no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:

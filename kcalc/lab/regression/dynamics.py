@@ -1,6 +1,6 @@
 """Training curves of an infinitely wide network under gradient descent on the square loss.
 
-The curves give outputs and losses at every step.
+The curves give the outputs and losses at every step.
 
 The kernel keeps its value at initialisation, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
 training inputs. In the eigenbasis of Theta, each direction decays independently. [DKS sec. 24.2;
@@ -97,10 +97,11 @@ def training_curve(
 
 
 def _check_common(kernel: Any, gradients: Array) -> None:
-    """Reject gradients of the loss with a common component at a network with BatchNorm.
+    """Reject loss gradients with a common component if the network has BatchNorm.
 
-    Its tangent kernel treats the other examples of the batch as fixed. The contribution of these
-    examples is of order 1/n for each pair of examples, and matters only in a sum over all examples.
+    The tangent kernel of such a network treats the other examples of the batch as fixed. The
+    contribution of these examples is of order 1/n for each pair of examples, and matters only in a
+    sum over all examples.
     """
     own = getattr(kernel, "kernel", kernel)
     if not isinstance(own, TangentKernel) or len(gradients) < 2:
@@ -224,7 +225,7 @@ class TrainingCurve(Shown):
 
     @property
     def learning_rate_bound(self) -> float:
-        """Bound on the learning rate: ``2 / lambda_max``, or n times that for ``loss="mean"``."""
+        """The upper bound on the learning rate: ``2 / lambda_max``, times n for ``loss="mean"``."""
         return 2 / (self.scale * float(self.values[0]))
 
     @property
@@ -389,8 +390,9 @@ class TrainingCurve(Shown):
     def expected_loss(self, t: Any) -> float | Array:
         """Return the training loss averaged over initialisations.
 
-        It is the loss of the mean network plus the decayed variance of the initial outputs: ``(|D
-        y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. It ignores ``initial``.
+        The result is the loss of the mean network plus the decayed variance of the initial outputs:
+        ``(|D y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. It ignores
+        ``initial``.
 
         Parameters
         ----------
@@ -412,7 +414,7 @@ class TrainingCurve(Shown):
     def variance_test(self, t: Any) -> Array:
         """Return the variance of f_t at the test inputs over initialisations [Lee et al. 2019].
 
-        Its shape is the shape of t followed by (m,).
+        The result has the shape of t followed by (m,).
 
         Parameters
         ----------
@@ -447,7 +449,7 @@ class TrainingCurve(Shown):
     def expected_test_loss(self, t: Any, y_test: Any) -> float | Array:
         """Return the loss at the test inputs averaged over initialisations.
 
-        It is the loss of the mean network plus the variance of f_t.
+        The result is the loss of the mean network plus the variance of f_t.
 
         Parameters
         ----------
@@ -534,7 +536,7 @@ class TrainingCurve(Shown):
         ax
             The matplotlib Axes to draw on; None makes new ones.
         label
-            The label in the legend; None uses the name.
+            The label in the legend. None uses the name.
         y_test
             The targets at the test inputs, to draw the test loss.
         **line
@@ -576,11 +578,11 @@ class TrainingCurve(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Return the assumptions of the kernel of the initial outputs, if there is one."""
+        """Return the assumptions of the kernel for the initial outputs, if it exists."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spectrum and the bound on the learning rate as plain data.
+        """Return the spectrum and the learning rate bound as plain data.
 
         Returns
         -------

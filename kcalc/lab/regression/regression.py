@@ -322,7 +322,7 @@ class GaussianProcess(KernelRegression):
 
     @property
     def log_marginal_likelihood(self) -> float:
-        """Return ``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
+        """Return ``log N(y | 0, K + noise I)`` summed over outputs, a JAX scalar for JAX data."""
         algebra, n = self._algebra, len(self.X)
         with algebra.scope():
             fit = (self._y * self._weights).sum()
@@ -357,7 +357,7 @@ class GaussianProcess(KernelRegression):
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        # rounding can make eigenvalues slightly negative; clip them, as nothing is solved with the
+        # rounding can make eigenvalues slightly negative; clip them, as no system is solved with the
         # root
         root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
@@ -365,6 +365,6 @@ class GaussianProcess(KernelRegression):
 
     @staticmethod
     def _nonnegative(variance: Array, own: Array) -> Array:
-        """Set negative variances to 0 if they are within rounding error (a few eps of K(x, x))."""
+        """Set negative variances to 0 if they are within rounding error (a few eps times K(x, x))."""
         algebra: Algebra = algebra_of(variance)
         return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

@@ -19,8 +19,8 @@ from ...foundation.plain_arguments import file_path, text
 class NetworkReport:
     """A self-contained HTML page about a network.
 
-    ``html`` is the text of the page, and ``path`` is the file it was written to (None if it was not
-    written yet).
+    ``html`` is the text of the page, and ``path`` is the file to which it was written (None if it
+    has not been written).
 
     ``refused`` is {result: reason} for results that a calculus could not compute; the page lists
     them too. ``numbers`` contains the numbers on the page as plain data.
@@ -81,7 +81,7 @@ def report(
 ) -> NetworkReport:
     """Make a self-contained HTML page about a network.
 
-    It shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
+    The page shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
     The page needs no network access. Results that cannot be computed are listed on the page with

@@ -28,7 +28,7 @@ SHAPED_OFFERED = ("tanh", "softplus")
 CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
-WIDEST_Q = (1e-6, 8.0)  # beyond this, tables of activations without closed forms take seconds
+WIDEST_Q = (1e-6, 8.0)  # beyond this value, tables of activations without closed forms take seconds
 CLOSED_Q = (1e-9, 1e5)
 MOST_DEPTH = 400
 COARSE = 1e-7  # the allowed error in tables of constants that have no slider
@@ -169,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider. It does not change sums without weights."""
+    """Describe the effect of the shortcut slider, which does not change sums without weights."""
     hint = (
         "amplitude of the shortcut in every sum of two terms; the squares of the weights add up "
         "to 1"
@@ -292,7 +292,7 @@ def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
 
 
 def _weighted(program: Program, weights: Any) -> Program:
-    """Return the program with other shortcut weights, given as an array; nan keeps a weight."""
+    """Return the program with the given array of shortcut weights, in which nan keeps a weight."""
 
     def changed(step: Step) -> Step:
         if step.shortcut is None or len(step.numbers) != 2:
@@ -468,7 +468,7 @@ def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> Non
 def _shaped(phi: Activation, low: float, high: float) -> Any:
     """Return the shaped table of an activation, up to the largest slope that it can represent.
 
-    Steep activations may reach a jump between two branches of solutions.
+    For steep activations, the table may end at a jump between two branches of solutions.
     """
     try:
         return shaped_table(phi, low, min(high, STEEP[0]))

@@ -23,7 +23,7 @@ from ...foundation.errors import KcalcError
 from ...shaping import constants_for
 
 Array = np.ndarray
-SIZES = (33, 49, 73, 109, 161)  # numbers of angles, tried in turn
+SIZES = (33, 49, 73, 109, 161)  # numbers of angles to try, in order
 SETTLED = 2e-13  # size of the last coefficients of a converged fit, relative to the largest
 USELESS = 1e-9
 MOST_LEVELS = 81
@@ -223,8 +223,8 @@ def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, 
     The table covers psi - 1 from ``low`` to ``high``, or to the largest value that the activation
     reaches.
 
-    The second result has Chebyshev coefficients of the constants (log alpha, beta, log gamma,
-    delta) over log(psi - 1), shape (4, levels).
+    The second result contains the Chebyshev coefficients of the constants (log alpha, beta, log
+    gamma, delta) over log(psi - 1), with shape (4, levels).
 
     Raises: KcalcError if there is no such table.
     """
@@ -298,9 +298,9 @@ def shaped_levels(bottom: float, top: float) -> int:
 
 
 def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activation]:
-    """Return the greatest reachable log(psi - 1), at most ``top``, and the activation there.
+    """Return the largest reachable log(psi - 1), at most ``top``, and its activation.
 
-    The value is approximate, from a bisection.
+    The value comes from a bisection and is approximate.
     """
     found = _within_reach(phi, top)
     if found is not None:

@@ -86,7 +86,7 @@ class Facts(Approximable):
         return None
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers of the page as plain data."""
+        """Return the numbers on the page as plain data."""
         return plain(
             {
                 "title": self.subject.title,
@@ -112,7 +112,7 @@ class Facts(Approximable):
 
     @property
     def shaping(self) -> Shaping | None:
-        """Return the main shaping."""
+        """Return the main shaping result."""
         return self.main.shaping if self.main else None
 
 
@@ -127,7 +127,7 @@ def gathered(
 
     ``tokens`` contains the keyword arguments for maps over tokens.
 
-    Raises: KcalcError for unknown methods and targets, and for tokens that do not suit the network.
+    Raises: KcalcError for unknown methods and targets, and for tokens that do not fit the network.
     """
     facts, network = Facts(subject), in_floats(subject.network)
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))

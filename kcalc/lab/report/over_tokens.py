@@ -31,7 +31,7 @@ ROUNDING = 1e-14
 class Place:
     """The values at a node of the residual stream, each with its standard error.
 
-    They are q, the token cosine, and c at equal positions of two inputs.
+    The values are q, the token cosine, and c at equal positions in two inputs.
     """
 
     node: str
@@ -53,7 +53,7 @@ class OverTokens:
     levels: dict[Node, tuple[float, float, float]]
     assumptions: tuple[Assumption, ...]
     sampled: bool
-    own: bool = False  # whether the caller gave tokens, instead of exchangeable ones
+    own: bool = False  # whether the caller gave tokens, instead of using exchangeable tokens
     maps: list[tuple[float, float | None, float]] = field(default_factory=list)
     fixed: list[tuple[float, float]] = field(default_factory=list)
     modes: list[tuple[str, Measured, Measured | None]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class OverTokens:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the residual stream: node, q, token cosine, c."""
+        """Return the table for the residual stream: node, q, token cosine, c."""
         return [(p.node, shown(p.q, 5), shown(p.tokens), shown(p.c)) for p in self.places]
 
     @property
@@ -105,7 +105,7 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """Return the values over tokens, or None without attention and without given tokens.
+    """Return the values over tokens, or None if there is no attention and no tokens were given.
 
     Raises: KcalcError under the same conditions as kernel maps, and for a token cosine without a
     number of tokens.

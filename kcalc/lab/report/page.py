@@ -1,4 +1,4 @@
-"""The page: the template filled with facts, styles, scripts and data."""
+"""The page, which is a template filled with facts, styles, scripts and data."""
 
 from __future__ import annotations
 

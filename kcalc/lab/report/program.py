@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Piece:
-    """``count`` equal pieces in a row. Each passes on the feature map of its last step."""
+    """A piece repeated ``count`` times in a row. Each repetition passes its last feature map on."""
 
     count: int
     steps: tuple[Step, ...]
@@ -83,7 +83,7 @@ class Program:
 
 
 def compiled(network: Network) -> Program:
-    """Return the program of a network. Raises: KcalcError with the reason if it has none."""
+    """Return the program of a network. Raises: KcalcError if it has none, with the reason."""
     require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
@@ -110,7 +110,7 @@ def compiled(network: Network) -> Program:
 
 
 def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, int]:
-    """Return the place of an output, which must be in the last repetition of a block."""
+    """Return (piece, step) of an output, which must be in the last repetition of a block."""
     for block in blocks:
         if node in block.pieces[-1]:
             place = program.place(block.pieces[0][block.pieces[-1].index(node)])

@@ -21,7 +21,7 @@ AGREE = 1e-9
 
 
 class State(NamedTuple):
-    """A feature map: one row per group of equivalent channels, one column per pair of inputs.
+    """A feature map, with one row per group of equivalent channels and one column per input pair.
 
     The arrays contain each group's share of all channels, q value, gap 1 - c and channel mean.
     """
@@ -139,7 +139,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
 
 
 def _over(top: Array, q: Array, step: Step | None) -> Array:
-    """Return ``top / q``, which is a gap.
+    """Return the gap ``top / q``, in which ``top`` is the gap times q.
 
     Raises: KcalcError unless some group has a positive, finite q value.
     """

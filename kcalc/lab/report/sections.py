@@ -95,7 +95,7 @@ def _figures(facts: Facts) -> list[tuple[str, int]]:
 
 
 def _unshaped(facts: Facts) -> str:
-    """Explain why nothing is shown after shaping."""
+    """Explain why the page shows no results after shaping."""
     if facts.after is not None or facts.main is None:
         return ""
     method, reason = facts.main.method.upper(), facts.main.reason
@@ -221,7 +221,7 @@ def slope_data(facts: Facts) -> dict[str, Any] | None:
 
 
 def _compared(shaped: Any, slope: float | None, level: float | None) -> tuple[str, ...]:
-    """Return one row of the table that compares methods."""
+    """Return a row of the table that compares methods."""
     if shaped.shaping is None:
         return shaped.method, "-", "-", f"refused: {shaped.reason}"
     constants = getattr(shaped.shaping, "constants", {})

@@ -97,7 +97,7 @@ def described(network: Network) -> str:
 def in_floats(network: Network) -> Network:
     """Return the network with SymPy numbers converted to floats, so they are converted only once.
 
-    Networks with symbols stay unchanged.
+    Networks with symbols are returned unchanged.
     """
     if network.free_symbols:
         return network
@@ -152,7 +152,7 @@ def default_method(network: Network, targets: Iterable[str] = ()) -> str:
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
-    """Check method and targets. Raises: KcalcError if no network could have them."""
+    """Check a method and its targets. Raises: KcalcError if they are invalid for every network."""
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}

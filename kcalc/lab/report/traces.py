@@ -127,7 +127,7 @@ def verdict(found: Trace) -> str:
 
 
 def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
-    """Return C'(1) of the local map at every nonlinear node whose channels all have one q value."""
+    """Return C'(1) of the local map at every nonlinear node whose channels share one q value."""
 
     @cache
     def slope(phi: Activation, q: float) -> float:

@@ -106,7 +106,7 @@ def _trainer(label: str, source: Any, parts: Sequence[Split], settings: Settings
 
 
 def _model(source: Any, classes: int) -> Model:
-    """Return the model of a network or of a shaping result; a model is returned as is."""
+    """Return the model of a network or of a shaping result, or a given model unchanged."""
     if isinstance(source, Model):
         return source
     network = source if isinstance(source, Network) else getattr(source, "network", None)

@@ -70,7 +70,7 @@ class Split:
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Return (height, width) if the inputs are images, else None."""
+        """Return (height, width) if the inputs are images, or None otherwise."""
         return (self.x.shape[1], self.x.shape[2]) if self.x.ndim == 4 else None
 
     def __repr__(self) -> str:

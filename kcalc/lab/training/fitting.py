@@ -21,7 +21,7 @@ from .steps import STEPS, Progress, Steps, Tree
 class Trainer:
     """A model and settings, compiled once for many runs.
 
-    Runs may differ in seed, learning rate and split of the same data.
+    Runs may differ in the seed, the learning rate and the split of the data.
     """
 
     def __init__(self, model: Model, settings: Settings) -> None:

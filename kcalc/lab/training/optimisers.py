@@ -63,7 +63,7 @@ def _muon(settings: Settings) -> Any:
 
 
 def _matrices(params: Tree) -> Tree:
-    """Return which axes of each weight are inputs and which are outputs.
+    """Return the input axes and the output axes of each weight.
 
     The weights of repeated blocks are stacked along an additional leading axis.
     """

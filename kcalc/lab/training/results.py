@@ -107,7 +107,7 @@ class Comparison(Shown):
     results
         The runs.
     goal
-        The test accuracy for the table's column of steps, or None.
+        The test accuracy to which the table's column of steps refers, or None.
 
     """
 
