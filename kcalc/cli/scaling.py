@@ -42,7 +42,7 @@ def run(
     sigma_w: SigmaW = None,
     json: Json = None,
 ) -> None:
-    """Print gamma of every weight, which predicts E[gW^2]/E[W^2] at initialisation.
+    """Print gamma for every weight, which predicts E[gW^2]/E[W^2] at initialisation.
 
     A network is preconditioned if all its weights have the same gamma. 'correction' is the factor
     on E[W^2] that would bring a weight to the mean, together with a multiplier that undoes it.

@@ -357,14 +357,13 @@ class GaussianProcess(KernelRegression):
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        # rounding can make eigenvalues slightly negative; clip them, as no system is solved with the
-        # root
+        # rounding can make eigenvalues slightly negative; clip them, as the root is not inverted
         root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
         return (columns + root @ noise).reshape(count, *mean.shape)
 
     @staticmethod
     def _nonnegative(variance: Array, own: Array) -> Array:
-        """Set negative variances to 0 if they are within rounding error (a few eps times K(x, x))."""
+        """Set variances to 0 if they are negative by rounding error only (a few eps of K(x, x))."""
         algebra: Algebra = algebra_of(variance)
         return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)
