@@ -82,7 +82,7 @@ def heuristic_lines(*results: Any) -> list[str]:
 
 
 def heading(title: str, network: Network, *results: Any) -> list[str]:
-    """Return the first lines of a result: a heuristic warning if needed, network, activations."""
+    """Return the header of a result: any heuristic warning, the title and the activations."""
     names = list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
     return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
 

@@ -101,7 +101,7 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
 def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
 ) -> frozenset[Place]:
-    """Return the places on the stream that become more numerous with the number of branches.
+    """Return the places on the stream that become more numerous as branches are added.
 
     With a base, these are the places that occur more often in the larger network. Without a base,
     these are the places that occur at least twice and at least once for every two branches.
@@ -121,7 +121,7 @@ def along_stream(
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Reject branches that contain the sum of another branch, which have no depth exponents.
+    """Reject branches that contain the sum of another branch. They have no depth exponents.
 
     Raises: KcalcError if there is such a branch.
     """

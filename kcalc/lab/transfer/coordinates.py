@@ -217,7 +217,7 @@ def trained_coordinates(
 
 
 def undone(edits: tuple[str, ...]) -> str:
-    """Return a note that lists the required edits with which the models were not trained."""
+    """Return a note that lists required edits that the trained models lack, or "" without edits."""
     return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 

@@ -212,7 +212,7 @@ def _check_places(
 
 
 def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
-    """Return {node with weights: "outside" of all branches, "inside" one, or "last" in one}."""
+    """Return {node with weights: "outside" branches, "inside" a branch, or "last" in a branch}."""
     inside = {owner(node) for branch in found for node in branch.inside}
     last = {owner(branch.last) for branch in found if branch.last is not None}
     return {

@@ -12,7 +12,7 @@ SOFTMAX = ("softmax", "safe_softmax", "log_softmax", "softmin")
 
 
 def check_counts(f: Fold, step: Step) -> None:
-    """Check the counts at a step, and record readouts that are normalised, such as codes.
+    """Check the counts at a step, and record operations that normalise the result of a readout.
 
     Raises: KcalcError if the number of experts, of selected experts, or of streams changes.
     """

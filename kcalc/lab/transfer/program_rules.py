@@ -290,7 +290,7 @@ def _numbers(step: Step) -> bool:
 
 @rule("mul", "div", "multiply", "divide", "true_divide", "truediv")
 def multiplied(f: Fold, step: Step) -> Found:
-    """Multiply or divide arrays, or an array by a number. The number may differ from the base."""
+    """Multiply or divide arrays, or an array by a number that may differ in the base."""
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
@@ -344,7 +344,7 @@ def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Fou
 
 
 def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
-    """Return whether weights can absorb a factor, because it multiplies all their outputs."""
+    """Return whether weights can absorb a factor, which must multiply all their outputs."""
     readers = {
         key: [one for one in f.program.steps if Ref(key) in one.refs]
         for key in (given.name, step.name)
