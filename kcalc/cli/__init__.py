@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns: the exit status of the command, 0 by default. For bad input, or if standard output
-    cannot be written (such as on a full disk), it is 2, with one line on standard error.
+    cannot be written (for example because the disk is full), the status is 2, with one line on
+    standard error.
 
     A closed pipe on standard output is not an error.
     """
@@ -108,7 +109,7 @@ def _refused(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports a mistake in one line and suggests a correction."""
+    """An argument parser that reports a mistake on one line and suggests a correction."""
 
     def error(self, message: str) -> Any:
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")

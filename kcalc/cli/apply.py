@@ -1,4 +1,4 @@
-"""``kcalc apply MODEL EDITS``: apply the edits of a shaping to a model and write its weights."""
+"""``kcalc apply MODEL EDITS``: apply the edits from shaping to a model and write its weights."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def run(
     ] = LAWS[0],
     seed: Annotated[int, Option("seed of the new weights; default 0", metavar="N")] = 0,
 ) -> None:
-    """Apply the edits of a shaping to a PyTorch model, and write its initial weights.
+    """Apply the edits from kcalc shape to a PyTorch model, and write its initial weights.
 
-    The file of weights does not contain the edits. Load it with kc.load_edited; the last line of
-    the output shows the call.
+    The weights file does not contain the edits. Load it with kc.load_edited; the last line of the
+    output shows the call.
 
     Examples:
       kcalc shape mymodels:resnet --input 1,3,32,32 --edits edits.json

@@ -1,11 +1,11 @@
-"""Commands from functions: the parameters of a function are the options of its command.
+"""Commands made from functions, with function parameters as options.
 
 A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-this`` sets the
-parameter ``like_this``. If it is not given, the parameter has its default. A parameter annotated
-``Annotated[type, function]`` receives the result of that function, whose parameters become options
-too. ``**targets: Annotated[Any, {name: Option(help)}]`` adds a table of options. The docstring
-describes the command, and its "Examples:" are printed after the options. A command with many
-options lists the common options, which come first.
+parameter ``like_this``. If the option is not given, the parameter has its default. A parameter
+annotated ``Annotated[type, function]`` receives the result of that function, whose parameters
+become options too. ``**targets: Annotated[Any, {name: Option(help)}]`` adds a table of options. The
+docstring describes the command, and its "Examples:" are printed after the options. A command with
+many options lists the common options first.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ..foundation.progress import PATIENCE, has_bar
 class Option:
     """The help text of an option, its flags, and further arguments for argparse.
 
-    By default, the flag is made from the name of the parameter. ``group`` is its heading in the
-    help. The annotated type determines how it is parsed: float is a finite number, bool a switch,
-    and tuple collects the values of an option that is given several times.
+    By default, the flag is made from the name of the parameter. ``group`` is the option's heading
+    in the help. The annotated type determines how the option is parsed: float is a finite number,
+    bool a switch, and tuple collects the values if the option is given several times.
     """
 
     def __init__(self, help: str, *flags: str, group: str | None = None, **more: Any) -> None:
@@ -56,8 +56,8 @@ _documents: ContextVar[Any] = ContextVar("documents", default=None)
 _clock: ContextVar[Any] = ContextVar("clock", default=None)
 SHOWING_PROGRESS = ("train", "verify")  # commands that show their own progress
 TICK, CLEAR = 1.0, "\r\x1b[K"
-WIDTH = 86  # columns of descriptions
-GIVEN = object()  # annotates a parameter that receives all given options, {name: value}
+WIDTH = 86  # width of descriptions, in characters
+GIVEN = object()  # annotation of a parameter that receives all given options, {name: value}
 MORE = "more options"
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},
@@ -133,7 +133,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 
 
 def save_figure(axes: Any, path: str) -> None:
-    """Write the figure of some Axes to a file.
+    """Write the figure that contains the Axes to a file.
 
     Raises: KcalcError for an unsupported suffix or a missing folder.
     """
@@ -144,7 +144,7 @@ def save_figure(axes: Any, path: str) -> None:
 
 @contextmanager
 def pure_output(options: Iterable[Any]) -> Iterator[None]:
-    """If an option is -, redirect other output (from the user's modules) to standard error."""
+    """Redirect output from the user's modules to standard error if an option is -."""
     if "-" not in [option for option in options if isinstance(option, str)]:
         yield
         return

@@ -100,7 +100,7 @@ def run(
 
 
 def map_numbers(named: Named, q_of: Any, c_of: CMap, q: float, stream: Any) -> dict[str, Any]:
-    """Convert the global maps to plain data, for tokens with the values along the stream."""
+    """Convert the global maps to plain data, including values along the stream for tokens."""
     parts = [
         by_output(named.network, value)
         for value in (q_of(q), c_of(COSINES, q), c_of.derivative(1)(COSINES, q))
@@ -173,9 +173,9 @@ def _cells(value: Any) -> tuple[str, ...]:
 
 
 def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
-    """Format the values along the stream of a network with sampled attention, and its gradients.
+    """Format values and gradients along the stream of a network with sampled attention.
 
-    Standard errors are included. ``found`` holds the gradients of every output.
+    Standard errors are included. ``found`` contains the gradients of every output.
     """
     title = heading(named.title, named.network, values)
     modes = [
@@ -194,7 +194,7 @@ def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
 def slopes_text(named: Named, q: float | None) -> str:
     """Format the slope polynomial of every output and the maximal slope function, factored.
 
-    Their numbers follow in the text.
+    Numerical values follow the formulas.
     """
     network = named.network
     mu = maximal_slope(network, q)

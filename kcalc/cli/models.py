@@ -1,4 +1,4 @@
-"""Users' models on the command line: ONNX, JSON, and Python objects ``module:attribute``."""
+"""User models on the command line: ONNX, JSON, and Python objects ``module:attribute``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..interchange import FORMATS, example_ids, example_shape
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-LONGEST = 40  # the most digits of a size; no real size has this many
+LONGEST = 40  # maximum number of digits in a size; no real size has this many
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
     "returns one) in a Python module"
@@ -97,7 +97,7 @@ Inputs: TypeAlias = Annotated[
 
 
 def is_model(text: str) -> bool:
-    """Whether a command-line word names a model rather than a built-in network."""
+    """Return whether a command-line word names a model rather than a built-in network."""
     return text.endswith(FORMATS) or _is_file(text) or PYTHON.fullmatch(text) is not None
 
 
@@ -113,7 +113,7 @@ def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> R
 
     A Python module is imported, and its code run, only if the word has the form module:attribute.
 
-    Raises: KcalcError for files and modules that are missing or are not models.
+    Raises: KcalcError for files and modules that are missing or that are not models.
     """
     given = assembled(inputs)
     if PYTHON.fullmatch(text) and not _is_file(text):
@@ -171,7 +171,7 @@ def _short(error: BaseException) -> str:
 
 
 def _is_maker(found: Any) -> bool:
-    """Whether an object is a function or class that can be called without arguments."""
+    """Return whether an object is a function or class that can be called without arguments."""
     if not (inspect.isfunction(found) or inspect.isclass(found)):
         return False
     try:

@@ -42,8 +42,8 @@ TRANSFORMERS: dict[str, Any] = {
 class Family:
     """A family of built-in networks.
 
-    ``about`` is part of the titles. ``weighted`` is whether sums have shortcut weights. ``less`` is
-    the depth minus the number of nonlinear layers.
+    ``about`` is part of the titles. ``weighted`` says whether sums have shortcut weights. ``less``
+    is the depth minus the number of nonlinear layers.
     """
 
     build: Any
@@ -239,7 +239,7 @@ def named_network(
     """Return the network that a command line names: a family and a number, or a user's model.
 
     ``inputs`` are the example inputs of the model. Raises: KcalcError for an unknown family (the
-    message suggests the nearest), an invalid depth, or a file without a network.
+    message suggests the nearest family), an invalid depth, or a file without a network.
     """
     if is_model(name):
         if shortcut_weight is not None:

@@ -26,7 +26,7 @@ from .text import (
     table,
 )
 
-ROUNDING = 2.0**-48  # smaller values, relative to layers times output variance, print as 0
+ROUNDING = 2.0**-48  # smaller values, relative to layers times output variance, are printed as 0
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
 
 
 def kernel_numbers(named: Named, kernel: TangentKernel, q: float, **tokens: Any) -> dict[str, Any]:
-    """Convert the kernels to plain data, with contributions of all Affine layers and gradients."""
+    """Convert the kernels to plain data, with gradients and the contributions of Affine layers."""
     network = kernel.network
     tangent, covariance = (by_output(network, f(COSINES, q)) for f in (kernel, kernel.nngp))
     outputs = {node: {"nngp": covariance[node], "ntk": tangent[node]} for node in tangent}
@@ -102,7 +102,7 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **t
 
 
 def _fixed(value: float) -> str:
-    """Format with six decimals, without a sign on zeros."""
+    """Format a number with six decimals, without a sign on zeros."""
     return f"{round(value, 6) + 0.0:.6f}"
 
 

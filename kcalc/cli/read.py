@@ -1,4 +1,4 @@
-"""``kcalc read MODEL``: print the network of a model, and how it differs from the model."""
+"""``kcalc read MODEL``: print a model's network, and how it differs from the model."""
 
 from __future__ import annotations
 

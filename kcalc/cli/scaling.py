@@ -42,7 +42,7 @@ def run(
     sigma_w: SigmaW = None,
     json: Json = None,
 ) -> None:
-    """Print gamma of every weight, which predicts E[gW^2]/E[W^2] at initialisation.
+    """Print gamma for every weight, which predicts E[gW^2]/E[W^2] at initialisation.
 
     A network is preconditioned if all its weights have the same gamma. 'correction' is the factor
     on E[W^2] that would bring a weight to the mean, together with a multiplier that undoes it.
@@ -73,7 +73,7 @@ def run(
 
 
 def scaling_text(named: Named, found: Scaling) -> str:
-    """Format a scaling as aligned text: weights with gamma, the output, violations, assumptions."""
+    """Format a scaling result as aligned text: gamma by weight, output, violations, assumptions."""
     lines = heading(named.title, found.network)
     lines += [*table(cut(rows(found), MOST), indent=2), ""]
     for node in found.network.outputs:

@@ -112,7 +112,7 @@ def run(
 
 
 def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> KcalcError:
-    """Try the shapings that an error suggests, and add to its message which of them work."""
+    """Try the shaping methods that an error suggests, and add the outcomes to its message."""
     for remedy in error.remedies:
         if not any(value is ... for value in remedy.options.values()):
             found = "works" if works(remedy, network, activation) else "does not work"
@@ -132,7 +132,7 @@ def _check_editable(named: Named) -> None:
 
 
 def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str]:
-    """Write the edits and the patch, and return instructions for their use."""
+    """Write the edits and the patch, and return instructions for using them."""
     found, lines = result.edits, []
     if edits:
         write(edits, json_text(found.to_dict()))
@@ -144,7 +144,7 @@ def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str
 
 
 def _check_targets(method: str, given: Iterable[str]) -> None:
-    """Raise a KcalcError for targets of another method; it names the method to add."""
+    """Raise a KcalcError for targets of another method. The message names the method to add."""
     for target in given:
         if method in TAKING and method not in (methods := owners(target)):
             raise KcalcError(
@@ -182,12 +182,12 @@ methods:
 
 
 def _partly(reading: Reading) -> bool:
-    """Whether shaping leaves some operations of a model alone."""
+    """Return whether shaping leaves some operations of a model unchanged."""
     return bool(reading.network.nodes_of(L.Opaque, L.Attend))
 
 
 def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
-    """Format the approximations of a result, its network, its method and its settings."""
+    """Format the approximations, the network, the method and the settings of a result."""
     settings = (
         f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items()
     )
@@ -196,7 +196,7 @@ def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
 
 
 def regional_text(named: Named, result: RegionalShaping) -> str:
-    """Format the shapings of a model's regions and the nodes left alone as aligned text."""
+    """Format the shaping of each region of a model, and the unchanged nodes, as aligned text."""
     lines = [
         *_title_lines(named, result),
         *table(result._rows(), indent=2),
@@ -207,7 +207,7 @@ def regional_text(named: Named, result: RegionalShaping) -> str:
 
 
 def shape_text(named: Named, result: Shaping) -> str:
-    """Format a shaping as aligned text: constants, conditions, residuals."""
+    """Format a shaping result as aligned text: constants, conditions, residuals."""
     lines = _title_lines(named, result)
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """Format the constants of every activation, as a description if they have another form."""
+    """Format the constants of every activation, or describe constants that have another form."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]
@@ -240,7 +240,7 @@ def _constant_lines(result: Shaping) -> list[str]:
 
 
 def _other_affine_lines(result: Shaping) -> list[str]:
-    """Format a table of the sigmas of Affine layers that do not follow an activation.
+    """Format a table of sigmas for Affine layers that do not follow an activation.
 
     Layers with equal sigmas share a row.
     """
@@ -257,10 +257,10 @@ def _other_affine_lines(result: Shaping) -> list[str]:
 
 
 def _weight_lines(network: Network) -> list[str]:
-    """Format a table of the weights of sums with two addends, in the order of the network.
+    """Format a table of the weights in sums with two addends, in network order.
 
-    A row has the weights of the shortcut and the branch. Consecutive sums with equal weights share
-    a row.
+    Each row lists the weights of the shortcut and the branch. Consecutive sums with equal weights
+    share a row.
     """
     rows: list[list[str]] = []
     for node in network.nodes_of(L.Sum):

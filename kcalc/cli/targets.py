@@ -1,4 +1,4 @@
-"""Command-line options for the targets of shaping methods, made from the records of the methods."""
+"""Command-line options for the targets of shaping methods, made from the method records."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ PARSED: dict[str, dict[str, Any]] = {  # targets that are not parsed like their 
 }
 IN_FILES = {"tokens": " (.npy, .csv, text); with edge: the number of tokens, default 128"}
 FLAGS = {"q": ("--q-star",)}
-NETWORK = {"shortcut_weight"}  # options of the network, for any method
+NETWORK = {"shortcut_weight"}  # network options, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
-    """Return the arguments for argparse that parse a target, based on its default."""
+    """Return the argparse arguments with which a target is parsed, based on its default."""
     default = signature(METHODS[method]).parameters[target].default
     if target in PARSED:
         return PARSED[target]
@@ -103,12 +103,12 @@ def _options() -> dict[str, Option]:
 
 
 def _marked(target: str, methods: list[str]) -> str:
-    """Return the methods of a common target, which is not under a heading that names them."""
+    """Return a prefix that names the methods of a common target, or "" if its heading does."""
     return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
 
 
 def _listed(methods: list[str]) -> str:
-    """Return methods in words, or the excluded methods if there are fewer of these."""
+    """Describe the methods in words, or the excluded methods if there are fewer of them."""
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"

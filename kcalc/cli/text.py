@@ -40,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) ->
 
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
-    """Format the gradients over tokens along the stream, in both modes."""
+    """Format the gradients over tokens along the stream, for both modes."""
     columns = [found.texts[name] for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
@@ -55,7 +55,7 @@ def mode_lines(network: Network, found: Gradients) -> list[str]:
 
 
 def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
-    """List the assumptions of a result; those with the same text share a line."""
+    """List the assumptions of a result. Assumptions with the same text share a line."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for a in assumptions:
         grouped.setdefault((a.kind, a.text), []).append(str(a.node))
@@ -66,7 +66,7 @@ def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
 
 
 def several(nodes: Sequence[str]) -> str:
-    """Return the name of the first node, and the number of further nodes if there are any."""
+    """Return the name of the first node, and the number of other nodes if there are any."""
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
 
 
@@ -82,7 +82,7 @@ def heuristic_lines(*results: Any) -> list[str]:
 
 
 def heading(title: str, network: Network, *results: Any) -> list[str]:
-    """Return the first lines of a result: a warning if heuristic, the network, the activations."""
+    """Return the header of a result: any heuristic warning, the title and the activations."""
     names = list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
     return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
 
@@ -90,7 +90,7 @@ def heading(title: str, network: Network, *results: Any) -> list[str]:
 def check_files(
     files: Mapping[str, str | None], check: Callable[[str], object] = destination
 ) -> None:
-    """Check the files that options name, before any work is done; - is standard output.
+    """Check the files that options name before any work is done. The file - is standard output.
 
     ``files`` is {option: its file, or None}. ``check`` raises an error if a file cannot be written.
 
@@ -123,7 +123,7 @@ def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
 
 
 def by_output(network: Network, value: Any) -> dict[str, Any]:
-    """Return {output: value}; with several outputs, ``value`` already has this form."""
+    """Return {output: value}. With several outputs, ``value`` already has this form."""
     parts = value if isinstance(value, Mapping) else dict.fromkeys(network.outputs, value)
     return {str(node): part for node, part in parts.items()}
 

@@ -1,4 +1,4 @@
-"""``kcalc train NET``: train a network on handwritten digits, initialised by several methods."""
+"""``kcalc train NET``: train a network on handwritten digits from several initialisations."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
 
 
 def _is_convolutional(network: Network) -> bool:
-    """Whether any layer reads several positions, so that inputs must be images."""
+    """Return whether any layer reads several positions, so that inputs must be images."""
     kernels = [network.layer(node).kernel for node in network.nodes_of(layers.Affine)]
     return any(max(kernel if isinstance(kernel, tuple) else (kernel,)) > 1 for kernel in kernels)
 
@@ -143,7 +143,7 @@ def _is_convolutional(network: Network) -> bool:
 def _model(
     text: str, network: Network, split: Split, width: int, targets: Mapping[str, Any]
 ) -> Model:
-    """Build the model of METHOD or METHOD:ACTIVATION, a classifier for the data of a split."""
+    """Build a classifier for the data in a split, initialised by METHOD or METHOD:ACTIVATION."""
     method, _, phi = text.partition(":")
     net = training.classifier(network, split.classes, split.image_shape)
     own = {name: value for name, value in targets.items() if method in owners(name)}

@@ -87,7 +87,7 @@ def _transfer(
 ) -> Transfer:
     """Compute the transfer.
 
-    ``sizes`` holds "width" and "depth", each as a pair (small model, large model).
+    ``sizes`` contains "width" and "depth", each as a pair (small model, large model).
     """
     for name, pair in sizes.items():
         if (pair[0] is None) != (pair[1] is None):

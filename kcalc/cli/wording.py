@@ -1,4 +1,4 @@
-"""Translate the remedies of errors from Python calls to options of the command that was run."""
+"""Translate remedies in error messages from Python calls to options of the current command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
 
 
 def not_known(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a message that a word is unknown, with the nearest known word or with all of them."""
+    """Return a message that a word is unknown, with the nearest known word or all known words."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if near:
@@ -54,7 +54,7 @@ def not_known(kind: str, name: str, known: Iterable[str]) -> str:
 def spoken(text: str, options: Options, remedies: Iterable[Remedy] = ()) -> str:
     """Replace Python calls and keywords in the text of an error with options of the command.
 
-    A remedy that needs options of another command becomes a call of ``kcalc shape``.
+    A remedy that needs options of another command becomes a ``kcalc shape`` command.
     """
     for remedy in remedies:
         if not remedy.options.keys() <= options.keys():

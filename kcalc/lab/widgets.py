@@ -30,10 +30,10 @@ DRAWN = 4.2  # inches
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """Controls and a picture. A notebook shows ``box``.
+    """Controls and a picture. A notebook displays ``box``.
 
-    ``values`` has the current values of the controls, and ``network`` is the network built from
-    them.
+    ``values`` contains the current values of the controls, and ``network`` is the network built
+    from them.
     """
 
     box: Any
@@ -44,7 +44,7 @@ class Explorer:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Return {control: value}."""
+        """Return {control: its current value}."""
         return {name: control.value for name, control in self.controls.items()}
 
     @property

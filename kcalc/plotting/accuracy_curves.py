@@ -17,7 +17,7 @@ MARKED = 12  # with at most this many evaluation steps, each has a marker
 def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Plot accuracies against steps, with a line per label; returns the Axes."""
+    """Plot accuracies against steps, with one line per label, and return the Axes."""
     from matplotlib import ticker
 
     made = ax is None

@@ -1,4 +1,4 @@
-"""Axis labels for each quantity, shared by the plots of the library and of notebooks.
+"""Axis labels for each quantity, shared by the plots in the library and in notebooks.
 
 Labels are symbols in mathtext, or nouns with a unit.
 """

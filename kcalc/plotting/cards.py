@@ -24,10 +24,9 @@ Q_VALUES = (0.1, 1.0, 10.0)
 def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Figure:
     """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    ``phi`` is an activation. ``q`` holds up to four positive q values for the C maps. If C does not
-    depend on q, a single curve is drawn. ``ax`` holds three Axes; by default, a new figure is made.
-    Returns: the figure.
-    Raises: KcalcError for another number of Axes or of q values.
+    ``phi`` is an activation. ``q`` contains up to four positive q values for the C maps. If C does
+    not depend on q, a single curve is drawn. ``ax`` contains three Axes; by default, a new figure
+    is made. Returns: the figure. Raises: KcalcError for another number of Axes or of q values.
     """
     try:
         values = tuple(float(value) for value in np.atleast_1d(floats(q)))
@@ -56,7 +55,7 @@ def _q_panel(phi: Any, ax: Any) -> None:
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
-    """Plot C over [-1, 1] at all q values at which it exists.
+    """Plot C over [-1, 1] at all q values for which it exists.
 
     If C is the same at all of them, a single curve is drawn.
     """

@@ -52,16 +52,15 @@ def c_maps(
 ) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
-    ``maps`` is a map, a sequence of maps, or a dictionary {label: map}. Each is called as
-    ``C(c, q1, q2)`` with an array and returns an array, or {output: array} (one line per output).
-    ``q`` is the q value of both inputs (default 1); use ``q1`` and ``q2`` if they differ. The
-    ``points`` are evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of
-    fixed points are filled if the fixed point is attracting, open if it is repelling, and
-    half-filled if the slope is +-1. Fixed points come from the method ``fixed_points`` of the map
-    if it exists, else from sign changes on a fine grid. A fixed point that several maps share is
-    grey. ``looks`` sets the colour and style of lines, {label: (colour, style)}. ``line`` holds
-    keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked in
-    the legend.
+    ``maps`` is a map, a sequence of maps, or a dictionary {label: map}. Each is called as ``C(c,
+    q1, q2)`` with an array and returns an array, or {output: array} (one line per output). ``q`` is
+    the q value of both inputs (default 1); use ``q1`` and ``q2`` if they differ. The ``points`` are
+    evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of fixed points are
+    filled if the fixed point is attracting, open if it is repelling, and half-filled if the slope
+    is +-1. Fixed points come from the map's method ``fixed_points`` if it has one, else from sign
+    changes on a fine grid. Fixed points shared by several maps are grey. ``looks`` sets the colour
+    and style of lines, {label: (colour, style)}. ``line`` contains keywords for matplotlib lines,
+    such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the legend.
 
     Returns: the Axes. Raises: KcalcError if an argument is not a map, or if a map returns an array
     of the wrong shape.
@@ -96,7 +95,7 @@ def q_maps(
 
     ``maps`` is a map, a sequence of maps, or a dictionary {label: map}. Each is called as ``Q(q)``
     with an array and returns an array, or {output: array}. Fixed points are marked for maps with a
-    method ``fixed_points(low, high)``. ``line`` holds keywords of matplotlib lines.
+    method ``fixed_points(low, high)``. ``line`` contains keywords for matplotlib lines.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
@@ -151,7 +150,7 @@ def _draw_maps(
 def _curves(
     maps: Any, labels: Sequence[str] | None, *arguments: Any
 ) -> list[tuple[str, Curve, Any]]:
-    """Return (label, curve, map) per line.
+    """Return (label, curve, map) for each line.
 
     The map is None if the curve is one of several outputs, because a map cannot compute the fixed
     points of a single output.
@@ -190,7 +189,7 @@ def _curve(given: Any, output: Any, arguments: tuple[Any, ...], label: str) -> C
 
 
 def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[str, Any]]:
-    """Return (label, object) pairs from one callable, several, or a mapping."""
+    """Return (label, object) pairs from one callable, several callables or a mapping."""
     if isinstance(given, Mapping):
         pairs = [(str(label), one) for label, one in given.items()]
     elif callable(given):
@@ -240,9 +239,9 @@ def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[floa
 
 
 def _attracts(curve: Curve, c: float) -> bool | None:
-    """Whether the curve has a slope of absolute value < 1 at a fixed point.
+    """Return whether the absolute slope of a curve at a fixed point is less than 1.
 
-    The slope is a difference quotient. The result is None if it is within one percent of +-1.
+    The slope is a difference quotient. If it is within one percent of +-1, the result is None.
     """
     step = 1e-7 if abs(c) > 1 - 1e-6 else 1e-5
     low, high = max(c - step, -1.0), min(c + step, 1.0)
@@ -267,7 +266,7 @@ MARKS: dict[str, dict[str, Any]] = {
 def _look_of_lines(
     line: Mapping[str, Any], labels: Sequence[str] | None
 ) -> tuple[Sequence[str] | None, dict[str, Any]]:
-    """Return (labels, keywords of lines); the keyword ``label`` may hold one or several labels."""
+    """Return (labels, keywords for lines). The keyword ``label`` may be one label or several."""
     look = line_look(line)
     label = look.pop("label", None)
     if label is not None and labels is not None:
@@ -276,9 +275,9 @@ def _look_of_lines(
 
 
 def _look(given: Any) -> dict[str, Any]:
-    """Return keywords for a colour and a line style.
+    """Return the line keywords for a colour and a line style.
 
-    Raises: KcalcError if matplotlib does not know them.
+    Raises: KcalcError if matplotlib does not know the colour or the style.
     """
     if given is None:
         return {}
@@ -294,7 +293,7 @@ def _look(given: Any) -> dict[str, Any]:
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
     """Mark a fixed point on the diagonal, with one grey mark for all maps that share it.
 
-    If maps with a different kind of stability share it, their marks are drawn next to each other.
+    If maps with different kinds of stability share it, their marks are drawn next to each other.
     """
     from matplotlib.transforms import offset_copy
 
@@ -333,14 +332,14 @@ def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
 
 
 def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
-    """Draw activations before and after transformation, over [-4, 4].
+    """Draw activations before and after a transformation, over [-4, 4].
 
     Lines are dashed before and solid after. The interval is widened to include all kinks.
 
     ``before`` and ``after`` are callables, sequences of callables or {name: callable}. They are
     paired in order.
 
-    Returns: the Axes. Raises: KcalcError if their numbers differ or an item is not callable.
+    Returns: the Axes. Raises: KcalcError if they differ in number or an item is not callable.
     """
     old = _named(before, None, "activation")
     new = [] if after is None else _named(after, None, "activation")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.path import Path
 
 FONT = 7.0
-LEAST = 0.86  # the width of a box with a short text, in inches
+LEAST = 0.86  # the width of a box with short text, in inches
 INK, SKIP = "#3A3A3A", "#0072B2"
 COLORS = {  # kind: (face, edge)
     "input": ("#F1F1F1", "#6E6E6E"),
@@ -47,13 +47,13 @@ def network(
 
     Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label,
     nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``). They are drawn as tinted
-    areas behind the nodes. ``labels=False`` omits all text, and {node: text} replaces the text of
+    areas behind the nodes. ``labels=False`` omits all text, and {node: text} replaces the text in
     some nodes. With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame
     with the number of repetitions. This is the default if there are more than ``max_nodes`` nodes.
-    Tall drawings continue in parallel ``columns``. Their default number fills a page.
+    Tall drawings continue in parallel ``columns``. By default, the columns fill a page.
 
-    Returns: the Axes, with inches as data units if the figure is new. Artists of nodes have the gid
-    ``node:<name>``. Raises: KcalcError for anything but a network, and for unknown nodes in
+    Returns: the Axes, with inches as data units if the figure is new. The artists for a node have
+    the gid ``node:<name>``. Raises: KcalcError for anything but a network, and for unknown nodes in
     ``regions`` or ``labels``.
     """
     chosen = [] if regions is None else as_regions(regions)
@@ -177,7 +177,7 @@ def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> N
 
 @lru_cache(maxsize=4096)
 def _text_width(text: str) -> float:
-    """Return the width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
+    """Return the width of text in inches. Raises: KcalcError for mathtext that does not parse."""
     from matplotlib.textpath import TextPath
 
     if not is_mathtext(text):
@@ -189,7 +189,7 @@ def _text_width(text: str) -> float:
 
 
 def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
-    """Return Axes with data units of one inch, and the length of a nominal point in points.
+    """Return Axes with one inch as the data unit, and the length of a nominal point in points.
 
     The Axes have ``room`` inches of free space on the left.
     """

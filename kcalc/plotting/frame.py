@@ -135,7 +135,7 @@ def finish(
     The legend lists the labelled lines and the ``extra`` handles, and is placed where it covers
     nothing.
 
-    ``widen`` is whether kcalc made the figure. If so, its title is set to ``says``. Axes given by
+    ``widen`` says whether kcalc made the figure. If so, its title is set to ``says``. Axes given by
     the user get a title only if ``titled``.
     """
     from matplotlib.lines import Line2D
@@ -158,7 +158,7 @@ def labelled(
 ) -> Axes:
     """Label the axes with the names ``x`` and ``y``, and finish them as :func:`finish` does.
 
-    ``made`` is whether kcalc made the figure.
+    ``made`` says whether kcalc made the figure.
     """
     ax.set(xlabel=x, ylabel=y)
     finish(ax, extra, made, says=says)
@@ -176,11 +176,11 @@ def drawn(
     extra: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
 ) -> Axes:
-    """Draw groups of curves (x, y, keywords of lines) in the usual style, with a colour per group.
+    """Draw groups of curves (x, y, line keywords) in the usual style, with one colour per group.
 
-    ``look`` holds a user's keywords for the first line of each group, ``names`` the labels of both
-    axes, ``settings`` keywords for ``Axes.set``, and ``extra`` legend entries. The other arguments
-    are those of :func:`axes` and :func:`finish`. Returns: the Axes.
+    ``look`` contains the user's keywords for the first line of each group, ``names`` the labels of
+    both axes, ``settings`` the keywords for ``Axes.set``, and ``extra`` additional legend entries.
+    See :func:`axes` and :func:`finish` for the other arguments. Returns: the Axes.
     """
     made, own = ax is None, line_look(look or {})
     ax = axes(ax, *size)
@@ -214,7 +214,7 @@ def next_color(ax: Axes) -> str:
 def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
     """Add a legend where it covers no curve, or on the right if there is no such place.
 
-    In this case, the figure becomes wider if ``widen``.
+    In the latter case, the figure becomes wider if ``widen``.
     """
     figure: Any = ax.get_figure()
     look: dict[str, Any] = {
@@ -254,9 +254,9 @@ def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
 def save(target: Any, path: str | os.PathLike[str]) -> Path:
     """Write the figure of an Axes (or a Figure, or an array of Axes) as PNG, PDF or SVG.
 
-    The suffix of the path decides the format. The file is first written under a temporary name and
-    then moved, so it is never incomplete. Returns: the path. Raises: KcalcError for another suffix,
-    a missing folder, or a file that cannot be written.
+    The suffix of the path determines the format. The file is first written under a temporary name
+    and then moved, so it is never incomplete. Returns: the path. Raises: KcalcError for another
+    suffix, a missing folder, or a file that cannot be written.
     """
     figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in PICTURES:

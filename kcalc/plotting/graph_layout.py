@@ -1,10 +1,10 @@
 """Positions of the nodes and edges of a drawn network: rows, skip lanes, columns.
 
-This is only geometry, in inches.
+This module contains only geometry, in inches.
 
-Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves leave the vertical only
-between rows or next to a node, so no edge crosses a box. Tall drawings continue in parallel
-columns, cut where all paths meet in one node.
+Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves are vertical except between
+rows or next to a node, so no edge crosses a box. Tall drawings continue in parallel columns, cut
+where all paths meet in one node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Box:
 
     @property
     def round(self) -> bool:
-        """Whether it is a circle, as for sums and products."""
+        """Whether the box is a circle, as for sums and products."""
         return self.width <= self.height
 
 
@@ -46,9 +46,9 @@ class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment.
 
     ``skip`` marks skip edges. They pass rows in a lane, and either start at a node that other nodes
-    also read or end in a sum. ``text_at`` is the position of the text with the weight, which ends
-    there (``text_side`` "right"), begins there ("left") or is centred there ("center"). An empty
-    ``text_side`` means that there is no room for a text.
+    also read or end in a sum. ``text_at`` is the position of the weight's text, which ends there
+    (``text_side`` "right"), begins there ("left") or is centred there ("center"). An empty
+    ``text_side`` means that there is no room for text.
     """
 
     source: Node
@@ -80,7 +80,7 @@ class DrawingPlan:
     routes: tuple[Route, ...]
     groups: tuple[DrawnRepetition, ...]
     connectors: tuple[Curve, ...]
-    represents: Mapping[Node, Node]  # every node of the network -> the node that is drawn for it
+    represents: Mapping[Node, Node]  # each node of the network -> the node that is drawn for it
 
     def extent(self) -> tuple[float, float, float, float]:
         """Return (left, right, bottom, top) of the whole drawing."""
@@ -109,9 +109,10 @@ def plan(
     """Lay out a network.
 
     ``net`` has ``.steps()``, which lists (node, layer, parents in slot order) topologically, and,
-    to collapse blocks, ``.blocks()``. ``widths`` holds the widths of boxes in inches. A box that is
-    not wider than high is a circle. ``ordered`` lists nodes whose parents should be in slot order.
-    ``columns`` is the number of columns. By default, it depends on the number of rows.
+    to collapse blocks, ``.blocks()``. ``widths`` contains the widths of boxes in inches. A box that
+    is no wider than it is high is drawn as a circle. ``ordered`` lists nodes whose parents should
+    be in slot order. ``columns`` is the number of columns. By default, it depends on the number of
+    rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}
@@ -167,7 +168,7 @@ def _drawn(
 def _columns(
     rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Node, ...]]], most: int | None
 ) -> list[list[Node]]:
-    """Return the nodes of each column in topological order.
+    """Return the nodes in each column in topological order.
 
     A column ends at a node that all paths cross and that is not part of a group.
     """
@@ -198,7 +199,7 @@ def _columns(
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """Return the last row of every column except the last one.
+    """Return the last row of every column except the last column.
 
     The rows are chosen so that columns have similar heights and none is very short.
     """
@@ -259,7 +260,7 @@ def _y(vertex: Vertex) -> float:
 
 
 def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> DrawnRepetition:
-    """Return the rectangle around the rows of some nodes, with the lanes that pass them."""
+    """Return the rectangle around the rows of some nodes, including the lanes that pass them."""
     rows = {sheet.vertices[n].row for n in nodes}
     places = [v for row in rows for v in sheet.rows[row]]
     low = min(v.x - v.width / 2 for v in places) - PAD - 0.03, -max(rows) * PITCH - HEIGHT / 2 - PAD
@@ -301,7 +302,7 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
             curve[-1][0] + (0.045 if side == "left" else -0.045),
             curve[-1][1] + (0.035 if parent in beside else 0.07),
         )
-        # in the straight part of its lane, if the end of the edge is shared
+        # in the straight part of the lane, if the end of the edge is shared
         if not side and path[-2].lane:
             at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
@@ -311,7 +312,7 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
 
 
 def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
-    """Whether a vertex's row is empty between its box and ``x``."""
+    """Return whether a vertex's row is empty between its box and ``x``."""
     side = 1 if x > vertex.x else -1
     if (x - vertex.x) * side < vertex.width / 2 + 0.1:
         return False
@@ -367,6 +368,6 @@ def _corner(start: Point, corner: Point, end: Point) -> list[Point]:
 
 
 def _swing(start: Point, end: Point) -> list[Point]:
-    """Return a curve down from start to end that is vertical at both."""
+    """Return a curve down from start to end that is vertical at both ends."""
     middle = (start[1] + end[1]) / 2
     return [(start[0], middle), (end[0], middle), end]

@@ -1,4 +1,4 @@
-"""Plot the density of the singular values of a Jacobian, with measured values.
+"""Plot the singular value density of a Jacobian, with measured values.
 
 See :mod:`kcalc.plotting` for the conventions.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 Array = np.ndarray
 POINTS, BINS = 121, 50
 CUT = 0.04  # the axis ignores a density that diverges at 0 below this fraction of the largest s
-FAR = 3.5  # an unbounded distribution is cut at this multiple of its root mean square
+FAR = 3.5  # an unbounded distribution is cut off at this multiple of its root mean square
 
 
 def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw the density ``2 s density(s^2)`` of singular values, and atoms as bars with their mass.
+    """Draw the density ``2 s density(s^2)`` of singular values, and atoms as labelled lines.
 
-    If measured singular values are given, their histogram is drawn behind it, without zeros, which
-    belong to an atom.
+    If measured singular values are given, their histogram is drawn behind the density. It omits
+    zeros, which belong to an atom.
 
     ``law``: a :class:`kcalc.JacobianSpectrum`. Returns: the Axes.
     """

@@ -31,11 +31,12 @@ def kernel_curves(
 ) -> Axes:
     """Draw kernels over c in [-1, 1].
 
-    ``kernels`` is {label: kernel}; each kernel is evaluated by ``at_angle(theta, q1, q2)``. ``q``
+    ``kernels`` is {label: kernel}; each kernel is evaluated with ``at_angle(theta, q1, q2)``. ``q``
     is the q value of both inputs.
 
     The ``points`` are evenly spaced in the angle, which resolves the rise near c = 1. ``line``
-    holds keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown keywords.
+    contains keywords for matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown
+    keywords.
     """
     theta = np.linspace(np.pi, 0.0, points)
     c = np.cos(theta)
@@ -76,7 +77,7 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw eigenvalues relative to the largest against their rank, on logarithmic axes.
+    """Draw eigenvalues, divided by the largest, against their rank on logarithmic axes.
 
     Eigenvalues below their rounding error are dotted.
 
@@ -102,10 +103,10 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw the ratio of a kernel value to the value for equal inputs, layer by layer.
+    """Draw the ratio of the kernel value to its value for equal inputs, layer by layer.
 
-    The numerator is the kernel of inputs with c = ``regime.c``. The prediction for infinite depth
-    is dashed.
+    The numerator is the kernel value for inputs with c = ``regime.c``. The prediction for infinite
+    depth is dashed.
 
     ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
     """

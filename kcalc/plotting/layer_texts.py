@@ -1,6 +1,6 @@
-"""Texts in and next to the nodes of a drawn network.
+"""Text in and next to the nodes of a drawn network.
 
-They use matplotlib's mathtext or plain characters.
+The text uses matplotlib's mathtext or plain characters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ LONGEST = 24
 
 
 def number_text(value: Any, plain: bool = False) -> str:
-    """Write a number with three digits, or a symbolic expression.
+    """Format a number with three digits, or a symbolic expression.
 
-    Texts are mathtext, or ordinary characters if ``plain``. A text that is too long becomes empty.
+    The result is mathtext, or ordinary characters if ``plain``. It is empty if it would be too
+    long.
     """
     if not getattr(value, "free_symbols", None):
         return f"{float(value):.3g}"
@@ -32,7 +33,7 @@ def number_text(value: Any, plain: bool = False) -> str:
 
 
 def _plain_expression(value: Any) -> str:
-    """Write an expression in one line of ordinary characters.
+    """Format an expression on one line in ordinary characters.
 
     ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``.
     """
@@ -124,7 +125,7 @@ def _extent(size: Any) -> str:
 def shortened(text: str, plain: bool = False, most: int = 20) -> str:
     """Shorten a name to ``most`` characters.
 
-    Without ``plain``, its dollar signs are escaped to keep mathtext from interpreting them.
+    Without ``plain``, dollar signs are escaped to keep mathtext from interpreting them.
     """
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short if plain else short.replace("$", r"\$")
@@ -133,7 +134,7 @@ def shortened(text: str, plain: bool = False, most: int = 20) -> str:
 def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
     """Return the text at an edge into a layer.
 
-    It shows the weights of a Sum's addends, or how many slots the edge fills.
+    The text shows the weights of a Sum's addends, or how many slots the edge fills.
     """
     weights = getattr(layer, "weights", None)
     if weights is None:
@@ -143,7 +144,7 @@ def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
 
 @lru_cache(maxsize=4096)
 def is_mathtext(text: str) -> bool:
-    """Whether matplotlib can draw a text."""
+    """Return whether matplotlib can draw some text."""
     from matplotlib.textpath import TextPath
 
     if not text.strip():

@@ -1,8 +1,8 @@
 """Layered layout of a directed acyclic graph by Sugiyama's method.
 
-Rows follow longest paths. If a node is read more than one row below, it gets a lane (a chain of
-empty places), which its readers share. Barycentre sweeps reduce crossings. A linear program then
-chooses x coordinates that keep main paths and lanes straight.
+The longest path to a node determines its row. If a node is read more than one row below, it gets a
+lane (a chain of empty places), which its readers share. Barycentre sweeps reduce crossings. A
+linear program then chooses x coordinates that keep main paths and lanes straight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Node = Hashable
 Parents = Mapping[Node, tuple[Node, ...]]
 Rows = Mapping[Node, int]
 
-# smallest distances between two boxes, between a box and a lane, and between two lanes
+# minimum distances between two boxes, between a box and a lane, and between two lanes
 SPACE, BESIDE, LANE = 0.3, 0.25, 0.14
 
 
@@ -36,7 +36,7 @@ class Vertex:
 class Layered:
     """Positions of the nodes of a graph, given their rows and widths.
 
-    ``parents`` lists the parents of each node that has any, in topological order. The parents of
+    ``parents`` contains the parents of each node that has any, in topological order. The parents of
     nodes in ``ordered`` keep their order from left to right if crossings allow it. At other nodes,
     the longest branch comes first. ``.rows`` contains the vertices of each row from left to right,
     and ``.vertices`` the vertex of each node.
@@ -69,14 +69,14 @@ class Layered:
         _place(self.rows)
 
     def path(self, parent: Node, node: Node) -> list[Vertex]:
-        """Return the vertices of an edge from end to end, through its lane."""
+        """Return the vertices of an edge from one end to the other, through its lane."""
         chain, end = self.chains[parent], self.vertices[node]
         while chain[-1].row < end.row - 1:
             chain.append(Vertex(parent, chain[-1].row + 1, 0.0, lane=True))
         return [*chain[: end.row - chain[0].row], end]
 
     def span(self) -> tuple[float, float]:
-        """Return the least and greatest x of its boxes and lanes."""
+        """Return the smallest and largest x of the boxes and lanes."""
         vertices = [v for row in self.rows for v in row]
         return min(v.x - v.width / 2 for v in vertices), max(v.x + v.width / 2 for v in vertices)
 
@@ -87,9 +87,9 @@ class Layered:
                 vertex.x += distance
 
     def _sort_rows(self) -> None:
-        """Sort each row, with branches in slot order and lanes of skips on the right.
+        """Sort each row, with branches in slot order and skip lanes on the right.
 
-        Barycentre sweeps follow as long as they reduce crossings.
+        Barycentre sweeps follow for as long as they reduce crossings.
         """
         ranks = self._ranks()
         for row in self.rows:
@@ -113,11 +113,11 @@ class Layered:
         self.rows = best
 
     def forks(self, node: Node) -> bool:
-        """Whether several nodes read a node."""
+        """Return whether a node is read by several nodes."""
         return sum(node in above for above in self.parents.values()) > 1
 
     def _ranks(self) -> dict[Node, int]:
-        """Return the position of each node in a depth-first search from the outputs up.
+        """Return the position of each node in a depth-first search upwards from the outputs.
 
         The longest branch of a join comes first, except that ordered joins keep their order.
         """
@@ -138,7 +138,7 @@ class Layered:
 
 
 def longest_path_rows(parents: Parents) -> dict[Node, int]:
-    """Return the row of each node, given by its longest path from the inputs.
+    """Return the row of each node, given by the longest path from the inputs to the node.
 
     A node with more readers than parents is moved down to just above its nearest reader.
     """
@@ -185,10 +185,10 @@ def _crossings(rows: Sequence[Sequence[Vertex]]) -> int:
 
 
 def _place(rows: Sequence[Sequence[Vertex]]) -> None:
-    """Give every vertex its x coordinate.
+    """Assign an x coordinate to every vertex.
 
-    They minimise the total sideways motion of edges, with the largest weights for lanes and main
-    paths, and keep the smallest distances.
+    The coordinates minimise the total sideways motion of edges, with the largest weights for lanes
+    and main paths. They also respect the minimum distances.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array

@@ -27,7 +27,7 @@ VALUES = {
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Draw Var s/(E s)^2 per layer for squared norms s, on a logarithmic scale.
 
-    The solid line is s = |y|^2 at the inputs of weights, the dashed line s = |J|^2 at weights.
+    The solid line shows s = |y|^2 at the inputs of weights, the dashed line s = |J|^2 at weights.
 
     ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises:
     KcalcError for results with symbols.
@@ -68,8 +68,9 @@ def depth_trace(
 ) -> Axes:
     """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
 
-    ``results``: {label: {depth: Moments}}. ``weights`` draws Var |J|^2 at a weight instead. It is
-    the name of a node, or a function that maps a result to a name. Returns: the Axes.
+    ``results``: {label: {depth: Moments}}. With ``weights``, Var |J|^2 at a weight is drawn
+    instead; ``weights`` is the name of a node, or a function that maps a result to a name. Returns:
+    the Axes.
     """
 
     def variance(one: Any) -> float:

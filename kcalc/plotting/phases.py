@@ -1,4 +1,4 @@
-"""Phase diagrams: a quantity in colour over two gains, with the line of slope 1."""
+"""Phase diagrams: a quantity in colour over two gains, with the line where the slope is 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = (4.6, 3.6)  # inches
 
 
 def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
-    """Draw log10 of the depth scale in colour and the edge of chaos as a line.
+    """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
 
     Returns: the Axes.
     """
@@ -44,7 +44,7 @@ def token_phases(
 ) -> Axes:
     """Draw ``values`` over two gains in colour, and the line where the slope at c = 1 is 1.
 
-    ``labels`` holds the labels of both gains and of the values. Returns: the Axes.
+    ``labels`` contains the labels for both gains and for the values. Returns: the Axes.
     """
     ax = axes(ax, *SIZE)
     across, up, label = labels
@@ -66,7 +66,8 @@ def _mesh(
 ) -> list[Any]:
     """Draw a quantity over a grid in colour, and a white line where a slope is 1.
 
-    ``line`` holds the name of the line and the largest level in colour. Returns: legend entries.
+    ``line`` contains the name of the line and the largest level shown in colour. Returns: legend
+    entries.
     """
     from matplotlib.lines import Line2D
 

@@ -28,11 +28,10 @@ PANELS: dict[str, tuple[bool, dict[str, str]]] = {
 
 
 def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Figure:
-    """Draw the quantities of a depth profile over its blocks, with a panel per kind of quantity.
+    """Draw the quantities in a depth profile over the blocks, with one panel per kind of quantity.
 
-    Panels are omitted if the network does not have their quantities. Lines with standard errors
-    have error bars. ``ax`` holds one Axes per panel; by default, a new figure is made. Returns: the
-    figure.
+    Panels are omitted if the network lacks their quantities. Lines with standard errors have error
+    bars. ``ax`` contains one Axes per panel; by default, a new figure is made. Returns: the figure.
     """
     columns = profile.columns
     drawn = {

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#8C6BB1", "#7F7F3F")
-LISTED = 14  # largest number of regions in the legend
+LISTED = 14  # maximum number of regions in the legend
 PALE = 0.32  # the fraction of a region's colour in its tint
 LINE = 0.13  # the height of a label
 
 
 @dataclass(frozen=True)
 class Region:
-    """A region to draw: its label, its nodes, and its line in the legend.
+    """A region to draw, with its label, its nodes, and its line in the legend.
 
     The short label is written next to the region. A region with an empty line is not in the legend.
     """
@@ -41,7 +41,7 @@ class Region:
 def as_regions(given: Any) -> list[Region]:
     """Return numbered regions from labelled sets of nodes or from subnetworks.
 
-    ``given`` contains (label, nodes) pairs, is {label: nodes}, or contains subnetworks (objects
+    ``given`` is {label: nodes}, or a collection of (label, nodes) pairs or of subnetworks (objects
     with ``layers``, ``entry`` and ``exit``).
 
     Subnetworks without a nonlinear layer are omitted. Raises: KcalcError for anything else.
@@ -83,7 +83,7 @@ def _refused(given: Any) -> KcalcError:
 
 @dataclass(frozen=True)
 class Area:
-    """A region on the page: its boxes, its colour, and the number of nested regions inside it."""
+    """A region on the page, with its boxes, its colour, and the number of regions nested in it."""
 
     label: str
     members: frozenset[Node]
@@ -95,7 +95,7 @@ class Area:
 def areas(drawn: DrawingPlan, regions: Sequence[Region]) -> list[Area]:
     """Return the regions to draw, larger ones first.
 
-    Regions that look the same in the drawing (in repeated blocks) are combined.
+    Regions that look the same in the drawing, because of repeated blocks, are combined.
     """
     together: dict[frozenset[Node], list[Region]] = {}
     for region in regions:
@@ -121,7 +121,7 @@ def areas(drawn: DrawingPlan, regions: Sequence[Region]) -> list[Area]:
 def draw_regions(
     ax: Axes, drawn: DrawingPlan, regions: Sequence[Region], font: float, scale: float
 ) -> list[Any]:
-    """Draw regions at z orders between 1 and 1.6.
+    """Draw regions with z-orders between 1 and 1.6.
 
     Returns: the legend handles in the order of ``regions``.
     """
@@ -190,7 +190,8 @@ def label_corner(
 ) -> tuple[float, float]:
     """Return the upper right corner of a label.
 
-    The label is left of all regions around the first box, or lower if another label is there.
+    The label is to the left of all regions around the first box, or lower if another label is
+    there.
 
     Its extent (left, right, bottom, top) is added to ``placed``.
     """
@@ -224,7 +225,7 @@ def _tint(color: str) -> tuple[float, float, float]:
 def outlines(drawn: DrawingPlan, area: Area) -> list[Any]:
     """Return the counter-clockwise outlines of an area.
 
-    They surround its boxes with a margin, the space between a box and the next box below, and
+    They surround the boxes with a margin, the space between each box and the next box below, and
     strips along edges.
     """
     reach = margin(area)
@@ -258,7 +259,7 @@ def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
 
 
 def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:
-    """Return points (n, 2) along a curve of cubic Bezier segments, ``pieces`` for each segment."""
+    """Return points (n, 2) along a curve of cubic Bezier segments, with ``pieces`` per segment."""
     control = np.asarray(curve, dtype=float)
     t = np.linspace(0, 1, pieces + 1)[1:, None]
     points = [control[:1]]

@@ -1,7 +1,7 @@
 """Plots of the scaling calculus.
 
-They show gamma of every weight, ratios of predicted to measured values, and Hessian blocks [Scaling
-Fig. 1, 2].
+They show gamma for every weight, ratios of predicted to measured values, and Hessian blocks
+[Scaling Fig. 1, 2].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMED = 14  # number of weights whose names are written below the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw gamma of every weight divided by the geometric mean, on a logarithmic scale.
+    """Draw gamma for every weight, divided by the geometric mean, on a logarithmic scale.
 
     The weights are in the order of the network.
 
@@ -55,7 +55,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
     """Draw histograms of the ratio of predicted to measured values [Scaling Fig. 1].
 
-    Each weight has a histogram over draws in a separate row, with its median marked.
+    Each row shows the histogram of one weight over draws, with its median marked.
 
     ``ratios``: {weight: (draws,) positive numbers}. Bins have equal widths on the logarithmic axis.
     Returns: the Axes. Raises: KcalcError for other values.
@@ -94,7 +94,7 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
 
     The colour of a block is the mean of its squared singular values.
 
-    ``squares`` is an array (L, L) of numbers >= 0, and ``names`` holds the names of the L weights.
+    ``squares`` is an array (L, L) of numbers >= 0, and ``names`` lists the names of the L weights.
     Returns: the Axes. Raises: KcalcError for other shapes, and if all numbers are 0.
     """
     from matplotlib.colors import LogNorm

@@ -1,4 +1,4 @@
-"""The plot of a shaping: activations, the global C map and the c values of all layers.
+"""The plot of a shaping result: activations, the global C map and the c values of all layers.
 
 Each is drawn before and after shaping.
 """
@@ -44,8 +44,8 @@ def shaping_figure(
     after shaping.
 
     ``pairs`` is {name: (activation before, activation after)}. ``c_before`` (or None) and
-    ``c_after`` are C maps. ``traces`` is as for :func:`depth_traces`. ``ax`` holds two Axes, or
-    three with traces.
+    ``c_after`` are C maps. ``traces`` has the form required by :func:`depth_traces`. ``ax``
+    contains two Axes, or three with traces.
 
     Returns: the figure. Raises: KcalcError for other arguments.
     """
@@ -73,7 +73,7 @@ def shaping_figure(
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
-    """Return a colour for each of several outputs, and line styles for before and after."""
+    """Return a colour for each of several outputs, and the line styles for before and after."""
     outputs = getattr(c_after, "outputs", ())
     if len(outputs) < 2:
         return {}
@@ -89,9 +89,8 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
     """Draw c values of layers against depth, with dots for all layers and lines along the trunk.
 
     ``traces`` is {label: trace}. A trace has ``depth`` (nodes,) and ``values`` (nodes, starts). Its
-    ``layers`` are the indices of the dots, and its ``trunk`` those of the lines. The labels
-    "before" and "after" have the line styles of
-    :func:`shaping_figure`.
+    ``layers`` are the indices of the dots, and its ``trunk`` contains the indices of the lines. The
+    labels "before" and "after" have the line styles of :func:`shaping_figure`.
 
     Returns: the Axes. Raises: KcalcError if there is no trace.
     """

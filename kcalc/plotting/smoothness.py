@@ -1,4 +1,4 @@
-"""Plots of singular values and of their bounds, on a given Axes.
+"""Plots of singular values and their bounds on a given Axes.
 
 See :mod:`kcalc.plotting` for the conventions.
 """
@@ -26,7 +26,7 @@ _SHOWN = 0.98
 def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins: int = 60) -> Axes:
     """Draw the predicted density of singular values [MacDonald et al. 2023, Fig. 1].
 
-    If measured singular values are given, their histogram is drawn behind it.
+    If measured singular values are given, their histogram is drawn behind the density.
 
     ``law``: a :class:`kcalc.calculi.smoothness.ResidualSpectrum`, or {label: law} with ``values``
     {label: array}. Returns: the Axes.
@@ -63,10 +63,10 @@ def singular_value_histograms(
 
     A dashed line marks each mean.
 
-    Long tails beyond the 98 % quantile are cut off, and the axis label says so.
+    Long tails are cut off at the 98 % quantile, and the axis label says so.
 
     ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises:
-    KcalcError if empty.
+    KcalcError if it is empty.
     """
     if not spectra:
         raise KcalcError("there are no singular values to draw")
@@ -101,7 +101,7 @@ def singular_value_histograms(
 
 
 def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
-    """Draw the bounds of the singular values of d output / d layer, layer by layer.
+    """Draw the bounds on the singular values of d output / d layer, layer by layer.
 
     The scale is logarithmic, and the range between the bounds is shaded.
 

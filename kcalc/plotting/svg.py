@@ -1,8 +1,8 @@
 """A network drawn as a self-contained, accessible SVG.
 
-It has the layout of :mod:`kcalc.plotting.drawing`, without matplotlib.
+The layout is the same as in :mod:`kcalc.plotting.drawing`, but matplotlib is not needed.
 
-Text and lines use the text colour of the page (``currentColor``) and faces are translucent, so a
+Text and lines have the page's text colour (``currentColor``) and faces are translucent, so a
 drawing works on light and dark pages. The custom properties ``--kcalc-<kind>``, ``--kcalc-skip``
 and ``--kcalc-surface`` set the colours. A drawing has no ids, so a page may contain any number of
 drawings.
@@ -28,7 +28,7 @@ from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
 SCALE = 124.0  # pixels per inch of the layout: its 7 pt are 12 px
-# in a notebook: number of nodes above which blocks are folded, and largest number of drawn nodes
+# in a notebook: number of nodes above which blocks are folded, and maximum number of drawn nodes
 FOLDED, DRAWN = 40, 300
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {
@@ -57,8 +57,8 @@ def network_svg(
 
     Parameters: ``fold`` draws repeated blocks (``network.blocks()``) once, in a frame with their
     number. ``groups`` are tinted areas: (label, nodes) pairs, {label: nodes} or subnetworks.
-    ``labels=False`` omits all text, and {node: text} replaces the text of some nodes. Tall drawings
-    continue in parallel ``columns``. Their default number fills a page. ``interactive`` makes the
+    ``labels=False`` omits all text, and {node: text} replaces the text in some nodes. Tall drawings
+    continue in parallel ``columns``. By default, the columns fill a page. ``interactive`` makes the
     nodes focusable.
 
     Nodes are ``<g class="node affine" data-node="h1">``. A node of a folded block represents
@@ -121,7 +121,7 @@ def network_svg(
 
 
 def _weights(sheet: Sheet, route: Route) -> str:
-    """Draw the texts at the ends of edges."""
+    """Draw the text at the ends of edges."""
     return weights_text(sheet.layers[route.target], route.slots, True) if route.text_side else ""
 
 
@@ -132,20 +132,20 @@ def _name(sheet: Sheet, node: Node, counts: Mapping[Node, int]) -> str:
 
 
 def drawn_nodes(network: Any) -> int:
-    """Return how many nodes a folded drawing shows."""
+    """Return the number of nodes that a folded drawing shows."""
     return sum(len(block.pieces[0]) for block in network.blocks())
 
 
 def repetitions(sheet: Sheet) -> Counter[Node]:
-    """Return how many nodes of the network each drawn node represents."""
+    """Return {drawn node: the number of nodes in the network that it represents}."""
     return Counter(sheet.plan.represents.values())
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str) -> float:
-    """Return an upper estimate of the width of a text in inches.
+    """Return an upper bound on the width of a text in inches.
 
-    It is valid for common sans-serif fonts in the font size of the layout.
+    It is valid for common sans-serif fonts at the layout's font size.
     """
     return sum(map(_character_width, text)) * FONT / 72
 
@@ -171,7 +171,7 @@ def _character_width(character: str) -> float:
 
 
 class _Paper:
-    """The page: converts inches of the layout (y up) to pixels (y down)."""
+    """The page, which converts inches in the layout (y up) to pixels (y down)."""
 
     def __init__(self, sheet: Sheet, room: float) -> None:
         left, right, bottom, top = sheet.plan.extent()
@@ -216,7 +216,7 @@ class _Paper:
         return text
 
     def headed(self, curve: Curve) -> tuple[str, str]:
-        """Return the paths of a curve and of its arrow head. The curve ends inside the head."""
+        """Return the paths of a curve and its arrow head. The curve ends inside the head."""
         end = np.array(curve[-1])
         steps = [end - point for point in curve[-2::-1]]
         along = next((step for step in steps if np.hypot(*step) > 1e-9), np.array([0.0, -1.0]))
@@ -251,7 +251,7 @@ def _description(sheet: Sheet) -> str:
 
 
 def _members(sheet: Sheet, group: DrawnRepetition) -> int:
-    """Return how many nodes are in a frame."""
+    """Return the number of nodes in a frame."""
     (x0, y0), (x1, y1) = group.low, group.high
     return sum(x0 < b.x < x1 and y0 < b.y < y1 for b in sheet.plan.boxes.values())
 

@@ -30,7 +30,7 @@ def token_figure(
 ) -> Figure:
     """Draw activations before and after shaping, and token cosines before and after the network.
 
-    ``before`` and ``after`` are the arrays (T, T) of cosines before and after the network.
+    ``before`` and ``after`` are arrays (T, T) of cosines before and after the network.
 
     Returns: the figure. Raises: KcalcError for another number of Axes.
     """
@@ -56,7 +56,7 @@ def token_figure(
 
 
 def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = None) -> Figure:
-    """Draw q and token cosines along the streams of transformers, one line per profile.
+    """Draw q and token cosines along the streams of transformers, with one line per profile.
 
     Returns: the figure. Raises: KcalcError for another number of Axes.
     """

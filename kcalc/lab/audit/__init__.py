@@ -1,4 +1,4 @@
-"""Audits of PyTorch models: how they were initialised, and which faults this has."""
+"""Audits that find faults in the initialisation of PyTorch models."""
 
 from __future__ import annotations
 

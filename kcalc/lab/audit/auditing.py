@@ -1,4 +1,4 @@
-"""Audit a model in one call: the effects and the faults of its initialisation."""
+"""Audit the effects and the faults of a model's initialisation in one call."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ def audit(
     ----------
     builder_or_model
         A ``torch.nn.Module``, or a function without arguments that returns one. The run of such a
-        builder is recorded: the law of every parameter, the line that drew it, and the values that
-        it overwrote. For a module, the laws are estimated, with standard errors.
+        builder is recorded: the law (distribution) of every parameter, the line that drew it, and
+        the values that were overwritten. For a module, the laws are estimated, with standard
+        errors.
     example_inputs
-        A shape (of token ids if the model has an ``nn.Embedding``), a tensor, a tuple of these, or
-        a dictionary of them by argument name. None is enough for transformers models, because their
-        configuration gives the inputs.
+        A shape (of token ids if the model has an ``nn.Embedding``), a tensor, a tuple of shapes and
+        tensors, or a dictionary of them by argument name. None is enough for transformers models,
+        because their configuration gives the inputs.
     recipe
         "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net", or ("mup", the builder
-        or the model of a base width). Alternatively {pattern of parameter names: a sigma, or
+        or the model at a base width). Alternatively {pattern of parameter names: a sigma, or
         "zeros", "lecun", "he", "xavier", "torch"}. For a constant gain or gate (LayerScale,
-        ReZero), the number is its value.
+        ReZero), the number is the constant, not a sigma.
     optimizer
         An optimizer of the model, a list of optimizers, or a function that takes the model and
         returns one or a list.
@@ -146,7 +147,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
 
 def _again(builder: Callable[[], Any]) -> Any:
-    """Return another draw of a builder's model, with a seed that the builder cannot set."""
+    """Return a second model from a builder, drawn with a seed that the builder cannot set."""
     import torch
 
     torch.manual_seed(SEED + 1)

@@ -1,4 +1,4 @@
-"""The contractions of data with weights in a run, and the parameters in these weights."""
+"""The contractions of data with weights in a run, and the parameters that make up the weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Contraction:
 
     ``value`` is the result, ``data`` the operand, and ``parameters`` the names of the parameters in
     the weight. ``fan_in`` is the number of terms in each sum, and ``fan_out`` is the number of sums
-    that each entry of the data enters, ignoring strides. ``axes`` is {parameter: contracted axes}
-    if the weight is a view of the parameter. ``entries`` counts the entries of the weight, or of
-    one matrix in a stack. ``groups`` is the number of groups of a convolution.
+    in which each entry of the data occurs, ignoring strides. ``axes`` is {parameter: contracted
+    axes} if the weight is a view of the parameter. ``entries`` counts the entries of the weight, or
+    of one matrix in a stack. ``groups`` is the number of groups of a convolution.
     """
 
     value: Value
@@ -72,7 +72,7 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    """Whether a parameter multiplies whole rows of a weight, as in standardised weights."""
+    """Return whether a parameter multiplies whole rows of a weight, as in standardised weights."""
     one = len(sizes) == len(weight) and all(sizes[d] == 1 for d in dims)
     return one and any(weight[d] > 1 for d in dims)
 

@@ -1,4 +1,4 @@
-"""Find parameters that a run reads but that get no gradient, and what cuts them off.
+"""Find parameters that a run reads but that get no gradient, and the operations that cut them off.
 
 A parameter is cut off if it is missing from the gradient graph of the result and of values that the
 model keeps in attributes (such as an auxiliary loss). Parameters that the run never reads do not
@@ -20,7 +20,7 @@ from .roots import contraction_weight
 from .structure import Structure
 
 ALIKE = 0.5  # least cosine between the weights of a teacher and its student
-SOME = 2**14  # entries compared
+SOME = 2**14  # number of entries compared
 SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
 """Operations that read only the shape of an array."""
 
@@ -87,7 +87,7 @@ def cuts(
 
 
 def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
-    """Whether a vector only shifts scores that get a gradient elsewhere, as in expert balancing."""
+    """Return whether a vector only shifts scores with a gradient elsewhere (expert balancing)."""
     program = structure.program
     leaf = leaf_of(program, name)
     if leaf is None or trainable[name].ndim > 1:
@@ -97,7 +97,7 @@ def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> boo
 
 @dataclass(frozen=True)
 class _Ends:
-    """Indices of the results, and {index: line} of values that became Python numbers."""
+    """Indices of the results, and {index: line} for values that became Python numbers."""
 
     results: frozenset[int]
     numbers: dict[int, str]
@@ -185,7 +185,7 @@ def _taught(
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two matrices are correlated. Constant matrices are not."""
+    """Return whether two matrices are correlated. Constant matrices are not."""
     every = 1 + one.numel() // SOME
     a, b = (t.detach().flatten()[::every].double() for t in (one, other))
     product, sizes = float(a @ b), float(a.norm() * b.norm())
@@ -265,7 +265,7 @@ def _depths(program: Program) -> dict[int, int]:
 
 
 def _stays(again: Program | None, name: str, kind: str) -> bool:
-    """Whether a parameter is also cut off in training mode.
+    """Return whether a parameter is also cut off in training mode.
 
     If there is no run in training mode, choices and discarded values are ignored: they may belong
     to an object detector or to auxiliary heads.

@@ -23,7 +23,7 @@ RULE = (
 
 @criterion("INIT-DEPTH-PLACE", "error or warning", RULE)
 def depth_place(subject: Subject) -> Iterator[Finding]:
-    """Yield readers of a residual stream that are scaled as only its writers should be."""
+    """Yield readers of a residual stream that have the scale intended for its writers."""
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
@@ -71,7 +71,7 @@ def _verb(families: list[str], one: str, several: str) -> str:
 
 
 def _scores_only(stack: Stack, family: str) -> bool:
-    """Whether a family makes only queries or keys. T5 scales these by the head size."""
+    """Return whether a family computes only queries or keys, which T5 scales by the head size."""
     roles = set(stack.subject.roles.get(stack.families[family][0], ())) - {"reads"}
     return bool(roles) and roles <= {"query", "key"}
 
@@ -82,9 +82,10 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
 
 
 def common_parameter(stack: Stack) -> str | None:
-    """Return a parameter with the usual sigma: most weights have it, up to a depth factor.
+    """Return a parameter whose sigma is the usual one, up to a depth factor.
 
-    Several families, all writers or most readers have this sigma. In a tie, it is the larger one.
+    Several families, all writers or most readers have this sigma. In a tie, the larger sigma
+    counts.
     """
     counts: dict[str, tuple[int, float]] = {}
     laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
@@ -111,7 +112,7 @@ def _agree(law: Law, other: Law) -> bool:
 
 
 def _most_readers(stack: Stack) -> str | None:
-    """Return a parameter with the sigma of most readers. In a tie, it is the larger sigma."""
+    """Return a parameter with the sigma of most readers. In a tie, the larger sigma counts."""
     laws = stack.subject.laws
     readers = [names[0] for f, names in stack.families.items() if not stack.writes(f)]
     counts = {
@@ -127,7 +128,7 @@ def _is_common(stack: Stack, family: str, common: str) -> bool:
 
 
 def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> bool:
-    """Whether the sigmas of a family are given multiples of the sigma of ``common``, by block."""
+    """Return whether the sigma of every block is its factor times the sigma of ``common``."""
     usual = stack.subject.laws[common]
     return all(
         _agree(law, replace(usual, sigma=factor * usual.sigma, error=factor * usual.error))
@@ -150,7 +151,7 @@ def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Whether one law by fans explains the sigmas of all blocks of a family and the common sigma.
+    """Return whether one rule by fans explains the common sigma and the sigmas of all blocks.
 
     A table has no fans. Its sigma, divided by the root of a fan, is compared with the family's.
     """

@@ -1,4 +1,4 @@
-"""Find parameters that gradient descent does not change, by a few steps in fresh copies."""
+"""Find parameters that gradient descent does not change in a few steps on fresh copies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Gradients = dict[str, Any]
 def differentiated(
     model: Any, call: Any, classes: bool, seed: int, names: list[str], before: Any = None
 ) -> Gradients:
-    """Return {parameter: gradient} of one run.
+    """Return {parameter: gradient} for one run.
 
-    A gradient is None if the loss does not depend on it.
+    A gradient is None if the loss does not depend on the parameter.
 
-    ``before`` is {parameter: value to run the model with}.
+    ``before`` is {parameter: value with which to run the model}.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -65,7 +65,7 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
 
 
 def dense(gradient: Any) -> Any:
-    """Return a gradient as a dense tensor, because the gradient of a table may be sparse."""
+    """Return a gradient as a dense tensor; the gradient of a table may be sparse."""
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 

@@ -74,7 +74,7 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
 
 
 def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
-    """For a finished model, return the one member with PyTorch's law if the others agree."""
+    """Return the one member with PyTorch's default, if the others agree, in a finished model."""
     odd = [name for name in laws if _by_default(subject, name)]
     others = [law for name, law in laws.items() if name not in odd]
     if len(odd) != 1 or len(others) < FEWEST:
@@ -85,7 +85,7 @@ def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
 
 
 def _by_default(subject: Subject, name: str) -> bool:
-    """Whether a weight looks like PyTorch's default, uniform in (-b, b) with b = fan_in^-1/2."""
+    """Return whether a weight looks like PyTorch's default: uniform, with bound fan_in^-1/2."""
     law, parameter = subject.laws[name], subject.parameters[name]
     bound = subject.contracted[name].fan_in ** -0.5
     largest = float(parameter.detach().abs().max())

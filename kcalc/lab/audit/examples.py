@@ -1,4 +1,4 @@
-"""Example inputs of a model: as given, from shapes, or from the model's configuration."""
+"""Example inputs for a model: as given, from shapes, or from the model's configuration."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 def _vocabulary(model: Any) -> int | None:
     """Return the number of rows of the table that looks up the inputs, or None without a table.
 
-    It is ``vocab_size`` of the configuration, or the size of the first ``nn.Embedding``. Models
-    whose configuration names inputs other than ids have no table.
+    The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``.
+    Models whose configuration names inputs other than ids have no table.
     """
     import torch
 
@@ -108,7 +108,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Permute the rows of every tensor in the inputs and redraw its numbers.
+    """Permute the rows of every tensor in the inputs, and redraw the numbers.
 
     Token ids are permuted over all positions. Other integers do not change.
     """

@@ -121,18 +121,18 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Name parameters in a message: the first families, and the number of the others."""
+    """Name parameters in a message: the first families, and how many others there are."""
     texts = forms(names)
     more = sum(len(members) for members in list(families(names).values())[most:])
     return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
 
 
 def forms(names: tuple[str, ...] | list[str]) -> list[str]:
-    """Return the pattern and size of each family, or the name of its single member."""
+    """Return the pattern and the size of each family, or the name of its only member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
 
 
 def part(form: str, names: tuple[str, ...]) -> str:
-    """Name a part of a model in a message: a parameter by name, modules with their number."""
+    """Describe a part of a model: a parameter by name, or modules with their number."""
     return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Kept = dict[int, tuple[Any, Any]]  # {call: (streams before the noise, streams with it)}
-TRIED = 40  # candidates tried for the value that a branch or the readout reads
-LOCATIONS = 4  # locations at which gates are compared
+TRIED = 40  # number of candidates tried for the value that a branch or the readout reads
+LOCATIONS = 4  # number of locations at which gates are compared
 CLOSE = 1e-4  # relative error of a fit
 SUMS_OFF = 1e-3  # larger deviations of a sum of weights from 1 get a remark
 
@@ -31,8 +31,8 @@ SUMS_OFF = 1e-3  # larger deviations of a sum of weights from 1 get a remark
 class Gates:
     """The gates at some locations: stream weights in mixtures, branches and the readout.
 
-    For every sub-layer, ``mixing`` has an array (locations, n, n), and ``read`` and ``write`` have
-    arrays (locations, n). ``readout`` is (locations, n).
+    For every sub-layer, ``mixing`` contains an array of shape (locations, n, n), and ``read`` and
+    ``write`` contain arrays of shape (locations, n). ``readout`` has shape (locations, n).
     """
 
     count: int
@@ -61,7 +61,8 @@ class Gates:
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
     """Return the orbits of size two or more under permutations that leave nodes and pairs equal.
 
-    ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) must not change if index i becomes s(i).
+    A permutation s leaves ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) equal if replacing
+    every index i by s(i) does not change them.
     """
     count, off = len(nodes), 10 * CLOSE
     tolerance = off * np.maximum(np.abs(nodes).max(), 1e-30), off * max(np.abs(pairs).max(), 1e-30)
@@ -92,9 +93,9 @@ def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
 
 
 def _fitted(target: Array, basis: Sequence[Array]) -> Array | None:
-    """Return weights (locations, basis) that combine a basis to the target, or None.
+    """Return weights (locations, basis) with which the basis adds up to the target, or None.
 
-    The weights differ between locations, or are the same at all of them.
+    The weights may differ between locations, or be the same at all of them.
     """
     width = target.shape[-1]
     if width >= 2 * len(basis):
@@ -156,7 +157,7 @@ def _with_noise(subject: Subject, places: set[int]) -> tuple[Program, Kept]:
 
 
 def _perturbed(subject: Subject) -> tuple[Program | None, Kept]:
-    """Run with noise in the streams of one tensor."""
+    """Run the model with noise in the streams that share a tensor."""
     import torch
 
     parameters = dict(subject.model.named_parameters())
@@ -179,8 +180,8 @@ def _perturbed(subject: Subject) -> tuple[Program | None, Kept]:
 def _of_levels(subject: Subject) -> Gates | None:
     """Return the gates of streams in separate tensors, or None if the sums have another form.
 
-    The first sub-layer mixes copies of one value, so only its sums of weights have an effect. They
-    are added to ``write``.
+    The first sub-layer mixes copies of one value, so only the sums of its weights have an effect.
+    These sums are added to ``write``.
     """
     import torch
 
@@ -214,7 +215,7 @@ def _of_levels(subject: Subject) -> Gates | None:
 
 
 def _rows(level: Level, kept: Kept, streams: Sequence[Array]) -> Array | None:
-    """Return the weights (locations, sums, streams and branch) of the sums of a level, or None."""
+    """Return the weights in the sums of a level, (locations, sums, streams and branch), or None."""
     basis = [*streams, _array(level.end.tensor)]
     rows = [_fitted(_array(kept[value.call][0]), basis) for value in level.sums]
     if any(row is None or len(row) != len(rows[0]) for row in rows):  # type: ignore[arg-type]
@@ -294,7 +295,7 @@ def _step(
 
 
 def _read(program: Program, before: Value, end: Value | None, streams: Array) -> Array | None:
-    """Return the weights that add up the streams to the first value of the size of one stream."""
+    """Return the weights with which streams add up to the first value of the size of a stream."""
     size, tried = streams[0].size, 0
     for value in program.values[before.index + 1 :]:
         if value.flavour != "data" or value.tensor.numel() != size or not value.depends_on(before):

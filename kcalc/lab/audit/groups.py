@@ -9,7 +9,7 @@ from .laws import Law
 from .subject import Subject
 
 USUAL = (1 / 3, 1.0, 2.0, 25 / 9, 9 / 16, *(2 / (1 + slope**2) for slope in (0.01, 0.1, 0.2)))
-"""Usual variances times fan: PyTorch's default and the gains of torch.nn.init.
+"""Usual products of variance and fan: PyTorch's default and the gains of torch.nn.init.
 """
 
 EXACT = 1e-5  # relative tolerance for computed sigmas
@@ -19,9 +19,9 @@ BY_HAND = ("normal", "uniform", "trunc_normal")
 def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | None:
     """Return (name of the fan, fan used, true fan) of a grouped weight drawn by hand, or None.
 
-    The variance c / fan uses a fan that counts all groups. c is a usual value, or it is the same as
-    for two other weights with different fans that the same line drew. The result is None if the
-    true fan also explains the variance with a usual c.
+    The variance c / fan uses a fan that counts all groups. c is a usual value, or it has the same
+    value for two other weights with different fans that the same line drew. The result is None if
+    the true fan also explains the variance with a usual c.
     """
     law, groups = subject.laws[name], _groups(subject, name)
     if groups < 2 or law.place == "" or law.name not in BY_HAND or not law.sigma > 0:
@@ -51,7 +51,7 @@ def _fits(law: Law, fan: int, constant: float) -> bool:
 
 
 def _witnessed(subject: Subject, name: str, mode: str, fan: int) -> bool:
-    """Whether the line that drew a weight used fans for other weights, and ``fan`` for it."""
+    """Return whether ``fan`` explains a weight as fans explain other weights from its line."""
     law = subject.laws[name]
     others: dict[int, Law] = {}
     for other, contraction in subject.contracted.items():

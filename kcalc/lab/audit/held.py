@@ -7,11 +7,11 @@ from dataclasses import fields, is_dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-DEEPEST = 5  # the deepest nesting of containers that is searched
+DEEPEST = 5  # the maximum depth at which nested containers are searched
 
 
 def held(model: Any) -> dict[str, Any]:
-    """Return {path: tensor} of tensors in a model's plain attributes: lists, dictionaries, objects.
+    """Return {path: tensor} for a model's plain attributes, including lists, dictionaries, objects.
 
     These tensors are neither parameters nor buffers.
     """
@@ -29,10 +29,10 @@ def held(model: Any) -> dict[str, Any]:
 
 
 def returned(result: Any) -> list[Any]:
-    """Return the tensors in a model's result, including nests, distributions and data classes.
+    """Return the tensors in a model's result, including nested containers and data classes.
 
-    A plain object counts only if it is the result. In a nest, it may contain other tensors, such as
-    keys and values for later tokens.
+    A plain object counts only if it is the result. Inside a container, it may hold other tensors,
+    such as keys and values for later tokens.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -53,7 +53,7 @@ def returned(result: Any) -> list[Any]:
 
 
 def _carries(value: Any) -> bool:
-    """Whether an object is of a kind that carries results."""
+    """Return whether an object is of a kind that contains results."""
     import torch
 
     kinds = torch.distributions.Distribution | torch.distributions.Transform

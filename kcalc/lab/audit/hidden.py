@@ -52,7 +52,7 @@ def hidden(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, place) of each weight that is missing from ``parameters()``."""
+    """Yield (name, kind, place) for each weight that is missing from ``parameters()``."""
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}
@@ -110,7 +110,7 @@ def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
 
 
 def _weighs(value: Value, program: Program) -> bool:
-    """Whether a contraction multiplies a value, or a view of it, by data."""
+    """Return whether a contraction multiplies a value, or a view of it, by data."""
     stack = [value]
     while stack:
         for reader in program.readers.get(stack.pop().index, ()):

@@ -13,7 +13,7 @@ from .roots import contraction_weight
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
-MOST = 3  # sets of copies listed in a message
+MOST = 3  # number of sets of copies listed in a message
 DEEP_CUT = 8.0  # in standard deviations
 
 
@@ -44,7 +44,7 @@ def never(subject: Subject) -> Iterator[Finding]:
 
 
 def _gap(subject: Subject, names: tuple[str, ...]) -> str:
-    """Say how many entries of the parameters are unwritten."""
+    """Return a phrase that says how many entries of the parameters are unwritten."""
     if not names:
         return ""
     tensors = [subject.original.get_parameter(name) for name in names]
@@ -144,7 +144,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _looks_drawn(tensor: Any) -> bool:
-    """Whether neighbouring entries of a matrix are uncorrelated within five standard errors.
+    """Return whether neighbouring entries of a matrix are uncorrelated within five standard errors.
 
     A matrix whose entries are mostly equal, such as an identity, does not look random.
     """
@@ -166,7 +166,7 @@ def _looks_drawn(tensor: Any) -> bool:
     "are equal and nonzero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield units that start equal and stay equal."""
+    """Yield weights whose units start equal and stay equal."""
     alike = []
     for name, contraction in subject.contracted.items():
         weight, axes = subject.parameters[name], contraction.axes.get(name)
@@ -188,7 +188,7 @@ def rows_alike(subject: Subject) -> Iterator[Finding]:
 
 
 def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
-    """Whether the rows along the output axis are equal in every stacked matrix."""
+    """Return whether the rows along the output axis are equal in every stacked matrix."""
     kept = [axis for axis in range(tensor.ndim) if axis not in axes]
     if not kept or tensor.shape[kept[-1]] < 2 or tensor.numel() == 0:
         return False
@@ -232,7 +232,7 @@ def fans(subject: Subject) -> Iterator[Finding]:
 def _wrong_fan(
     subject: Subject, name: str, contraction: Contraction
 ) -> tuple[str, float, float] | None:
-    """Return (mode, fan used, true fan) of a weight, or None if its fan is right."""
+    """Return (mode, fan used, true fan) for a weight, or None if the fan used is right."""
     used = subject.laws[name].fan
     if contraction.transposed or subject.parameters[name].ndim < 2:
         return None
@@ -259,7 +259,7 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether the weight is a product of this and another parameter, as for learnt queries."""
+    """Return whether the weight is a product of two parameters, as for learnt queries."""
     stack, seen = [contraction_weight(contraction.value)], set()
     while stack:
         value = stack.pop()
@@ -272,7 +272,7 @@ def _multiplied(name: str, contraction: Contraction) -> bool:
 
 
 def _normed(subject: Subject, contraction: Contraction) -> bool:
-    """Whether a norm directly follows a contraction and hides its scale."""
+    """Return whether a norm directly follows a contraction and hides its scale."""
     readers = subject.measured.structure.program.readers.get(contraction.value.index, [])
     return bool(readers) and all(reader.op in NORMS for reader in readers)
 
@@ -306,7 +306,7 @@ def _times(given: float, true: float) -> str:
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
-    """Yield truncated normal laws whose bounds cut nothing."""
+    """Yield truncated normal distributions whose bounds cut nothing."""
     deep = {n: law.cut for n, law in subject.laws.items() if law.cut is not None}
     deep = {name: cut for name, cut in deep.items() if cut > DEEP_CUT}
     for names in families(deep).values():

@@ -1,4 +1,4 @@
-"""The law of a parameter's initial values: recorded in a builder's run, or estimated."""
+"""The law (distribution) of a parameter's initial values, recorded in a run or estimated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class Law:
     ``name`` is the initialiser: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant",
     "computed", "uninitialised", "measured" and so on. ``sigma`` is the standard deviation of an
     entry, ``error`` its standard error (0 if the law was recorded), and ``mean`` the mean. ``cut``
-    is the distance of the truncation from the mean, in standard deviations of the untruncated law.
-    ``fan`` is the (mode, fan) of a law by fans. ``place`` is "file:line" of the call, and ``made``
-    that of an allocation without initial values. ``replaced`` lists the laws that were overwritten.
+    is the distance of the truncation from the mean, in standard deviations of the untruncated
+    distribution. ``fan`` is (mode, fan) for an initialiser that uses a fan. ``place`` is
+    "file:line" of the call, and ``made`` is the same for an allocation without initial values.
+    ``replaced`` lists the laws that were overwritten.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Law:
 
 
 def truncated_moments(std: float, low: float, high: float) -> tuple[float, float]:
-    """Return mean and standard deviation of a centred normal law cut at ``low`` and ``high``.
+    """Return mean and standard deviation of a centred normal truncated at ``low`` and ``high``.
 
     With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
     mean = std (phi(a) - phi(b)) / Z,
@@ -84,7 +85,7 @@ def truncated_moments(std: float, low: float, high: float) -> tuple[float, float
 
 
 def estimated(tensor: Any) -> Law:
-    """Estimate the law of a tensor from its entries: standard deviation and standard error.
+    """Estimate the law of a tensor from its entries, with a standard error for sigma.
 
     The standard error of a standard deviation s from n entries of kurtosis k is
     s sqrt((k - 1) / (4 n)).
@@ -107,11 +108,11 @@ def estimated(tensor: Any) -> Law:
 
 
 def differ(one: Law, sigma: float, relative: float = EXACT, errors: float = 4.0) -> bool:
-    """Whether a law's sigma differs from ``sigma`` by more than both tolerances."""
+    """Return whether a law's sigma differs from ``sigma`` by more than both tolerances."""
     allowed = max(relative * sigma, errors * one.error)
     return not abs(one.sigma - sigma) <= allowed
 
 
 def alike(one: float, other: float, error: float = 0.0) -> bool:
-    """Whether two standard deviations agree within 1 % or four standard errors."""
+    """Return whether two standard deviations agree within 1 % or four standard errors."""
     return abs(one - other) <= max(EXACT * other, 4 * error)

@@ -1,4 +1,4 @@
-"""Lock files: the laws and sigmas of a model, and changes in a later version."""
+"""Lock files: the laws and sigmas of a model, for finding changes in a later version."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def changes(
 
 
 def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
-    """Describe how a parameter differs from its entry, or return "" if it does not."""
+    """Describe how a parameter differs from its entry in the file, or return "" if it does not."""
     if entry is None:
         return "is new"
     if list(shape) != entry["shape"]:
@@ -120,5 +120,5 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
 
 
 def _is_round(number: float) -> bool:
-    """Whether a number has at most three digits, as numbers in code usually do."""
+    """Return whether a number has at most three digits, as numbers in code usually do."""
     return math.isclose(number, float(f"{number:.3g}"), rel_tol=1e-6)

@@ -23,12 +23,13 @@ class Measured:
     """Measurements from a run of the model and its gradients.
 
     ``gradients`` is {parameter: gradient}, with None if the loss does not depend on the parameter.
-    ``streams`` is {index of a merge: gradient of its value}, or of a contraction if nothing merges.
-    ``dead`` lists parameters whose gradient was exactly zero at every step, and ``rounded`` those
-    whose gradient was only rounding. ``cuts`` describes what cuts off parameters that the run reads
-    but that get no gradient from any result. ``unreached`` lists parameters that received no
-    example because of a choice among layers. ``nonfinite`` describes where inf or NaN came from.
-    ``call`` has the arguments of the call, and ``listed`` is {name: parameter} before the run.
+    ``streams`` is {index of a merge: gradient of its value}, with contractions in place of merges
+    if there are none. ``dead`` lists parameters whose gradient was exactly zero at every step, and
+    ``rounded`` lists parameters whose gradient was only rounding error. ``cuts`` describes the
+    operations that cut off parameters that the run reads but that get no gradient from any result.
+    ``unreached`` lists parameters that received no example because of a choice among layers.
+    ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of the call,
+    and ``listed`` is {name: parameter} before the run.
     """
 
     structure: Structure
@@ -47,7 +48,7 @@ class Measured:
 def measure(
     model: Any, example_inputs: Any, fresh: Callable[[], Any], original: Any = None
 ) -> Measured:
-    """Run a copy of a model on its examples, and differentiate.
+    """Run a copy of a model on its examples, and compute gradients.
 
     ``fresh`` returns another copy of the model that has not run yet. ``original`` is the model
     itself.
@@ -83,7 +84,7 @@ def measure(
 
 
 def _at_teacher(model: Any, measured: Measured) -> bool:
-    """Whether every gradient is zero because a student still equals its frozen teacher."""
+    """Return whether every gradient is zero because a student still equals its frozen teacher."""
     if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
         return False
     moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
@@ -172,7 +173,7 @@ def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> No
 
 
 def _classes(structure: Structure) -> bool:
-    """Whether the model's first output is a contraction with weights, as for logits."""
+    """Return whether the model's first output is a contraction with weights, as for logits."""
     outputs = structure.program.outputs
     ends = {c.value.index for c in structure.contractions if c.value.op != "convolution"}
     return bool(outputs) and any(r in ends for r in structure.stream_roots(outputs[0]))
@@ -211,7 +212,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def _nonfinite(measured: Measured) -> tuple[str, ...]:
-    """Say where inf or NaN first appeared in the forward pass, or else in which gradients."""
+    """Describe where inf or NaN first appeared in the forward pass, or else in which gradients."""
     import torch
 
     program = measured.structure.program

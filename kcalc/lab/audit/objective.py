@@ -1,4 +1,4 @@
-"""The loss of an audit: the model's, one with random labels, or a random linear function."""
+"""The loss of an audit: the model's own, a loss with random labels, or a random linear function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...foundation.errors import KcalcError
 from .held import returned
 
 CLASSES = 10
-"""The least number of unnamed outputs that count as logits."""
+"""The least number of outputs without a name that count as logits."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Objective:
 def objective(result: Any, classes: bool, seed: int) -> Objective:
     """Return the objective for one result of a model.
 
-    If the result has a ``loss``, this is the objective. For logits, it is the cross entropy of
-    random labels. Logits are tensors named ``logits``. The only tensor of a result also counts if
-    ``classes`` says that a readout gives its last axis and the axis has at least ten entries;
-    shorter ones may be regression targets. For other results, the objective is the mean product
-    with normal random numbers.
+    If the result has a ``loss``, the objective is this loss. For logits, it is the cross entropy
+    with random labels. Logits are tensors named ``logits``. The only tensor of a result also counts
+    if ``classes`` says that a readout gives its last axis and the axis has at least ten entries;
+    shorter ones may be regression targets. For other results, the objective is the mean product of
+    the result with normal random numbers.
 
     Raises: KcalcError if the result has no differentiable tensor.
     """

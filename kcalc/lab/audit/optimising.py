@@ -180,7 +180,7 @@ def _stepped(optimizer: Any) -> None:
 def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
     """Count the entries of each parameter that have a gradient but do not change in one step.
 
-    The second counter has all entries with a gradient.
+    The second counter counts all entries with a gradient.
     """
     import torch
 

@@ -13,7 +13,7 @@ from .operations import NORMS, TABLES
 from .subject import Subject
 
 SHIFTED = 0.2  # largest |mean| sqrt(fan_in) / sigma that counts as mean 0
-EXAMPLES = 2  # examples used to read the model
+EXAMPLES = 2  # number of examples used to read the model
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Prediction:
     """The predicted sizes of a model.
 
     ``streams`` is {index of a merge's value: rms}. ``logits`` is the rms of the logits, or None
-    without logits. ``assumptions`` are those of the kernel calculus. ``remark`` says why there is
-    no prediction; it is "" if there is one.
+    without logits. ``assumptions`` are the assumptions of the kernel calculus. ``remark`` is the
+    reason for a missing prediction, or "" if there is a prediction.
     """
 
     streams: Mapping[int, float] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Prediction:
 
 
 def predict(subject: Subject) -> Prediction:
-    """Read the model and follow q through it, from token ids or the input's mean square.
+    """Read the model and compute q throughout, from token ids or the input's mean square.
 
     Every sum of the network must be a merge of the run, in the same order.
     """
@@ -77,7 +77,7 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
 
 
 def _obstacle(subject: Subject, example: Any) -> str:
-    """Name a parameter that does not look like independent draws with mean 0.
+    """Describe a parameter that does not look like independent draws with mean 0.
 
     Returns: "" if there is none.
     """
@@ -99,7 +99,7 @@ def _obstacle(subject: Subject, example: Any) -> str:
 
 
 def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
-    """Whether ids other than padding have rows of zeros. ``example`` does not contain padding."""
+    """Return whether ids other than padding have rows of zeros. ``example`` has no padding."""
     import torch
 
     from ...interchange.torch_model import padding_ids
@@ -146,7 +146,7 @@ def _values(subject: Subject, network: Any, example: Any) -> Any:
 
 
 def _token_count(subject: Subject) -> int:
-    """Return the number of positions after the input's first contraction, such as of patches."""
+    """Return the number of positions after the input's first contraction, such as patches."""
     first = subject.measured.structure.contractions[0].value.tensor
     if first.ndim > 3:
         return math.prod(first.shape[2:])
@@ -154,5 +154,5 @@ def _token_count(subject: Subject) -> int:
 
 
 def _rms(value: Any) -> float:
-    """Return the root mean square of a node, the root of its q value."""
+    """Return the root mean square at a node, which is the root of its q value."""
     return float(getattr(value, "q", None) or value.q1) ** 0.5

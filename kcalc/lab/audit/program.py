@@ -25,10 +25,10 @@ class Value:
     "buffer" or "constant" if no operation made the tensor. ``inputs`` are the values that it read,
     in the order of its arguments, and ``numbers`` are its other arguments. ``flavour`` is "data" if
     the value depends on the model's numeric inputs, "weight" if it depends only on parameters, and
-    "other" otherwise. ``weights`` are the parameters in a "weight". ``module`` is the module that
-    created the value, and ``ids`` says whether it depends on the inputs at all. ``place`` is the
-    line of the model's source that caused it, and ``call`` is the number of the operation in the
-    run.
+    "other" otherwise. ``weights`` are the parameters in a value of flavour "weight". ``module`` is
+    the module that created the value, and ``ids`` says whether it depends on the inputs at all.
+    ``place`` is the line of the model's source that caused it, and ``call`` is the number of the
+    operation in the run.
     """
 
     index: int
@@ -50,7 +50,7 @@ class Value:
         return tuple(value for value in self.inputs if value.flavour == "data")
 
     def depends_on(self, other: Value) -> bool:
-        """Whether the value was computed from ``other``, or is the same value."""
+        """Return whether the value was computed from ``other``, or is the same value."""
         return self is other or bool(self.ancestors >> other.index & 1)
 
 
@@ -59,8 +59,8 @@ class Program:
     """All values of one run in order, and the result in the form that the model returned.
 
     ``kept`` are values that the model keeps in attributes, such as an auxiliary loss. ``numbers``
-    are the values that became Python numbers (``item``, ``tolist``, ``numpy``), with the lines.
-    ``find`` returns the value of a tensor.
+    are the values that became Python numbers (``item``, ``tolist``, ``numpy``), with the source
+    lines. ``find`` returns the value of a tensor.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def readers(self) -> dict[int, list[Value]]:
-        """Return {index: the values that read this value}."""
+        """Return {index of a value: the values that read it}."""
         found: dict[int, list[Value]] = {}
         for value in self.values:
             for source in value.inputs:
@@ -88,8 +88,8 @@ def run_recorded(
 ) -> Program:
     """Run ``call`` on a model and record the operations.
 
-    ``inputs`` is a nest that contains the model's input tensors. ``changed`` takes the number, name
-    and result of an operation and returns the result with which the run continues.
+    ``inputs`` is a nested container with the model's input tensors. ``changed`` takes the number,
+    name and result of an operation and returns the result with which the run continues.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -184,9 +184,9 @@ class _Run:
     def known(self, tensor: Any) -> Value | None:
         """Return the value of a tensor, or None if no value uses its memory.
 
-        A layout that no recorded operation made is a view of the last value in that memory, if
-        possible of one with equal size. (``transpose_`` in a compiled operation changes a layout
-        unnoticed.)
+        A layout that no recorded operation made is taken as a view of the last value in that
+        memory, preferably of a value with equal size. (``transpose_`` in a compiled operation
+        changes a layout unnoticed.)
         """
         key = _key(tensor)
         if key in self.places or key[0] not in self.stored:
@@ -219,7 +219,7 @@ class _Run:
         self.calls += 1
 
     def numbered(self, tensor: Any) -> None:
-        """Record that a tensor became Python numbers."""
+        """Record that a tensor was converted to Python numbers."""
         value = self.known(tensor)
         if value is not None:
             self.numbers.append((value, run_at()))
@@ -274,7 +274,7 @@ def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tu
 
 @contextmanager
 def _places(model: Any, run: _Run) -> Iterator[None]:
-    """Track the path of the module that is running."""
+    """Keep track of the path of the module that is running."""
     handles: list[Any] = []
     for path, module in model.named_modules():
 

@@ -20,13 +20,13 @@ def leaf_of(program: Program, name: str) -> Value | None:
 
 
 def reached(program: Program, name: str) -> bool:
-    """Whether the result depends on a parameter."""
+    """Return whether the result depends on a parameter."""
     leaf = leaf_of(program, name)
     return leaf is not None and any(out.depends_on(leaf) for out in program.outputs)
 
 
 def foreign(program: Program, original: Any) -> dict[str, str]:
-    """Return {parameter of the original that a run of its copy read: the module that read it}."""
+    """Return {parameter of the original that a run of the copy read: the module that read it}."""
     from ...interchange.torch_model import memory
 
     held = {memory(p): name for name, p in original.named_parameters() if p.numel()}
@@ -40,12 +40,12 @@ def foreign(program: Program, original: Any) -> dict[str, str]:
 
 
 def leaves_of_gradients(program: Program) -> dict[int, Any]:
-    """Return {id: tensor} of the leaves that get a gradient from the result or from kept values."""
+    """Return {id: tensor} for leaves that get a gradient from the result or from kept values."""
     return leaves_behind([*returned(program.result), *(v.tensor for v in program.kept)])
 
 
 def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
-    """Return {id: tensor} of the leaves that get a gradient from some tensors."""
+    """Return {id: tensor} for the leaves that get a gradient from the given tensors."""
     stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen: set[Any] = set()
     found: dict[int, Any] = {}
@@ -61,12 +61,12 @@ def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
 
 
 def numeric(value: Value) -> bool:
-    """Whether a value contains numbers with a possible gradient, not positions or comparisons."""
+    """Return whether a value can have a gradient, unlike positions or comparisons."""
     return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
 
 
 def shifts_batch(program: Program, name: str) -> bool:
-    """Whether a parameter is a vector that only shifts inputs of batch norms, which subtract it."""
+    """Return whether a parameter only shifts inputs of batch norms, which subtract the shift."""
     leaf = leaf_of(program, name)
     read = [] if leaf is None or leaf.tensor.ndim != 1 else program.readers.get(leaf.index, [])
     behind = [program.readers.get(value.index, []) for value in read]
@@ -79,7 +79,7 @@ def shifts_batch(program: Program, name: str) -> bool:
 
 
 def unreached(program: Program, name: str) -> bool:
-    """Whether a choice closes every path from a parameter to the result.
+    """Return whether a choice closes every path from a parameter to the result.
 
     Three things close a path: an empty selection, attention to a single key, and a product with
     zeros that a choice made. A choice is an array of integers computed from the inputs, for
@@ -93,7 +93,7 @@ def unreached(program: Program, name: str) -> bool:
 
 
 def _path(program: Program, name: str, closed: Callable[[Value, Value], bool]) -> bool:
-    """Whether a parameter reaches the result through steps (value, reader) that are not closed."""
+    """Return whether a parameter reaches the result through steps (value, reader) that are open."""
     leaf = leaf_of(program, name)
     outputs = {out.index for out in program.outputs}
     stack, seen = [] if leaf is None else [leaf], set()
@@ -124,7 +124,7 @@ def _closed(value: Value, reader: Value, inputs: int) -> bool:
 
 
 def _chosen(value: Value, inputs: int) -> bool:
-    """Whether an array comes from integers (positions, comparisons) computed from inputs."""
+    """Return whether an array comes from integers (positions, comparisons) computed from inputs."""
     stack, seen = [value], set()
     while stack:
         top = stack.pop()

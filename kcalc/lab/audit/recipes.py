@@ -21,7 +21,7 @@ Expected = dict[str, float]
 
 
 def _base(subject: Subject) -> float:
-    """Return the sigma in the model's configuration, or 0.02 without one."""
+    """Return the sigma in the model's configuration, or 0.02 if it specifies none."""
     config = getattr(subject.model, "config", None)
     for name in ("initializer_range", "init_method_std", "init_std"):
         if isinstance(value := getattr(config, name, None), int | float):
@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """All matrices have the same sigma. Writers to a stream of L blocks have it over (2L)^1/2.
+    """All matrices have one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,7 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Matrices have fan_in^-1/2, writers in block l (2 (l+1) fan_in)^-1/2, and tables width^-1/2.
+    """Sigma: fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,7 +61,7 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Branches have Xavier's sigma, times (8L)^-1/4 except for queries and keys.
+    """Branches have Xavier's sigma, multiplied by (8L)^-1/4 except for queries and keys.
 
     [Wang et al. 2022, for decoder-only or encoder-only models]
     """
@@ -100,9 +100,9 @@ def t_fixup(subject: Subject) -> Expected:
     """Xavier's sigma, times .67 N^-1/4 in N encoder layers and times (9N)^-1/4 in N decoder layers.
 
     These factors apply to values, outputs and MLPs. Layers of a stream that reads another stream
-    belong to a decoder. Tables of a model with a decoder have width^-1/2 (9N)^-1/4. Queries and
-    keys are left out, because their gain is 1 in the paper and 2^-1/2 in the authors' code. [Huang
-    et al. 2020, section 3.2]
+    belong to a decoder. Tables of a model with a decoder have sigma width^-1/2 (9N)^-1/4. Queries
+    and keys are left out, because their gain is 1 in the paper and 2^-1/2 in the authors' code.
+    [Huang et al. 2020, section 3.2]
     """
     expected: Expected = {}
     for stack in subject.stacks:
@@ -119,7 +119,7 @@ def t_fixup(subject: Subject) -> Expected:
 
 
 def nf_net(subject: Subject) -> Expected:
-    """Contractions have fan_in^-1/2, the readout .01.
+    """Contractions have sigma fan_in^-1/2, and the readout has sigma .01.
 
     [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
     """
@@ -131,10 +131,10 @@ def nf_net(subject: Subject) -> Expected:
 
 
 def mup(subject: Subject, base: Any) -> Expected:
-    """Sigmas of a base-width model, divided by the root of the growth of fan_in.
+    """Return the sigmas of a base-width model, divided by the root of the growth of fan_in.
 
-    Tables, in which only the outputs grow, keep sigma. At the readout, only the inputs grow. Its
-    sigma may be 0, stay the same (the model then multiplies by 1 / width), or be divided by the
+    Tables, in which only the outputs grow, keep their sigma. At the readout, only the inputs grow.
+    Its sigma may be 0, stay the same (the model then multiplies by 1 / width), or be divided by the
     growth; the nearest of these three is expected. [Yang et al. 2022, Tensor Programs V, tables 3
     and 8]
     """
@@ -160,9 +160,9 @@ def mup(subject: Subject, base: Any) -> Expected:
 
 
 def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
-    """Return the growth of the input fan and of the other axes from the shape ``base``.
+    """Return the growth of fan-in and of the other axes relative to the shape ``base``.
 
-    Tables have one input. If the axes of a contraction are unknown, it counts as contracting one
+    Tables have one input. If the axes of a contraction are unknown, it is assumed to contract one
     axis that grew like all others.
     """
     ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
@@ -278,10 +278,10 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Whether a recipe's number is the value of all entries of a parameter, not a sigma.
+    """Return whether a recipe's number is the value of all entries of a parameter, not a sigma.
 
-    This is so for 0, and for constant parameters other than weights and tables (LayerScale, gates,
-    gains).
+    It is the value for 0, and for constant parameters other than weights and tables (LayerScale,
+    gates, gains).
     """
     constant = subject.laws[name].name == "constant"
     return constant and (expected == 0 or name not in subject.matrices)
@@ -312,7 +312,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes known for it, if a stream has one sigma."""
+    """Yield writers without GPT-2's factor in classes that use it, if a stream has one sigma."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

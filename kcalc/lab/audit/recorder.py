@@ -1,8 +1,8 @@
-"""Record a builder's run: which law wrote every parameter, where, and what it overwrote.
+"""Record a builder's run: the law and source line of every parameter, and overwritten values.
 
-A dispatch mode sees each random fill of memory. The enclosing frames of ``torch.nn.init``, or of a
-function with the same name in another library, show which initialiser it was and which fan it used.
-Uninitialised memory is filled with NaN, which stays in parameters that nothing initialises.
+A dispatch mode intercepts each random fill of memory. The enclosing frames of ``torch.nn.init``, or
+of a function with the same name in another library, show which initialiser it was and which fan it
+used. Uninitialised memory is filled with NaN, which stays in parameters that nothing initialises.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEED = 0
 
 @dataclass
 class Written:
-    """The last law of one piece of memory, and the initialiser call that wrote it."""
+    """The last law written to one piece of memory, and the initialiser call that wrote it."""
 
     law: Law
     frame: Any
@@ -71,7 +71,7 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
 
 
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """Return the model that a builder returns, and the law of each of its parameters.
+    """Return a builder's model, and the law of each of its parameters.
 
     Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError if the
     builder raises an error or returns no module.
@@ -216,7 +216,7 @@ def _numbers(args: Any, *defaults: float) -> tuple[float, ...]:
 
 
 def _by_initialiser(frame: Any, out: Any) -> Law | None:
-    """Return the law that a function of ``torch.nn.init`` draws from, given its arguments."""
+    """Return the law from which a function of ``torch.nn.init`` draws, given its arguments."""
     name, local = frame.f_code.co_name, frame.f_locals
     short = name.rstrip("_").replace("no_grad_", "").lstrip("_")
     try:

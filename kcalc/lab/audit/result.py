@@ -36,7 +36,7 @@ class Audit(Tabled):
     name
         The name of the model's class.
     tier
-        "builder" if the run of a builder was recorded, "model" if laws are estimates.
+        "builder" if the run of a builder was recorded, "model" if the laws are estimates.
     findings
         The findings, the worst first.
     parameters
@@ -50,7 +50,7 @@ class Audit(Tabled):
     uniform
         ln V, the loss of uniform predictions over V classes.
     predicted_logits
-        The root mean square of the logits according to the kernel calculus, under ``assumptions``.
+        The root mean square of the logits that the kernel calculus predicts, under ``assumptions``.
     laws
         {parameter: its law}.
     remarks
@@ -101,7 +101,7 @@ class Audit(Tabled):
         )
 
     def check(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> Audit:
-        """Return the audit if :meth:`found` is empty, and raise an error otherwise.
+        """Return the audit if :meth:`found` returns no findings, and raise an error otherwise.
 
         For use in tests.
 
@@ -222,7 +222,7 @@ class Audit(Tabled):
         Raises
         ------
         KcalcError
-            If the path has another ending.
+            If the path has another extension.
 
         """
         ending = file_path(path).suffix
@@ -314,11 +314,11 @@ DOCUMENTS: dict[str, Callable[[Audit], str]] = {
     ".html": lambda audit: audit._repr_html_() + "\n",
     ".txt": lambda audit: f"{audit}\n",
 }
-"""The content of an audit's files, by file ending."""
+"""The content of an audit's files, by file extension."""
 
 
 def _span(numbers: list[float | None]) -> str:
-    """Return one number if all numbers are within 1 %, otherwise the smallest and the largest."""
+    """Return one number if all numbers agree within 1 %, otherwise the smallest and the largest."""
     known = [n for n in numbers if n is not None]
     if not known:
         return "-"

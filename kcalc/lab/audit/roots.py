@@ -47,9 +47,9 @@ class Roots:
         return found
 
     def _passed(self, value: Value) -> tuple[tuple[Value, ...], bool]:
-        """Return (values that this value is a linear copy of, whether through a norm).
+        """Return (values of which this value is a linear copy, whether there is a norm in between).
 
-        The values are empty for a root.
+        For a root, there are no such values.
         """
         data = value.data
         if value.index in self.stops or not data or value.flavour != "data":
@@ -74,7 +74,7 @@ class Roots:
         return (large,), self._is_statistic(small)
 
     def _is_statistic(self, value: Value) -> bool:
-        """Whether a factor belongs to a norm: the root of a reduction, without contractions."""
+        """Return whether a factor is the root of a reduction without contractions, as in a norm."""
         seen_root = seen_reduction = False
         while True:
             seen_root |= value.op in ROOT_FUNCTIONS
@@ -87,7 +87,7 @@ class Roots:
 
 
 def is_product(value: Value) -> bool:
-    """Whether a value is a contraction of two data values: scores, or a mean over values."""
+    """Return whether a value is a contraction of two data values, such as scores or a mean."""
     return value.op in CONTRACTIONS and len(value.data) > 1
 
 

@@ -12,10 +12,10 @@ class Router:
     """The router of one mixture in a run.
 
     ``path`` is the path of the mixture's module, and ``names`` are the router's parameters.
-    ``mixture`` has the numbers of experts and of selected experts, the score and the scale.
-    ``cosine`` is the mean uncentred cosine between two tokens of one example that the router reads.
-    ``variance`` is the variance of the logits, ``tokens`` the number of tokens, and ``loads`` the
-    number of tokens of each expert.
+    ``mixture`` contains the number of experts, the number of selected experts, the score and the
+    scale. ``cosine`` is the mean uncentred cosine between two tokens of one example, as the router
+    reads them. ``variance`` is the variance of the logits, ``tokens`` the number of tokens, and
+    ``loads`` the number of tokens for each expert.
     """
 
     path: str

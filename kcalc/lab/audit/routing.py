@@ -15,13 +15,13 @@ from .findings import Finding, criterion, named
 from .routers import Router
 from .subject import Subject, families
 
-SHARE = 0.75  # fraction of the largest coefficient of variation
+SHARE = 0.75  # as a fraction of the largest coefficient of variation
 CLOSEST = 0.995  # the largest cosine that moe_statistics accepts
 SMALL = 0.5  # a mixture below this fraction of an expert's rms gets a remark
 
 
 def load(router: Router) -> tuple[float, float]:
-    """Return the coefficient of variation of the load at this cosine, and its maximum."""
+    """Return the coefficient of variation of the load for a router's cosine, and its maximum."""
     mixture = router.mixture
     most = math.sqrt(mixture.count / mixture.k - 1)
     cosine = max(min(router.cosine, CLOSEST), 0.0)
@@ -66,7 +66,7 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
     "the router has no gradient",
 )
 def one(subject: Subject) -> Iterator[Finding]:
-    """Yield routers that select one expert with weight 1."""
+    """Yield routers that select a single expert with weight 1."""
     bad = [r for r in subject.routers if r.mixture.k == 1 and r.mixture.normalise]
     alone = [n for r in bad if r.mixture.count > 1 for n in r.names]
     for names in families(alone).values():
@@ -83,7 +83,7 @@ def one(subject: Subject) -> Iterator[Finding]:
 
 
 def remarks(subject: Subject) -> list[str]:
-    """Describe what routers do at initialisation, one line per kind."""
+    """Describe the behaviour of routers at initialisation, one line per kind."""
     groups: dict[tuple[object, ...], list[Router]] = {}
     for router in subject.routers:
         m = router.mixture

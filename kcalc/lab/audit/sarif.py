@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, a format in which code hosts accept analysis results."""
+"""Findings in SARIF 2.1.0, a format for analysis results that code hosts accept."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def sarif(findings: tuple[Finding, ...]) -> dict[str, Any]:
     """Return a SARIF log with one run.
 
-    Paths below the working folder are artifact locations. Other places, such as in packages, are
-    given as logical names.
+    Paths below the working folder are artifact locations. Other places, such as files in packages,
+    are given as logical names.
     """
     codes = dict.fromkeys([*CRITERIA, *(finding.code for finding in findings)])
     rules = [

@@ -15,9 +15,9 @@ from .stream_states import MOST
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The streams after a sub-layer: one sum per stream, of a mixture of streams and a branch.
+    """The streams after a sub-layer. Each is the sum of a mixture of streams and a branch.
 
-    ``skips`` are the addends with the mixtures, and ``end`` is the output of the branch.
+    ``skips`` are the addends that are mixtures, and ``end`` is the output of the branch.
     """
 
     sums: tuple[Value, ...]
@@ -38,8 +38,8 @@ class Level:
 def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Level]:
     """Return the sums that add the output of one branch to each of several streams.
 
-    There is one level per sub-layer, with equally many sums, each made from several of the level
-    before; none without two such sub-layers.
+    There is one level per sub-layer. All levels have the same number of sums, and each sum reads
+    several streams of the level before. The list is empty unless there are two such sub-layers.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
     found: dict[int, list[tuple[Value, Value]]] = {}
@@ -67,7 +67,7 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
 
 
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
-    """Return the contraction of which a value is a multiple, perhaps by a weight, or None."""
+    """Return the contraction of which a value is a multiple, by a constant or a weight, or None."""
     while value.index not in by_value:
         same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:
@@ -77,7 +77,7 @@ def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
 
 
 def sources(program: Program, first: Level) -> Iterator[Value]:
-    """Yield the values of the shape of a stream from which all mixtures of the first level come."""
+    """Yield the stream-shaped values from which all mixtures of the first level were computed."""
     shape = first.sums[0].tensor.shape
     for value in reversed(program.values[: first.sums[0].index]):
         alike = value.flavour == "data" and value.tensor.shape == shape
@@ -88,7 +88,7 @@ def sources(program: Program, first: Level) -> Iterator[Value]:
 def passages(program: Program, level: Level, ends: Sequence[Value]) -> list[Value]:
     """Return the values through which every path from the streams of a level to ``ends`` passes.
 
-    No stream comes after such a value, and no value before it is read after it on such paths.
+    No stream comes after such a value. On these paths, nothing after it reads a value before it.
     """
     below = reduce(or_, (end.ancestors | 1 << end.index for end in ends))
     streams = reduce(or_, (1 << value.index for value in level.sums))

@@ -1,8 +1,8 @@
-"""RESULT-SIZE: the input of the last layer has become far larger than the model's input.
+"""RESULT-SIZE: the input of the last layer is far larger than the model's input.
 
 A result may have any size, because a factor or a weight of the last layer sets its unit. The input
-of the last layer has no such freedom: the laws that preserve sizes (LeCun's, He's, Xavier's,
-PyTorch's) keep it near the size of the inputs.
+of the last layer has no such freedom: initialisers that preserve sizes (LeCun's, He's, Xavier's,
+PyTorch's) keep it near the size of the model's inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGEST = 65504.0  # the largest float16
     "LOSS-START covers logits",
 )
 def large(subject: Subject) -> Iterator[Finding]:
-    """Yield results whose size grows far beyond that of the inputs."""
+    """Yield results that grow far beyond the size of the inputs."""
     program, aim = subject.measured.structure.program, subject.measured.objective
     judged = aim.logits is not None and aim.logits.numel() >= TARGETS
     outputs = [v for v in program.outputs if not (judged and v.tensor is aim.logits)]
@@ -71,7 +71,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the rms of the largest numeric input, including integers in arithmetic, or 1."""
+    """Return the rms of the largest numeric input, or 1. Integers used in arithmetic count."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:

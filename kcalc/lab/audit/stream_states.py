@@ -14,7 +14,7 @@ from .program import Program, Value
 
 Array = np.ndarray
 Split = tuple[int, bool]
-MOST = 16  # the largest number of streams
+MOST = 16  # the maximum number of streams
 EXACT = 1e-6  # relative difference up to which slices count as copies
 
 
@@ -34,7 +34,7 @@ class State:
 
 
 def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
-    """Return the streams that a sum produces, or None if it has a single stream.
+    """Return the streams that a sum produces, or None if it produces a single stream.
 
     ``mask`` selects the contractions that read data.
     """
@@ -49,7 +49,7 @@ def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State
             last = own.bit_length() - 1
             own ^= 1 << last
             found = by_value.get(last)
-            # skip others, such as a product with the weights of the streams
+            # skip other values, such as a product with the weights of the streams
             if found is None or found.fan_in < 2:
                 continue
             count, rest = divmod(size, max(found.value.tensor.numel(), 1))
@@ -72,7 +72,7 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
 
 
 def start_of(program: Program, first: State) -> Value | None:
-    """Return the value in which the streams begin, an expansion of a smaller one, or None."""
+    """Return the value in which the streams begin, an expansion of a smaller value, or None."""
     size = first.value.tensor.numel()
     for value in reversed(program.values[: first.skip.index + 1]):
         if not first.skip.depends_on(value) or value.flavour != "data":

@@ -11,7 +11,7 @@ from .stream_states import bits, copies
 from .subject import Subject
 
 DIVISIONS = ("div", "true_divide", "logsumexp", "_log_softmax")
-REPEATED = 4  # number of divisions from which they count as Sinkhorn iterations
+REPEATED = 4  # minimum number of divisions that count as Sinkhorn iterations
 GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
 
 
@@ -22,7 +22,7 @@ GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
     "mixtures, reads and writes, and of the readout, unchanged",
 )
 def streams_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield residual streams that train as a single one."""
+    """Yield residual streams that train like a single stream."""
     gates = subject.stream_weights
     groups = [] if gates is None else gates.alike()
     if gates is None or not groups:
@@ -42,7 +42,7 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
 
 
 def stream_remarks(subject: Subject) -> list[str]:
-    """Return remarks on the gates of several streams. They are not faults."""
+    """Return remarks on the gates of several streams. These are not faults."""
     gates, texts = subject.stream_weights, list[str]()
     still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
     if still:
@@ -76,7 +76,7 @@ def stream_remarks(subject: Subject) -> list[str]:
 
 
 def _only_truncation(subject: Subject) -> bool:
-    """Whether Sinkhorn iterations make all mixtures, and the streams start equal throughout."""
+    """Return whether all mixtures come from Sinkhorn iterations and the streams start equal."""
     program, seen = subject.measured.structure.program, 0
     for state in subject.measured.structure.several:
         own = (program.values[i] for i in bits(state.skip.ancestors & ~seen))

@@ -12,7 +12,7 @@ from .program import Program, Value
 from .roots import Roots, is_product
 from .stream_states import State, bits, states
 
-DEEPEST = 40  # largest number of operations between the product of queries and keys and its softmax
+DEEPEST = 40  # maximum number of operations between the product of queries and keys and its softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,8 @@ class Merge:
 
     ``stream`` is the number of the stream, and ``skip`` and ``branch`` are the addends. ``writers``
     are the contractions that end the branch, and ``normed`` says whether a norm follows them.
-    ``inside`` are the contractions of the branch, without those of other streams that it reads.
+    ``inside`` are the contractions of the branch, excluding contractions of other streams that it
+    reads.
     """
 
     value: Value
@@ -64,7 +65,7 @@ class Structure:
     several: list[State] = field(default_factory=list)
 
     def stream_roots(self, value: Value) -> set[int]:
-        """Return the roots of a value; if it is an elementwise function, of its argument."""
+        """Return the roots of a value, or of the argument of an elementwise function."""
         roots = set(self.roots(value))
         for root in tuple(roots):
             known = self.program.values[root]
@@ -146,7 +147,7 @@ def _merge(
 def _of_several(
     state: State, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
 ) -> Merge:
-    """Return the merge of a mixture of several streams, which count as one, with a branch."""
+    """Return the merge of a branch with a mixture of several streams, counted as one stream."""
     before = (m.stream for m in reversed(merges.values()) if state.skip.depends_on(m.value))
     stream = next(before, 1 + max((m.stream for m in merges.values()), default=-1))
     own = (state.branch.ancestors | 1 << state.branch.index) & mask
@@ -156,7 +157,7 @@ def _of_several(
 
 
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
-    """Return the roots of a stream, including its roots before the last merge."""
+    """Return the roots of a stream, including the roots before its last merge."""
     roots = set(found.roots(skip))
     for root in tuple(roots):
         if root in merges:
@@ -167,7 +168,7 @@ def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int
 def _through_contraction(
     found: Structure, sources: Iterable[int], skip: Value, branch: Value, mask: int
 ) -> bool:
-    """Whether a branch depends on sources through a contraction that the skip does not contain."""
+    """Return whether a branch depends on sources through a contraction that the skip lacks."""
     seen = skip.ancestors | 1 << skip.index
     between = (branch.ancestors | 1 << branch.index) & mask & ~seen
     wanted = 0
@@ -184,7 +185,7 @@ def _projected(
     mask: int,
     merges: dict[int, Merge],
 ) -> bool:
-    """Whether ``skip`` is a projection of a stream from which ``branch`` was computed.
+    """Return whether ``skip`` is a projection of a stream from which ``branch`` was computed.
 
     The branch must not be linear in the stream, because the sum would then be a sum of two
     projections.
@@ -203,7 +204,7 @@ def _projected(
 def _nonlinear(
     found: Structure, end: Contraction, sources: set[int], by_value: dict[int, Contraction]
 ) -> bool:
-    """Whether a contraction reads a nonlinear function of ``sources``."""
+    """Return whether a contraction reads a nonlinear function of ``sources``."""
     roots, seen = set(found.roots(end.data)), set()
     while roots:
         root = roots.pop()
@@ -244,7 +245,7 @@ def _made(
 
 
 def _attention(found: Structure, softmax: Value) -> Attention | None:
-    """Return the attention of a softmax, or None if its input is no product of data."""
+    """Return the attention that uses a softmax, or None if its input is not a product of data."""
     traced = _scores(softmax.data[0], DEEPEST) if softmax.data else None
     if traced is None:
         return None

@@ -25,8 +25,8 @@ class Subject:
 
     ``model`` is a copy that may run, and ``original`` is the model as given or built. ``laws`` is
     {parameter: law}. ``again`` is a second draw of the model with another seed, or None if a module
-    was given. ``recipe`` and ``optimizer`` are the user's. ``places`` is {path: line} of the
-    tensors in plain attributes, with the line that wrote each of them.
+    was given. ``recipe`` and ``optimizer`` are the user's. ``places`` is {path of a tensor in a
+    plain attribute: the line that wrote it}.
     """
 
     model: Any
@@ -40,7 +40,7 @@ class Subject:
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """Return {name: parameter}, each parameter once."""
+        """Return {name: parameter}, with each parameter listed once."""
         return self.measured.listed
 
     @cached_property
@@ -91,7 +91,7 @@ class Subject:
 
     @cached_property
     def gates(self) -> tuple[str, ...]:
-        """Return the small parameters in sub-layers that weight several streams."""
+        """Return the small parameters in sub-layers that act as weights of several streams."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
         steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in self.levels]
         if structure.several:
@@ -173,7 +173,7 @@ class Stack:
         ]
 
     def writes(self, family: str) -> bool:
-        """Whether the parameters of a family end branches."""
+        """Return whether the parameters of a family end branches."""
         return any(name in self.written for name in self.families[family])
 
     @cached_property
@@ -207,7 +207,7 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
 
 
 def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
-    """Group names by the largest modules that contain only these, with similar ones together.
+    """Group names by the largest modules that contain no other parameters, merging similar modules.
 
     ``every`` contains the names of all parameters. A part is a module ("backbone"), a group of
     similar modules ("blocks.*.norm"), or a pattern of parameters if their modules contain others.

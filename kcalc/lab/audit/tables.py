@@ -15,12 +15,12 @@ from .training import gradient_sizes, scores
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One row of the table of parameters.
+    """A row of the parameter table.
 
-    ``role`` has the parameter's roles. ``law``, ``sigma``, ``error`` and ``mean`` describe how it
+    ``role`` lists the parameter's roles. ``law``, ``sigma``, ``error`` and ``mean`` describe how it
     was drawn; the standard error is 0 if the law was recorded. ``fan_in`` is the number of terms in
     its contraction, ``emits`` the rms of the contraction's result, and ``gradient`` the rms of the
-    parameter's gradient. Missing numbers are None.
+    parameter's gradient. Missing values are None.
     """
 
     name: str
@@ -42,13 +42,14 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class BlockRow:
-    """One row of the table of blocks: the sum of a branch and a residual stream.
+    """A row of the block table, for the sum of a branch and a residual stream.
 
     ``stream`` and ``branch`` are the rms of the sum and of the branch. ``token_cosine`` is the mean
     cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
     describe the block's attention. ``gradient`` is the rms of the gradient at the sum. All of these
     are measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was
-    not requested or has no rule. ``number`` is the number of the residual stream, from 0.
+    not requested or there is no rule for it. ``number`` is the number of the residual stream, from
+    0.
     """
 
     name: str
@@ -106,7 +107,7 @@ def rms(tensor: Any) -> float | None:
 
 
 def _emitted(subject: Subject) -> dict[str, Any]:
-    """Return {parameter: the result of its contraction or table}."""
+    """Return {parameter: the result of its contraction or table lookup}."""
     found = {name: used.value.tensor for name, used in subject.contracted.items()}
     for value in subject.measured.structure.program.values:
         if "embedding" in value.op and value.inputs and value.inputs[0].weights:
@@ -148,7 +149,7 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
 
 
 def token_cosine(value: Value) -> float | None:
-    """Return the mean cosine between two tokens of one example; (examples, tokens, channels)."""
+    """Return the mean cosine between tokens of one example, from (examples, tokens, channels)."""
     if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
         return None
     tokens = value.tensor.detach().float()
@@ -159,7 +160,7 @@ def token_cosine(value: Value) -> float | None:
 
 
 def totals(subject: Subject) -> dict[str, float | None]:
-    """Return the rms of the logits, the initial loss and ln V. They are None without logits."""
+    """Return the rms of the logits, the initial loss and ln V; all are None without logits."""
     aim = subject.measured.objective
     if aim.logits is None:
         return {"logits": None, "loss": None, "uniform": None}

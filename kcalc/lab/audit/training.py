@@ -1,4 +1,4 @@
-"""Criteria for the first steps of training: gradients, loss, attention and finite numbers."""
+"""Criteria for the first steps of training: gradients, loss, attention, and inf or NaN."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Scores:
-    """The variance of one attention's scores over keys, and the mean of ln T over its rows."""
+    """The variance of an attention layer's scores over keys, and the mean of ln T over its rows."""
 
     variance: float
     log_keys: float
@@ -181,7 +181,7 @@ def frozen(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_divided(attention: Attention) -> bool:
-    """Whether scores, queries or keys are multiplied by a number below 1."""
+    """Return whether scores, queries or keys are multiplied by a factor below 1."""
     stack = [attention.scores]
     while stack:
         value = stack.pop()
@@ -199,7 +199,7 @@ def _is_divided(attention: Attention) -> bool:
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
-    """Return the rms of the gradients at the outputs of the blocks, or nan if there is none.
+    """Return the rms of the gradient at each block's output, or nan for a missing gradient.
 
     Tokens that are zero at the start of the stream, such as padding, are left out: a norm
     multiplies small inputs, and their gradients, by a large number.
@@ -252,7 +252,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
 
 
 def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
-    """Return the gradient sizes, times the rms of each sum if only norms read the sums.
+    """Return the gradient sizes, multiplied by the rms of each sum if only norms read the sums.
 
     A norm divides its input by its rms, which sets the unit of the gradient before it.
     """
@@ -265,11 +265,11 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:
-    """Check a network without streams and norms. Its layers are identified by their weights.
+    """Check a network without streams and norms, whose layers are identified by their weights.
 
-    For a layer that is used repeatedly, the largest gradient of its uses counts. For several last
-    layers, the largest gradient counts as well, because the loss may not depend on the others: a
-    softmax does not depend on a number added to all logits.
+    For a layer that is used repeatedly, the largest gradient over its uses counts. The largest
+    gradient also counts if there are several last layers, because the loss may not depend on the
+    others: a softmax does not depend on a number added to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]
@@ -302,7 +302,7 @@ def _plain(subject: Subject) -> Iterator[Finding]:
 
 
 def _read_on(contraction: Contraction, structure: Structure) -> bool:
-    """Whether another contraction reads the result of this one."""
+    """Return whether another contraction reads the result of this one."""
     value = contraction.value
     return any(c.value is not value and c.value.depends_on(value) for c in structure.contractions)
 

@@ -1,6 +1,6 @@
 """Linear algebra with kernel matrices.
 
-It uses SciPy for NumPy arrays and ``jax.scipy`` for JAX arrays, with the same checks.
+This module uses SciPy for NumPy arrays and ``jax.scipy`` for JAX arrays, with the same checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = Any  # a NumPy or a JAX array
 
 @dataclass(frozen=True)
 class Algebra:
-    """The array and factorisation functions of JAX or of NumPy and SciPy.
+    """Array and factorisation functions from JAX or from NumPy and SciPy.
 
     ``jax`` selects JAX, in double precision if ``double`` is set. Otherwise NumPy and SciPy are
     used.
@@ -53,7 +53,7 @@ class Algebra:
         return jax.scipy.linalg
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context to compute in: JAX in double precision for arrays of doubles."""
+        """Return the context for computations, which enables double precision in JAX if needed."""
         if not (self.jax and self.double):
             return nullcontext()
         import jax
@@ -86,10 +86,10 @@ class Algebra:
     def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
         """Return the lower Cholesky factor of ``matrix + ridge I``.
 
-        Under a JAX trace, the factor is nan if the matrix has none.
+        Under a JAX trace, the result is nan if the matrix has no factor.
 
-        Raises: KcalcError with the smallest eigenvalue if the matrix has no factor, or if a solve
-        with it would have no correct digit.
+        Raises: KcalcError that gives the smallest eigenvalue if the matrix has no factor, or if a
+        solve with the factor would have no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:
@@ -130,7 +130,7 @@ def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str
 
 
 def traced(value: Any) -> bool:
-    """Whether a value is a JAX tracer, whose numbers cannot be inspected."""
+    """Return whether a value is a JAX tracer, whose entries cannot be inspected."""
     if not is_jax(value):
         return False
     from jax.core import Tracer
@@ -171,7 +171,7 @@ def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Arra
 def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
     """Return the kernel matrix between the rows of X and the rows of Y.
 
-    It calls ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` if the kernel is a plain function.
+    This calls ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` if the kernel is a plain function.
 
     Raises: KcalcError for any other object, and for a kernel with several outputs.
     """
@@ -223,8 +223,8 @@ def _called(kernel: Any, X: Any, Y: Any) -> Any:
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
     """Return K(x, x) for each row of X.
 
-    A kernel that is a function of angle and q (NumPy) is evaluated at the q value of each row.
-    Other kernels are evaluated in small blocks of the matrix.
+    A NumPy kernel that is a function of angle and q is evaluated at the q value of each row. Other
+    kernels are evaluated in small blocks of the matrix.
     """
     if hasattr(kernel, "at_angle") and not traced(X):
         sizes = np.mean(np.square(np.asarray(X, dtype=float)), axis=1)

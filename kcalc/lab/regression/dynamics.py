@@ -1,6 +1,6 @@
 """Training curves of an infinitely wide network under gradient descent on the square loss.
 
-The curves give outputs and losses at every step.
+The curves give the outputs and losses at every step.
 
 The kernel keeps its value at initialisation, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
 training inputs. In the eigenbasis of Theta, each direction decays independently. [DKS sec. 24.2;
@@ -62,8 +62,8 @@ def training_curve(
     X_test
         The inputs to predict, (m, features).
     learning_rate
-        The learning rate of gradient descent, with t the number of steps. None means gradient flow,
-        with t the time (steps times learning rate).
+        The learning rate of gradient descent; t is then the number of steps. None means gradient
+        flow; t is then the time (steps times learning rate).
     initial, initial_test
         The network's outputs before training, shaped like y. None means 0, the mean over
         initialisations.
@@ -97,10 +97,11 @@ def training_curve(
 
 
 def _check_common(kernel: Any, gradients: Array) -> None:
-    """Reject gradients of the loss with a common component at a network with BatchNorm.
+    """Reject loss gradients with a common component if the network has BatchNorm.
 
-    Its tangent kernel treats the other examples of the batch as fixed. Their part is of order 1/n
-    for each pair of examples, and only matters in the sum over all.
+    The tangent kernel of such a network treats the other examples of the batch as fixed. The
+    contribution of these examples is of order 1/n for each pair of examples, and matters only in a
+    sum over all examples.
     """
     own = getattr(kernel, "kernel", kernel)
     if not isinstance(own, TangentKernel) or len(gradients) < 2:
@@ -142,8 +143,8 @@ class Prior:
 class TrainingCurve(Shown):
     """Outputs and loss of an infinitely wide network as functions of training time.
 
-    See :func:`training_curve`. Times t are numbers or arrays; the axes of t come first in the
-    results.
+    See :func:`training_curve`. A time t is a number or an array of times; the axes of t come first
+    in the results.
 
     Attributes
     ----------
@@ -224,7 +225,7 @@ class TrainingCurve(Shown):
 
     @property
     def learning_rate_bound(self) -> float:
-        """Bound on the learning rate: ``2 / lambda_max``, or n times that for ``loss="mean"``."""
+        """The upper bound on the learning rate: ``2 / lambda_max``, times n for ``loss="mean"``."""
         return 2 / (self.scale * float(self.values[0]))
 
     @property
@@ -234,7 +235,7 @@ class TrainingCurve(Shown):
 
     @cached_property
     def times(self) -> Array:
-        """Return the time (steps) in which the error of each eigendirection shrinks by a factor e.
+        """Return the time (or steps) in which each eigendirection's error shrinks by a factor e.
 
         It is ``1 / lambda`` for gradient flow and ``-1 / log|1 - eta lambda|`` for gradient
         descent.
@@ -246,14 +247,14 @@ class TrainingCurve(Shown):
 
     @cached_property
     def _step(self) -> Array:
-        """Return eta lambda of each direction, or lambda for gradient flow."""
+        """Return eta lambda for each direction, or lambda for gradient flow."""
         return (
             (1.0 if self.learning_rate is None else self.learning_rate) * self.scale * self.values
         )
 
     @cached_property
     def _log_factor(self) -> Array:
-        """Return log|1 - eta lambda| of each direction, or -lambda for gradient flow."""
+        """Return log|1 - eta lambda| for each direction, or -lambda for gradient flow."""
         if self.learning_rate is None:
             return -self._step
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -264,7 +265,7 @@ class TrainingCurve(Shown):
             )
 
     def _decay(self, t: Array) -> Array:
-        """Return (1 - eta lambda)^t, or exp(-lambda t), with t's axes before the directions."""
+        """Return (1 - eta lambda)^t, or exp(-lambda t), with the axes of t before directions."""
         later = t[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))
@@ -359,7 +360,7 @@ class TrainingCurve(Shown):
     @overload
     def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
     def test_loss(self, t: Any, y_test: Any) -> float | Array:
-        """Return the loss at the test inputs at time t, a mean over them for ``loss="mean"``.
+        """Return the loss at the test inputs at time t, as a sum or a mean like the training loss.
 
         Parameters
         ----------
@@ -389,8 +390,9 @@ class TrainingCurve(Shown):
     def expected_loss(self, t: Any) -> float | Array:
         """Return the training loss averaged over initialisations.
 
-        It is the loss of the mean network plus the decayed variance of the initial outputs: ``(|D
-        y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. It ignores ``initial``.
+        The result is the loss of the mean network plus the decayed variance of the initial outputs:
+        ``(|D y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. It ignores
+        ``initial``.
 
         Parameters
         ----------
@@ -412,7 +414,7 @@ class TrainingCurve(Shown):
     def variance_test(self, t: Any) -> Array:
         """Return the variance of f_t at the test inputs over initialisations [Lee et al. 2019].
 
-        Its shape is the shape of t followed by (m,).
+        The result has the shape of t followed by (m,).
 
         Parameters
         ----------
@@ -447,7 +449,7 @@ class TrainingCurve(Shown):
     def expected_test_loss(self, t: Any, y_test: Any) -> float | Array:
         """Return the loss at the test inputs averaged over initialisations.
 
-        It is the loss of the mean network plus the variance of f_t.
+        The result is the loss of the mean network plus the variance of f_t.
 
         Parameters
         ----------
@@ -534,7 +536,7 @@ class TrainingCurve(Shown):
         ax
             The matplotlib Axes to draw on; None makes new ones.
         label
-            The label in the legend; None uses the name.
+            The label in the legend. None uses the name.
         y_test
             The targets at the test inputs, to draw the test loss.
         **line
@@ -555,7 +557,7 @@ class TrainingCurve(Shown):
     def plotted_times(self, points: int = 200) -> Array:
         """Return times for a plot, evenly spaced on a logarithmic scale.
 
-        They range from a tenth of the time of the fastest direction to ten times the time of the
+        They range from a tenth of the fastest direction's time to ten times the time for the
         slowest direction that training resolves.
         """
         points = whole(points, "points", 1, MOST_TIMES)
@@ -576,11 +578,11 @@ class TrainingCurve(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Return the assumptions of the kernel of the initial outputs, if there is one."""
+        """Return the assumptions of the kernel for the initial outputs, if it exists."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spectrum and the bound on the learning rate as plain data.
+        """Return the spectrum and the learning rate bound as plain data.
 
         Returns
         -------

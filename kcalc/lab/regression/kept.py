@@ -1,4 +1,4 @@
-"""A kernel that caches its matrices, so that another ridge costs only one solve."""
+"""A kernel that caches its matrices, so that trying another ridge costs only one solve."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MatrixRecord:
     method
         How the entries were computed, and the error bound if they were interpolated in a table.
     seconds
-        The time it took.
+        The computation time.
 
     """
 

@@ -1,4 +1,4 @@
-"""A scikit-learn kernel with the values of an infinitely wide network.
+"""The kernel of an infinitely wide network, as a scikit-learn kernel.
 
 Importing this module imports scikit-learn.
 """
@@ -24,15 +24,15 @@ from .kept import KeptKernel, kept_kernel
 
 Array = np.ndarray
 KINDS = ("ntk", "nngp")
-# central differences for the first derivative, of fourth order
+# fourth-order central differences for the first derivative
 STENCIL = (
     (-2, 1 / 12),
     (-1, -2 / 3),
     (1, 2 / 3),
     (2, -1 / 12),
 )
-_KEPT = 1 << 28  # bytes for the matrices of one kernel
-STEP = 0.01  # in theta: a depth-D kernel scales as sigma^(2 D)
+_KEPT = 1 << 28  # number of bytes for the matrices of one kernel
+STEP = 0.01  # in theta, because a depth-D kernel scales as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
@@ -42,8 +42,8 @@ class NetworkKernel(Kernel):
     searches (``kernel__sigma_w``).
 
     Kernel values are equal to ``kc.ntk(network).matrix``. Gradients with respect to theta are
-    central differences of fourth order, accurate to about 1e-9. ``theta`` contains the logarithms
-    of ``sigma_w`` and ``sigma_b``; sigma_b = 0 has no logarithm and stays 0.
+    fourth-order central differences, accurate to about 1e-9. ``theta`` contains the logarithms of
+    ``sigma_w`` and ``sigma_b``; sigma_b = 0 has no logarithm and stays 0.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class NetworkKernel(Kernel):
         )
 
     def is_stationary(self) -> bool:
-        """Return False: the kernel depends on more than x - y.
+        """Return False, because the kernel does not depend only on x - y.
 
         Returns
         -------
@@ -214,7 +214,7 @@ def _kernel(
     features: int | None,
     q: float | None,
 ) -> Any:
-    """Return kc.ntk of the network with these values in every Affine layer.
+    """Return the result of ``kc.ntk`` for the network with these values in every Affine layer.
 
     The result is cached with its tables and matrices, because scikit-learn copies kernels often.
     """

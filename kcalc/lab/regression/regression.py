@@ -1,4 +1,4 @@
-"""Kernel regression and Gaussian process inference with the kernels of networks."""
+"""Kernel regression and Gaussian process inference with network kernels."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     ------
     KcalcError
         If the shapes of the data do not match, if the data contain nan, or if the matrix is not
-        positive definite. The message gives its smallest eigenvalue. Nothing but ``ridge`` is ever
-        added to the diagonal.
+        positive definite. The message gives its smallest eigenvalue. No jitter is added to the
+        diagonal, only ``ridge``.
 
     """
     return KernelRegression(kernel, X, y, ridge)
@@ -62,8 +62,8 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
     The data are ``y = f(X) + e``, with e of variance ``noise``.
 
-    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. The
-    arguments are those of :func:`kernel_regression`.
+    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. It takes
+    the same arguments as :func:`kernel_regression`, with ``noise`` in place of ``ridge``.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     y
         The targets, (n,) or (n, outputs).
     noise
-        The variance of the noise of the targets.
+        The variance of the noise in the targets.
 
     Returns
     -------
@@ -269,13 +269,13 @@ class GaussianProcess(KernelRegression):
 
     @property
     def noise(self) -> float:
-        """Return the noise variance of the targets."""
+        """Return the variance of the noise in the targets."""
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the posterior mean and variance of f at the rows of X.
 
-        The mean is that of ``predict``. The variance, (m,), is the same for every output.
+        The mean is the result of ``predict``. The variance, (m,), is the same for every output.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ class GaussianProcess(KernelRegression):
 
     @property
     def log_marginal_likelihood(self) -> float:
-        """Return ``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
+        """Return ``log N(y | 0, K + noise I)`` summed over outputs, a JAX scalar for JAX data."""
         algebra, n = self._algebra, len(self.X)
         with algebra.scope():
             fit = (self._y * self._weights).sum()
@@ -357,14 +357,13 @@ class GaussianProcess(KernelRegression):
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        # rounding can make eigenvalues slightly negative; clip them, as nothing is solved with the
-        # root
+        # rounding can make eigenvalues slightly negative; clip them, as the root is not inverted
         root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
         return (columns + root @ noise).reshape(count, *mean.shape)
 
     @staticmethod
     def _nonnegative(variance: Array, own: Array) -> Array:
-        """Set negative variances to 0 if they are within rounding error (a few eps of K(x, x))."""
+        """Set variances to 0 if they are negative by rounding error only (a few eps of K(x, x))."""
         algebra: Algebra = algebra_of(variance)
         return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

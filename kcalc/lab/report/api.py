@@ -19,11 +19,11 @@ from ...foundation.plain_arguments import file_path, text
 class NetworkReport:
     """A self-contained HTML page about a network.
 
-    ``html`` is the text of the page, and ``path`` is the file it was written to (None if it was not
-    written yet).
+    ``html`` is the text of the page, and ``path`` is the file to which it was written (None if it
+    has not been written).
 
     ``refused`` is {result: reason} for results that a calculus could not compute; the page lists
-    them too. ``numbers`` has the numbers of the page as plain data.
+    them too. ``numbers`` contains the numbers on the page as plain data.
     """
 
     name: str
@@ -45,7 +45,7 @@ class NetworkReport:
         return replace(self, path=write_whole(file_path(path), self.html))
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the page as plain data."""
+        """Return the numbers on the page as plain data."""
         return {"name": self.name, **self.numbers, "refused": self.refused}
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ def report(
 ) -> NetworkReport:
     """Make a self-contained HTML page about a network.
 
-    It shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
+    The page shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
     The page needs no network access. Results that cannot be computed are listed on the page with
@@ -101,7 +101,7 @@ def report(
     activation
         The activation of every nonlinear layer. None keeps the activations of the network.
     method
-        The shaping method of the page. The default is "edge" for transformers, "tat" for ReLU
+        The shaping method used on the page. The default is "edge" for transformers, "tat" for ReLU
         networks and "dks" for all others.
     name, title
         The page's headline and the line below it.

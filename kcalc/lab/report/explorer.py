@@ -1,6 +1,6 @@
 """Data for the page's sliders.
 
-The data are programs before and after shaping, tables of local maps, ranges of the sliders, and the
+The data consist of programs before and after shaping, tables of local maps, slider ranges, and the
 reasons for missing sliders.
 """
 
@@ -23,12 +23,12 @@ from .replay import check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
-# Extreme positions of the sliders: q of the input, and the shortcut weight (nan keeps the
+# Extreme slider positions: q of the input, and the shortcut weight (nan keeps the
 # network's).
 CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
-WIDEST_Q = (1e-6, 8.0)  # beyond this, tables of activations without closed forms take seconds
+WIDEST_Q = (1e-6, 8.0)  # beyond this value, tables of activations without closed forms take seconds
 CLOSED_Q = (1e-9, 1e5)
 MOST_DEPTH = 400
 COARSE = 1e-7  # the allowed error in tables of constants that have no slider
@@ -38,7 +38,7 @@ STEEP = (0.6, 0.2)  # limits of psi - 1 for shaped tables, tried in turn
 
 @dataclass
 class Explorer:
-    """The data of the page's maps. ``reasons`` explains which sliders are missing."""
+    """The data for the page's maps. ``reasons`` explains which sliders are missing."""
 
     program: Program | None = None
     shaped: Program | None = None
@@ -66,7 +66,7 @@ def explorer(
     method: str = "dks",
     zeta: float | None = None,
 ) -> Explorer:
-    """Return the slider data of a network and of its shaped version. ``zeta`` is for DKS.
+    """Return the slider data for a network and its shaped version. ``zeta`` is for DKS.
 
     Parts that cannot be computed are left out, and the reason is recorded.
     """
@@ -169,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider. It does not change sums without weights."""
+    """Describe the effect of the shortcut slider, which does not change sums without weights."""
     hint = (
         "amplitude of the shortcut in every sum of two terms; the squares of the weights add up "
         "to 1"
@@ -292,7 +292,7 @@ def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
 
 
 def _weighted(program: Program, weights: Any) -> Program:
-    """Return the program with other shortcut weights, given as an array; nan keeps a weight."""
+    """Return the program with the given array of shortcut weights, in which nan keeps a weight."""
 
     def changed(step: Step) -> Step:
         if step.shortcut is None or len(step.numbers) != 2:
@@ -341,7 +341,7 @@ def _rough(phi: Activation) -> Any:
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """Return the maximal subnetworks as [piece, step, piece, step], each repeated one only once.
+    """Return the maximal subnetworks as [piece, step, piece, step], listing repeated ones once.
 
     Raises: KcalcError if a subnetwork begins or ends inside repeated blocks.
     """
@@ -409,7 +409,7 @@ def _families(
 
 
 def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float | None) -> bool:
-    """Whether a family of activations reaches the local slope of the shaped network."""
+    """Return whether a family of activations reaches the local slope of the shaped network."""
     if zeta is None:
         return True
     psi = float(maximal_slope(shaped).inverse(zeta))
@@ -420,7 +420,7 @@ def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float
 
 
 def _as_shaped(found: Explorer, program: Program) -> list[int]:
-    """Return tables of the shaped activations, for the q values that occur.
+    """Return tables for the shaped activations, over the q values that occur.
 
     Raises: KcalcError if an activation has no table.
     """
@@ -466,9 +466,9 @@ def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> Non
 
 
 def _shaped(phi: Activation, low: float, high: float) -> Any:
-    """Return the shaped table, up to the largest slope that it can represent.
+    """Return the shaped table of an activation, up to the largest slope that it can represent.
 
-    Steep activations may reach a jump between two branches of solutions.
+    For steep activations, the table may end at a jump between two branches of solutions.
     """
     try:
         return shaped_table(phi, low, min(high, STEEP[0]))
@@ -479,8 +479,8 @@ def _shaped(phi: Activation, low: float, high: float) -> Any:
 def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
     """Return the range of psi - 1 that the page needs in tables.
 
-    It extends from the flattest of the extreme slider positions to the value that the original
-    network needs at the largest zeta.
+    It extends from the value at the flattest extreme position of the sliders to the value that the
+    original network needs at the largest zeta.
     """
     mu = maximal_slope(shaped)
     deepest = max((s["most"] / s["count"] for s in found.depths if "shaped" in s), default=1.0)
@@ -493,7 +493,7 @@ def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
 def _zetas(shaped: Network) -> tuple[float, float]:
     """Return the range of the zeta slider.
 
-    It starts just above the slope that the network has if all local slopes are 1. That slope
+    It starts just above the slope that the network has if all local slopes are 1. This slope
     exceeds 1 in networks with products.
     """
     mu = maximal_slope(shaped)

@@ -1,9 +1,9 @@
 """Local maps as Chebyshev tables that the page can evaluate.
 
-A raw table has (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over
-log q. A table shaped by DKS, with psi = C'(1) at q = 1, has ((1 - C)/(1 - c) - psi)/(psi - 1) over
-theta and log(psi - 1). Both functions are smooth up to the ends, so 1 - C keeps its digits near c =
-1.
+A raw table contains (1 - C)/(1 - c) as a function of theta = arccos c and log q, as well as
+log(Q/q) and mean/sqrt(Q) as functions of log q. A table shaped by DKS, with psi = C'(1) at q = 1,
+contains ((1 - C)/(1 - c) - psi)/(psi - 1) as a function of theta and log(psi - 1). Both functions
+are smooth up to the ends, so 1 - C keeps its digits near c = 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...foundation.errors import KcalcError
 from ...shaping import constants_for
 
 Array = np.ndarray
-SIZES = (33, 49, 73, 109, 161)  # numbers of angles, tried in turn
+SIZES = (33, 49, 73, 109, 161)  # numbers of angles to try, in order
 SETTLED = 2e-13  # size of the last coefficients of a converged fit, relative to the largest
 USELESS = 1e-9
 MOST_LEVELS = 81
@@ -36,8 +36,8 @@ WIDEST_SCALE = 2.6
 class LocalTable:
     """A Chebyshev table of a local map.
 
-    ``ratio`` contains the coefficients, (angles, levels). ``low`` and ``high`` bound the level, log
-    q or log(psi - 1). ``error`` is the measured error.
+    ``ratio`` contains the coefficients, (angles, levels). ``low`` and ``high`` are the bounds of
+    the level, which is log q or log(psi - 1). ``error`` is the measured error.
 
     ``flat`` says whether the ratio and Q/q stay constant below ``low``, to about 1e-9.
     """
@@ -53,7 +53,7 @@ class LocalTable:
     flat: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as base64 of little-endian float64."""
+        """Return the arrays as little-endian float64 in base64, with the other numbers."""
         out: dict[str, Any] = {
             "name": self.name,
             "lo": self.low,
@@ -82,7 +82,7 @@ class LocalTable:
 
 
 def packed(array: Array) -> str:
-    """Return an array as base64 of little-endian float64."""
+    """Return an array as little-endian float64 in base64."""
     return base64.b64encode(np.ascontiguousarray(array, dtype="<f8").tobytes()).decode("ascii")
 
 
@@ -170,7 +170,7 @@ def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS
 
 
 def _is_flat(table: LocalTable, phi: Activation) -> bool:
-    """Whether an activation is practically linear below the lower end of the table."""
+    """Return whether an activation is practically linear below the lower end of the table."""
     theta, deep = np.array([0.01, 1.0, 2.5]), math.exp(table.low) * 1e-3
     gap = 2 * np.sin(theta / 2) ** 2
     apart = np.abs(table.ratio_at(theta, table.low) - phi.taylor(gap, deep)[0] / gap).max()
@@ -223,8 +223,8 @@ def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, 
     The table covers psi - 1 from ``low`` to ``high``, or to the largest value that the activation
     reaches.
 
-    The second result has Chebyshev coefficients of the constants (log alpha, beta, log gamma,
-    delta) over log(psi - 1), shape (4, levels).
+    The second result contains the Chebyshev coefficients of the constants (log alpha, beta, log
+    gamma, delta) over log(psi - 1), with shape (4, levels).
 
     Raises: KcalcError if there is no such table.
     """
@@ -298,9 +298,9 @@ def shaped_levels(bottom: float, top: float) -> int:
 
 
 def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activation]:
-    """Return the greatest reachable log(psi - 1), at most ``top``, and the activation there.
+    """Return the largest reachable log(psi - 1), at most ``top``, and its activation.
 
-    The value is approximate, from a bisection.
+    The value comes from a bisection and is approximate.
     """
     found = _within_reach(phi, top)
     if found is not None:

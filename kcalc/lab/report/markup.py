@@ -1,4 +1,4 @@
-"""Numbers and data on the page."""
+"""Formatting of numbers and data for the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """Format a number for reading."""
+    """Format a number for display."""
     if value is None:
         return "-"
     x = float(value)

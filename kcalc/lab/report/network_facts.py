@@ -42,7 +42,7 @@ LONG = 120
 # for more nodes, finite-width results are computed for one width only, or are left out
 LONGER, LONGEST = 300, 700
 MOST_JOINTS = (
-    # for more concatenations they are left out, as their cost grows with the fourth power
+    # for more concatenations, they are left out, as their cost grows with the fourth power
     12
 )
 
@@ -86,7 +86,7 @@ class Facts(Approximable):
         return None
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers of the page as plain data."""
+        """Return the numbers on the page as plain data."""
         return plain(
             {
                 "title": self.subject.title,
@@ -112,7 +112,7 @@ class Facts(Approximable):
 
     @property
     def shaping(self) -> Shaping | None:
-        """Return the main shaping."""
+        """Return the main shaping result."""
         return self.main.shaping if self.main else None
 
 
@@ -125,9 +125,9 @@ def gathered(
 ) -> Facts:
     """Compute all facts about a network that is shaped as ``given`` or by a method.
 
-    ``tokens`` contains the keyword arguments of maps over tokens.
+    ``tokens`` contains the keyword arguments for maps over tokens.
 
-    Raises: KcalcError for unknown methods and targets, and for tokens that do not suit the network.
+    Raises: KcalcError for unknown methods and targets, and for tokens that do not fit the network.
     """
     facts, network = Facts(subject), in_floats(subject.network)
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
@@ -172,7 +172,7 @@ def gathered(
 def _over_tokens(
     facts: Facts, network: Network, given: dict[str, Any]
 ) -> tuple[OverTokens | None, dict[str, Any]]:
-    """Return the facts over tokens, and the arguments of maps over exchangeable tokens.
+    """Return the facts about tokens, and the arguments for maps over exchangeable tokens.
 
     The facts are None if each token is followed separately.
     """
@@ -188,7 +188,7 @@ def _over_tokens(
 
 
 def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the page's number of tokens for "edge"; without one, the method uses its default."""
+    """Return the page's number of tokens for "edge". If it is missing, "edge" uses its default."""
     tokens = over.get("tokens")
     if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
         return {}
@@ -197,7 +197,7 @@ def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of maps over tokens for a shaped network.
+    """Return the arguments for maps over tokens of a shaped network.
 
     They are empty if the network has no attention.
     """

@@ -1,6 +1,7 @@
 """The part of the page about tokens.
 
-It shows size, token cosine and c along the residual stream, their maps, and two modes of gradients.
+It shows size, token cosine and c along the residual stream, the maps of the last two, and two
+gradient modes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROUNDING = 1e-14
 class Place:
     """The values at a node of the residual stream, each with its standard error.
 
-    They are q, the token cosine, and c at equal positions of two inputs.
+    The values are q, the token cosine, and c at equal positions in two inputs.
     """
 
     node: str
@@ -43,8 +44,8 @@ class Place:
 class OverTokens:
     """The page's data about tokens.
 
-    ``maps`` has rows (cosine, token map, C map), and ``modes`` has rows (node, mean, difference) of
-    gradients.
+    ``maps`` has rows (cosine, token map, C map), and ``modes`` has rows (node, mean, difference)
+    for gradients.
     """
 
     about: str
@@ -52,7 +53,7 @@ class OverTokens:
     levels: dict[Node, tuple[float, float, float]]
     assumptions: tuple[Assumption, ...]
     sampled: bool
-    own: bool = False  # whether the caller gave tokens, instead of exchangeable ones
+    own: bool = False  # whether the caller gave tokens, instead of using exchangeable tokens
     maps: list[tuple[float, float | None, float]] = field(default_factory=list)
     fixed: list[tuple[float, float]] = field(default_factory=list)
     modes: list[tuple[str, Measured, Measured | None]] = field(default_factory=list)
@@ -60,17 +61,17 @@ class OverTokens:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the residual stream: node, q, token cosine, c."""
+        """Return the table for the residual stream: node, q, token cosine, c."""
         return [(p.node, shown(p.q, 5), shown(p.tokens), shown(p.c)) for p in self.places]
 
     @property
     def mode_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of gradients: node, mean, difference."""
+        """Return the gradient table: node, mean, difference."""
         return [(node, shown(mean), shown(apart)) for node, mean, apart in self.modes]
 
     @property
     def verdict(self) -> str:
-        """Describe the effect on tokens and inputs in one sentence."""
+        """Describe the network's effect on tokens and inputs in one sentence."""
         ends = [place for place in self.places if place.tokens is not None]
         if not ends:
             return "all tokens of an input are equal along the stream"
@@ -104,7 +105,7 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """Return the values over tokens, or None without attention and without given tokens.
+    """Return the values over tokens, or None if there is no attention and no tokens were given.
 
     Raises: KcalcError under the same conditions as kernel maps, and for a token cosine without a
     number of tokens.
@@ -167,7 +168,7 @@ def _clean(value: Any) -> float:
 def _maps(
     found: OverTokens, network: Network, tokens: int, cosine: Any, values: Mapping[Node, Any]
 ) -> None:
-    """Compute the maps of exchangeable tokens, of the first output if there are several."""
+    """Compute the maps for exchangeable tokens, at the first output if there are several."""
     output = network.outputs[0]
     several = len(network.outputs) > 1
 
@@ -192,7 +193,7 @@ def _maps(
 
 
 def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) -> None:
-    """Compute both modes of gradients along the residual stream, of the first output."""
+    """Compute both gradient modes along the residual stream, for the first output."""
     output = network.outputs[0]
     if len(network.outputs) > 1:
         found.about += f" Maps and gradients refer to the output {output!r}."
@@ -214,7 +215,7 @@ def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) ->
 
 
 def shown(pair: Measured | None, digits: int = 4) -> str:
-    """Format a value for reading, with its standard error if it has one."""
+    """Format a value for display, with its standard error if it has one."""
     if pair is None:
         return "-"
     mean, error = pair

@@ -1,4 +1,4 @@
-"""The page: the template filled with facts, styles, scripts and data."""
+"""The page, which is a template filled with facts, styles, scripts and data."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _version(name: str) -> str:
 def _now() -> datetime.datetime:
     """Return the current time in UTC, or the time given by SOURCE_DATE_EPOCH.
 
-    Reproducible builds must be identical byte for byte and set the clock by SOURCE_DATE_EPOCH.
+    Reproducible builds must be identical byte for byte, so they set the time with
+    SOURCE_DATE_EPOCH.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     known = float(epoch) if epoch.isdecimal() and len(epoch) < 12 else time.time()

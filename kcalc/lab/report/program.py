@@ -3,9 +3,9 @@
 The page evaluates this program.
 
 The state of a feature map consists of groups of channels ``(share, q, gap, mean)`` with ``gap = 1 -
-c``; both inputs have the same q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh
-Gaussian preactivations and independent addends. :mod:`kcalc.lab.report.replay` runs a program in
-Python. A program that disagrees with the kernel calculus is not used.
+c``; both inputs have the same q value. The rules are the same as in :mod:`kcalc.calculi.kernel` for
+fresh Gaussian preactivations and independent addends. :mod:`kcalc.lab.report.replay` runs a program
+in Python. A program that disagrees with the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_NODES = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """A node of a piece, with its rule, its input steps and its numbers.
+    """A node of a piece, with its rule, its input steps and its numerical parameters.
 
     The input steps are numbered within the piece; ENTRY is the input of the piece.
     """
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Piece:
-    """``count`` equal pieces in a row. Each passes on the feature map of its last step."""
+    """A piece repeated ``count`` times in a row. Each repetition passes its last feature map on."""
 
     count: int
     steps: tuple[Step, ...]
@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Program:
-    """The pieces of a network, its numbered activations, and its outputs.
+    """The pieces of a network, its activations in numbered order, and its outputs.
 
     An output is a pair (piece, step).
     """
@@ -83,7 +83,7 @@ class Program:
 
 
 def compiled(network: Network) -> Program:
-    """Return the program of a network. Raises: KcalcError with the reason if it has none."""
+    """Return the program of a network. Raises: KcalcError if it has none, with the reason."""
     require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
@@ -110,7 +110,7 @@ def compiled(network: Network) -> Program:
 
 
 def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, int]:
-    """Return the place of an output, which must be in the last repetition of a block."""
+    """Return (piece, step) of an output, which must be in the last repetition of a block."""
     for block in blocks:
         if node in block.pieces[-1]:
             place = program.place(block.pieces[0][block.pieces[-1].index(node)])

@@ -21,10 +21,9 @@ AGREE = 1e-9
 
 
 class State(NamedTuple):
-    """A feature map: one row per group of equivalent channels, one column per pair of inputs.
+    """A feature map, with one row per group of equivalent channels and one column per input pair.
 
-    The arrays are each group's share of all channels, its q value, its gap 1 - c and its channel
-    mean.
+    The arrays contain each group's share of all channels, q value, gap 1 - c and channel mean.
     """
 
     share: Array
@@ -140,7 +139,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
 
 
 def _over(top: Array, q: Array, step: Step | None) -> Array:
-    """Return ``top / q``, a gap divided by q.
+    """Return the gap ``top / q``, in which ``top`` is the gap times q.
 
     Raises: KcalcError unless some group has a positive, finite q value.
     """
@@ -157,9 +156,9 @@ def _over(top: Array, q: Array, step: Step | None) -> Array:
 
 
 def check(program: Program, network: Network) -> None:
-    """Compare a program with the kernel calculus, at two repetitions of every block.
+    """Compare a program with the kernel calculus, with two repetitions of every block.
 
-    Raises: KcalcError if the rules of the program are not enough.
+    Raises: KcalcError if the program's rules do not suffice.
     """
     theta = np.array(ANGLES)
     short = shortened(network)

@@ -1,4 +1,4 @@
-"""Texts and tables of the page's sections that combine several facts."""
+"""Texts and tables for the sections of the page that combine several facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Node = Hashable
 MOST_DRAWN = 700
 MOST_PARTS = 24
 MOST_PIECES = 6
-MOST_TEXT = 300  # characters of a layer
+MOST_TEXT = 300  # maximum number of characters for a layer
 LONGEST_EXPORT = 300_000
 
 
@@ -95,7 +95,7 @@ def _figures(facts: Facts) -> list[tuple[str, int]]:
 
 
 def _unshaped(facts: Facts) -> str:
-    """Explain why nothing is shown after shaping."""
+    """Explain why the page shows no results after shaping."""
     if facts.after is not None or facts.main is None:
         return ""
     method, reason = facts.main.method.upper(), facts.main.reason
@@ -115,7 +115,7 @@ def _unshaped(facts: Facts) -> str:
 
 
 def drawn_parts(facts: Facts) -> list[tuple[str, list[str]]]:
-    """Return (label, drawn nodes) of each of the largest subnetworks.
+    """Return (label, drawn nodes) for each of the largest subnetworks.
 
     Nodes in repeated blocks are drawn in the first repetition. Subnetworks with the same drawing
     share one entry.
@@ -221,7 +221,7 @@ def slope_data(facts: Facts) -> dict[str, Any] | None:
 
 
 def _compared(shaped: Any, slope: float | None, level: float | None) -> tuple[str, ...]:
-    """Return one row of the table that compares methods."""
+    """Return a row of the table that compares methods."""
     if shaped.shaping is None:
         return shaped.method, "-", "-", f"refused: {shaped.reason}"
     constants = getattr(shaped.shaping, "constants", {})

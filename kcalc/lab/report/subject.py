@@ -95,9 +95,9 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """Return the network with SymPy numbers converted to floats, to convert them only once.
+    """Return the network with SymPy numbers converted to floats, so they are converted only once.
 
-    Networks with symbols stay unchanged.
+    Networks with symbols are returned unchanged.
     """
     if network.free_symbols:
         return network
@@ -125,9 +125,10 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaping, or the reason why there is none.
+    """The result of shaping a network, or the reason why there is none.
 
-    ``rewrite`` describes changes that were made to the network first. ``note`` explains the target.
+    ``rewrite`` describes changes that were made to the network before shaping. ``note`` explains
+    the target.
     """
 
     method: str
@@ -139,7 +140,7 @@ class Shaped:
 
 
 def default_method(network: Network, targets: Iterable[str] = ()) -> str:
-    """Return the default method, one that accepts the given targets.
+    """Return the default method that accepts the given targets.
 
     It is "edge" for transformers, "tat" for ReLU networks and "dks" for all others. Transformers
     use TAT or DKS if the targets belong to these methods.
@@ -151,7 +152,7 @@ def default_method(network: Network, targets: Iterable[str] = ()) -> str:
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
-    """Check method and targets. Raises: KcalcError if no network could have them."""
+    """Check a method and its targets. Raises: KcalcError if they are invalid for every network."""
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}

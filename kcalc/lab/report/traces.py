@@ -1,4 +1,4 @@
-"""q and c values by depth, and their description in words."""
+"""Tables of q and c values by depth, and descriptions of them in words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Trace:
 
     @property
     def q_ratio(self) -> float:
-        """Return the ratio of the largest to the smallest q value along the depth."""
+        """Return the ratio of the largest to the smallest q value over the depth."""
         return max(self.q) / min(self.q)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class Trace:
 def trace(network: Network, **tokens: Any) -> Trace:
     """Return the trace of a network for inputs with q = 1.
 
-    ``tokens`` contains the arguments of maps over tokens. Raises: KcalcError if the kernel calculus
-    does not apply.
+    ``tokens`` contains the arguments for maps over tokens. Raises: KcalcError if the kernel
+    calculus does not apply.
     """
     rows = SHAPING["depth trace"](network, **tokens)
     values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)
@@ -78,7 +78,7 @@ def trace(network: Network, **tokens: Any) -> Trace:
 
 
 def ends(network: Network, **tokens: Any) -> tuple[float, float]:
-    """Return (slope at c = 1, c value of orthogonal inputs) at the last output."""
+    """Return (slope at c = 1, c value for orthogonal inputs) at the last output."""
     maps = c_map(network, **tokens)
     values = (maps.derivative(1)(1.0), maps(0.0))
     slope, level = (v[network.outputs[-1]] if isinstance(v, dict) else v for v in values)
@@ -127,7 +127,7 @@ def verdict(found: Trace) -> str:
 
 
 def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
-    """Return C'(1) of the local map at every nonlinear node whose channels all have one q value."""
+    """Return C'(1) of the local map at every nonlinear node whose channels share one q value."""
 
     @cache
     def slope(phi: Activation, q: float) -> float:

@@ -1,4 +1,4 @@
-"""Train classifiers with optax (or K-FAC): single fits, comparisons, scikit-learn's digits."""
+"""Train classifiers with optax or K-FAC, compare them, and load scikit-learn's digits."""
 
 from .classifier import classifier
 from .comparison import compare

@@ -1,4 +1,4 @@
-"""Networks as classifiers: the last Affine has one channel per class."""
+"""Networks as classifiers, whose last Affine has one channel per class."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST = 2**31 - 1
 def classifier(
     network: Network, classes: int, image_shape: tuple[int, int] | None = None
 ) -> Network:
-    """Turn a network into a classifier, possibly for other input sizes.
+    """Turn a network into a classifier, possibly for inputs of another size.
 
     The input gets the sizes of the data; ``image_shape`` is None for vectors. If the last layer is
     an Affine, it gets ``classes`` channels. Otherwise one is appended. It comes after pooling over
-    all locations, if there are any, and after the activation of the preceding layers, unless the
-    network ends in an activation.
+    all locations, if there are any. If the network does not end in an activation, the activation of
+    the preceding layers is also added before it.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from .results import Comparison, Result
 from .runs import Diverged
 from .settings import Settings
 
-WIDTH = 64  # channels of layers that do not specify them
+WIDTH = 64  # number of channels in layers that do not specify it
 
 
 def compare(
@@ -26,7 +26,7 @@ def compare(
     rates: Sequence[float] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Train every network with every learning rate and seed.
+    """Train every network with all learning rates and seeds.
 
     All networks are built and checked before training starts. Runs whose loss becomes infinite or
     nan count as 0 % correct.
@@ -42,7 +42,7 @@ def compare(
     settings
         The training settings, shared by all networks.
     seeds
-        The number of runs per network and learning rate, with seeds 0, 1, ...
+        The number of runs per network and learning rate. Their seeds are 0, 1, ...
     rates
         The learning rates to try. The default depends on the optimiser.
     report
@@ -106,7 +106,7 @@ def _trainer(label: str, source: Any, parts: Sequence[Split], settings: Settings
 
 
 def _model(source: Any, classes: int) -> Model:
-    """Return the model of a network or of a shaping result; a model is returned as is."""
+    """Return the model of a network or of a shaping result, or a given model unchanged."""
     if isinstance(source, Model):
         return source
     network = source if isinstance(source, Network) else getattr(source, "network", None)

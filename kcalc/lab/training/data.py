@@ -15,7 +15,7 @@ from ...foundation.plain_arguments import text, truth, whole
 
 Array = np.ndarray
 SEEDS = 2**32  # scikit-learn's limit
-RAREST = 174  # images of the least frequent digit
+RAREST = 174  # number of images of the least frequent digit
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Split:
     ------
     KcalcError
         If inputs are not finite or labels are not class numbers. Also if row numbers are out of
-        range, repeated, or in both parts.
+        range, repeated, or in both ``train`` and ``test``.
 
     """
 
@@ -70,7 +70,7 @@ class Split:
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Return (height, width) if the inputs are images, else None."""
+        """Return (height, width) if the inputs are images, or None otherwise."""
         return (self.x.shape[1], self.x.shape[2]) if self.x.ndim == 4 else None
 
     def __repr__(self) -> str:
@@ -141,10 +141,10 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
     """Load scikit-learn's 1797 handwritten digits, 8 x 8 pixels.
 
-    The data are divided into ``folds`` parts with equal class proportions; part ``fold`` is for
-    testing. The mean of every pixel over the training examples is subtracted, and then each
-    location is normalised (:func:`kcalc.normalise_locations`). An example is a vector, or an array
-    (8, 8, channels) with ``images=True``.
+    The data are divided into ``folds`` parts with equal class proportions; part ``fold`` contains
+    the test examples. The mean of every pixel over the training examples is subtracted, and then
+    each location is normalised (:func:`kcalc.normalise_locations`). An example is a vector, or an
+    array (8, 8, channels) with ``images=True``.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from .steps import STEPS, Progress, Steps, Tree
 class Trainer:
     """A model and settings, compiled once for many runs.
 
-    Runs may differ in seed, learning rate and split of the same data.
+    Runs may differ in the seed, the learning rate and the split of the data.
     """
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -36,7 +36,7 @@ class Trainer:
     def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
         """Train the model.
 
-        ``changes`` are settings that need no recompilation: the rate and the seed.
+        ``changes`` are settings that need no recompilation: the learning rate and the seed.
         """
         settings = replace(self.settings, **changes)
         with self.model.precision():

@@ -1,6 +1,6 @@
 """K-FAC from kfac-jax, checked before use.
 
-It is used only if it can take a step with the installed version of jax.
+K-FAC is used only if it can take a step with the installed version of jax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .steps import Progress, Steps, Tree, correct, cross_entropy
 Array = Any
 NAME = "kfac"
 DAMPING = 0.1
-INVERSE_PERIOD = 5  # steps between inversions of the factors
+INVERSE_PERIOD = 5  # number of steps between inversions of the factors
 
 
 @lru_cache(maxsize=1)
@@ -97,7 +97,7 @@ def _step(
 
 @dataclass(frozen=True, eq=False)
 class KfacSteps(Steps):
-    """Training steps of K-FAC, one dispatch each."""
+    """Training steps with K-FAC, each in its own dispatch."""
 
     def __post_init__(self) -> None:
         found = failure()

@@ -32,7 +32,7 @@ class Optimiser:
 
 
 def _sgd(settings: Settings) -> Any:
-    """Weight decay is added to the gradient, as usual with SGD."""
+    """Return SGD, in which weight decay is added to the gradient as usual."""
     optax, nesterov = imported("optax"), settings.optimizer == "nesterov"
     descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(settings.weight_decay)
@@ -63,7 +63,7 @@ def _muon(settings: Settings) -> Any:
 
 
 def _matrices(params: Tree) -> Tree:
-    """Return which axes of each weight are inputs and which are outputs.
+    """Return the input axes and the output axes of each weight.
 
     The weights of repeated blocks are stacked along an additional leading axis.
     """

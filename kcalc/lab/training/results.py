@@ -1,4 +1,4 @@
-"""Runs of a comparison, with a table and a plot."""
+"""The runs of a comparison, with a table and a plot."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """Summary of a configuration at the learning rate with the best final mean test accuracy.
+    """The summary of a configuration at the learning rate with the best final mean test accuracy.
 
-    It has the mean and the standard error of the final accuracy over runs, and the mean accuracy on
-    training batches. It also has the step at which the mean curve reached the goal (None if never)
-    and the number of diverged runs.
+    It contains the mean and the standard error of the final accuracy over runs, and the mean
+    accuracy on training batches. It also contains the step at which the mean curve reached the goal
+    (None if never) and the number of diverged runs.
     """
 
     label: str
@@ -107,7 +107,7 @@ class Comparison(Shown):
     results
         The runs.
     goal
-        The test accuracy for the table's column of steps, or None.
+        The test accuracy to which the table's column of steps refers, or None.
 
     """
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Record:
     """One evaluation step of a run.
 
-    It has the losses and accuracies on the batches since the previous evaluation and on all test
-    examples.
+    It contains the losses and accuracies on the batches since the previous evaluation and on all
+    test examples.
     """
 
     step: int
@@ -156,7 +156,7 @@ class Run(Shown):
 class Diverged(KcalcError):
     """Error raised if the loss becomes infinite or nan.
 
-    ``step`` is the step at which it did, and ``run`` is the result up to then.
+    ``step`` is the step at which this happened, and ``run`` is the result up to that step.
     """
 
     def __init__(self, message: str, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops for training and evaluation, with many steps per dispatch, and the loss."""
+"""The loss, and compiled loops for training and evaluation with many steps per dispatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import Settings
 
 Array = Any
 Tree = dict[str, Any]
-EXAMPLES = 512  # evaluated at once
+EXAMPLES = 512  # examples evaluated at once
 STEPS = 50  # training steps per dispatch
 
 
@@ -38,14 +38,14 @@ def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array
 
 
 def correct(logits: Array, labels: Array) -> Array:
-    """Whether the largest logit of each example is at its label. It is False if a logit is nan."""
+    """Return whether each example's largest logit is at its label; False if a logit is nan."""
     import jax.numpy as jnp
 
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.isfinite(logits).all(axis=-1)
 
 
 class Progress(NamedTuple):
-    """The result of a dispatch: steps done, sums of losses and correct answers, and last loss.
+    """The result of a dispatch: steps taken, total loss, number of correct answers, and last loss.
 
     Only the steps before the first infinite or nan loss count.
     """
@@ -265,7 +265,7 @@ class Steps:
 
     @cached_property
     def finite(self) -> Any:
-        """A compiled function: whether all numbers in a tree of arrays are finite."""
+        """A compiled function that tells whether all numbers in a tree of arrays are finite."""
         import jax
         import jax.numpy as jnp
 

@@ -39,7 +39,7 @@ def branches(network: Network) -> tuple[Branch, ...]:
     made = {node: (op, reads) for node, op, reads in network.operations}
     place = {node: k for k, node in enumerate(made)}
     above: dict[Node, frozenset[Node]] = {}
-    added: dict[Node, frozenset[Node]] = {}  # the addends of each node, with the node itself
+    added: dict[Node, frozenset[Node]] = {}  # the addends of each node, including the node itself
     found: list[Branch] = []
     for node, op, reads in network.operations:
         above[node] = frozenset(reads).union(*(above[read] for read in reads))
@@ -101,10 +101,10 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
 def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
 ) -> frozenset[Place]:
-    """Return the places on the stream whose number grows with the number of branches.
+    """Return the places on the stream that become more numerous as branches are added.
 
-    With a base, these are the places that occur more often in the larger network. Without one,
-    these are the places that occur at least twice and at least once per two branches.
+    With a base, these are the places that occur more often in the larger network. Without a base,
+    these are the places that occur at least twice and at least once for every two branches.
     """
     count = Counter(on_stream(network, found).values())
     if base is None:
@@ -116,12 +116,12 @@ def grown_places(
 def along_stream(
     network: Network, found: tuple[Branch, ...], places: frozenset[Place]
 ) -> frozenset[Node]:
-    """Return the operations on the stream at one of these places."""
+    """Return the operations on the stream at the given places."""
     return frozenset(n for n, place in on_stream(network, found).items() if place in places)
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Reject branches that contain the sum of another branch: depth then has no exponents.
+    """Reject branches that contain the sum of another branch. They have no depth exponents.
 
     Raises: KcalcError if there is such a branch.
     """

@@ -1,4 +1,4 @@
-"""Coordinate checks: how much training changes feature maps, at several sizes."""
+"""Coordinate checks, which measure how much training changes feature maps at several sizes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TrainedCoordinates(Shown):
     along
         The name of the quantity that changes between sizes.
     changes
-        {module: root mean square changes of its output}, of shape (sizes, seeds).
+        {module: root mean square changes of its output}, with shape (sizes, seeds).
     slopes
         {module: (power of the size, its standard error over seeds)}.
     losses
-        The training losses before the last step, of shape (sizes, seeds).
+        The training losses before the last step, with shape (sizes, seeds).
     edits
         Changes to the model that the rules require. The check does not make them.
 
@@ -56,9 +56,9 @@ class TrainedCoordinates(Shown):
         module
             The name of the module, a key of ``slopes``.
         slack
-            The tolerance in addition to ``errors``.
+            The tolerance that is added to the ``errors`` standard errors.
         errors
-            The number of standard errors that still count as 0.
+            The number of standard errors within which a power counts as 0.
 
         Returns
         -------
@@ -140,7 +140,7 @@ def trained_coordinates(
     y
         The targets of the batch, a tensor.
     lr
-        The learning rate of the first size. The rules give the rates of the others.
+        The learning rate at the first size. The rules give the rates at the other sizes.
     widths
         The sizes: numbers, or dictionaries that differ in one number.
     optimizer
@@ -166,7 +166,7 @@ def trained_coordinates(
     Returns
     -------
     TrainedCoordinates
-        The changes of the outputs of all modules with parameters, and of the model's output.
+        The changes in the outputs of all modules with parameters, and in the model's output.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def trained_coordinates(
 
 
 def undone(edits: tuple[str, ...]) -> str:
-    """Say that the models were trained without edits that the rules require."""
+    """Return a note that lists required edits that the trained models lack, or "" without edits."""
     return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 
@@ -271,7 +271,7 @@ def _extent(size: Any, along: str) -> int:
 
 
 def positive(number: Any, what: str) -> float:
-    """Return a number > 0.
+    """Return ``number`` if it is positive.
 
     Raises: KcalcError for other values.
     """

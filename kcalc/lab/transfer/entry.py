@@ -41,8 +41,8 @@ def transfer(
     Parameters
     ----------
     model
-        A network with open widths (``features=None``). Or the larger network or
-        ``torch.nn.Module``, with the smaller one as ``base``. Or a function of the width (or of
+        One of three things: a network with open widths (``features=None``); the larger network or
+        ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
         keywords) that builds a network or module.
     *example_inputs
         Inputs of a ``torch.nn.Module``, as for :func:`kcalc.read`. They may be given by argument
@@ -53,11 +53,11 @@ def transfer(
         ``torch.optim``. "adamh" and "muonh" keep the norm of hidden weights constant. "shampoo" has
         no grafting; "shampoo-adamw" and "shampoo-sgd" use the norm of AdamW's or SGD's step.
     base
-        The smaller network or model. For a function: its argument, 64 or ``{"width": 64, "depth":
-        4}``. For a network with open widths: its width, or None for symbolic results.
+        The smaller network or model. For a function, its argument, such as 64 or ``{"width": 64,
+        "depth": 4}``. For a network with open widths, its width, or None for symbolic results.
     to
-        For a function: the argument that builds the larger model, such as 1024. For a network with
-        open widths: the larger width.
+        For a function, the argument that builds the larger model, such as 1024. For a network with
+        open widths, the larger width.
     axes
         Which of "width", "depth" and "rank" change. None detects them. "rank" is the inner size of
         low-rank changes ``W x + s B A x`` in which B starts at 0 (LoRA).
@@ -67,11 +67,11 @@ def transfer(
         deviation of order 1.
     decay
         Weight decay is multiplied by ``(factor of the learning rate)^-decay``. With 1, the product
-        of both stays the same; 1/2 and 0 are also allowed.
+        of learning rate and weight decay stays the same; 1/2 and 0 are also allowed.
     branch_exponent
         The exponent a in ``x + L^-a f(x)``, from 1/2 to 1.
     alignment
-        "full" if changes of weights align with the layer's input, "none" otherwise.
+        "full" if weight changes align with the layer's input, "none" otherwise.
     unknown
         What to do with operations of a ``torch.nn.Module`` that have no rule. None raises an error.
         "heuristic" assumes that they keep coordinates of order 1 in both directions, and marks the
@@ -84,7 +84,7 @@ def transfer(
     Returns
     -------
     Transfer
-        The factors of every parameter, multipliers of operations, and edits of the model.
+        The factors for every parameter, multipliers for operations, and edits to the model.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _axes(axes: Any) -> tuple[str, ...] | None:
 
 
 def _ratio(base: Any, to: Any) -> float | None:
-    """Return the ratio of two widths, or None without them."""
+    """Return the ratio of two widths, or None if they are not both known."""
     if base is None and to is None:
         return None
     if base is None or to is None:

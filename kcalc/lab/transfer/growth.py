@@ -1,4 +1,4 @@
-"""Find what grows from a base network to a larger one: channels, groups, head widths and depth."""
+"""Find the sizes that grow from a base network to a larger one, such as channels and depth."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
 class Growth:
     """How the sizes of a network grow.
 
-    ``channels`` and ``groups`` are given by node with weights, or attention. ``scores`` is {Attend:
-    the factor that its scores need}. ``branches`` are the residual branches if their number grows,
-    and empty otherwise. ``ratios`` is {symbol: ratio} for known ratios. ``along`` contains nodes on
-    the stream itself whose number grows with the branches. ``carried`` has the powers of the depth
-    by which the network already multiplies its branches.
+    ``channels`` and ``groups`` have an entry for each node with weights or attention. ``scores`` is
+    {Attend: the factor that its scores need}. ``branches`` are the residual branches if their
+    number grows, and empty otherwise. ``ratios`` is {symbol: ratio} for known ratios. ``along``
+    contains nodes on the stream itself that become more numerous with the branches. ``carried``
+    contains the powers of the depth by which the network already multiplies its branches.
     """
 
     channels: Mapping[Node, Power]
@@ -51,7 +51,7 @@ class Growth:
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
-    """Return the growth of a network with open widths (``features=None`` or symbols), by one ratio.
+    """Return the growth of a network whose open widths (``None`` or symbols) share one ratio.
 
     Raises: KcalcError if no width is open, or if depth is requested without residual branches.
     """
@@ -89,15 +89,15 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
-    """Return the factors of attention scores if heads widen; a fixed head width has none."""
+    """Return the factor that attention scores need, which is 1 for a fixed head width."""
     grown = width and layer.key_width is None
     return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
 
 
 def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
-    """Return what grows from one network to another of the same form.
+    """Return the growth from one network to another of the same form.
 
-    Raises: KcalcError if they differ in more than widths and the number of branches.
+    Raises: KcalcError if they differ in anything but widths and the number of branches.
     """
     old, new = branches(base), branches(network)
     deep = new if len(old) != len(new) else ()
@@ -149,7 +149,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
 def _stream(
     base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
 ) -> tuple[frozenset[Node], Carried]:
-    """Return (what grows in number on the stream, what the stream carries) for a deeper network.
+    """Return (nodes on the stream that become more numerous, powers of the depth in the branches).
 
     Raises: KcalcError if the base has no branches, and for streams without powers of the depth.
     """
@@ -168,9 +168,9 @@ def _stream(
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
-    """Reject growth that does not match ``axes``, and networks in which nothing grows.
+    """Check that the growth matches ``axes``, and that something grows.
 
-    Raises: KcalcError in both cases.
+    Raises: KcalcError if it does not match, or if nothing grows.
     """
     if not wide and not deep:
         raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
@@ -186,9 +186,9 @@ def _check_places(
     network: tuple[Network, tuple[Branch, ...]],
     pairs: Mapping[Node, list[Node]],
 ) -> None:
-    """Reject weights whose counterparts are at other places on branches.
+    """Reject weights whose counterparts have another position in a branch.
 
-    Raises: KcalcError for such weights, and if the networks differ in more than the number of
+    Raises: KcalcError for such weights, and if the networks differ in anything but the number of
     branches.
     """
     small, large = (_places(*one) for one in (base, network))
@@ -212,7 +212,7 @@ def _check_places(
 
 
 def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
-    """Return {node with weights: "outside", or "inside" or "last" within a branch}."""
+    """Return {node with weights: "outside" branches, "inside" a branch, or "last" in a branch}."""
     inside = {owner(node) for branch in found for node in branch.inside}
     last = {owner(branch.last) for branch in found if branch.last is not None}
     return {
@@ -226,8 +226,8 @@ def counterparts(
 ) -> list[Node]:
     """Return the counterparts of a node in the base: nodes with the same name, up to numbers.
 
-    In a base of another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names`` has
-    the labels of both networks. Raises: KcalcError if there is no counterpart.
+    In a base with another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``
+    contains the labels of both networks. Raises: KcalcError if there is no counterpart.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
@@ -254,7 +254,7 @@ def counterparts(
 
 
 def labels(network: Network) -> dict[Node, str]:
-    """Return {node: its name, with a range of channels replaced by the number of the part}.
+    """Return {node: its name, with any range of channels replaced by the number of the part}.
 
     For example, ``qkv[128:192]`` is the second of three parts of a fused projection. It matches the
     second part in the base, ``qkv[64:96]``, even if keys have fewer heads.
@@ -277,7 +277,8 @@ def labels(network: Network) -> dict[Node, str]:
 def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
     """Return the values for ``name``, or for the most similar names.
 
-    Similar names have other numbers. Names that differ in one number come first, leftmost first.
+    Similar names differ only in numbers. Names that differ in a single number take precedence,
+    starting with the leftmost number.
     """
     if name in known:
         return [known[name]]
@@ -311,7 +312,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
 
 
 def _key_width(network: Network, node: Node) -> int | None:
-    """Return the number of channels of a head's queries."""
+    """Return the number of channels in a head's queries."""
     layer = network.layer(node)
     queries = network.features[network.parents(node)[0]]
     if layer.key_width is None and queries is not None and layer.heads is not None:
@@ -320,7 +321,7 @@ def _key_width(network: Network, node: Node) -> int | None:
 
 
 def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
-    """Return the factor that scores need so that they are divided by the channels of a head."""
+    """Return the factor with which scores are divided by the number of channels per head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
         if own.scale != base.scale:
@@ -371,9 +372,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key`` includes the numbers of the function. ``unbiased`` omits the factors sqrt(1 - 1 / n)
-    that an unbiased standard deviation of n channels, ``h.std()``, brings into a hand-written norm;
-    they tend to 1.
+    ``key`` includes the function's numerical arguments. ``unbiased`` omits the factors sqrt(1 - 1 /
+    n) that an unbiased standard deviation of n channels, ``h.std()``, introduces into a
+    hand-written norm; they tend to 1.
     """
 
     key: tuple[Any, ...]
@@ -382,7 +383,7 @@ class _Form:
     node: str = ""
 
     def among(self, others: Iterable[_Form]) -> bool:
-        """Whether one of the others is the same."""
+        """Return whether one of the others is the same form."""
         return any(
             self.key == other.key or (self.unbiased and self.unbiased == other.unbiased)
             for other in others
@@ -390,7 +391,7 @@ class _Form:
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """Return {label: form}, without ``sums`` on the stream, whose factors have separate rules."""
+    """Return {label: form}. It omits ``sums`` on the stream, whose factors have separate rules."""
     found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:
@@ -403,7 +404,7 @@ def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
 
 
 def _bessel(network: Network) -> dict[Node, float]:
-    """Return {norm over channels: the factor after it if it uses an unbiased deviation}."""
+    """Return {norm over channels: the factor after it}, for norms with an unbiased deviation."""
     counts = {
         node: (network.features[owner(node)], op.groups)
         for node, op, _ in network.operations
@@ -419,8 +420,8 @@ def _bessel(network: Network) -> dict[Node, float]:
 def _form(op: Any, factors: Sequence[float]) -> _Form | None:
     """Return the form, or None for weights, inputs, attention and operations that only move data.
 
-    ``factors`` has the factor of each node that the operation reads: that of an unbiased norm, or
-    1.
+    For each node that the operation reads, ``factors`` contains the factor after an unbiased norm,
+    or 1 for other nodes.
     """
     if isinstance(op, P.Post | P.Surrogate):
         phi, symbols = op.activation, bool(op.activation.free_symbols)

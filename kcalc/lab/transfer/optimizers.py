@@ -2,8 +2,8 @@
 
 ``OPTIMIZERS`` contains everything about each optimiser; to add an optimiser, add an entry.
 
-A weight of total size ``m w`` has a multiplier m. Let D be the required change of ``m w`` and g the
-size of gradients with respect to ``m w``. The learning rates are then:
+Let a weight ``m w`` consist of a multiplier m and a parameter w. Let D be the required change of
+``m w`` and g the size of gradients with respect to ``m w``. The learning rates are then:
 
     SGD                       D / (g m^2)
     AdamW, Lion, SOAP         D / m
@@ -13,7 +13,7 @@ For orthogonal steps, which an implementation multiplies by a factor A, they are
 
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
-    Shampoo with a graft      sqrt(rank) times that of the graft
+    Shampoo with a graft      sqrt(rank) times the rate of the graft
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Step:
     tall: bool = True
 
     def larger_fan(self) -> Power:
-        """Return the fan of the longer side."""
+        """Return the larger of fan-in and fan-out."""
         return self.fans[1] if self.tall else self.fans[0]
 
 
@@ -65,10 +65,10 @@ class Optimizer:
     which parameters it trains: "all", hidden weights ("hidden") or hidden matrices ("matrices");
     AdamW trains the rest. ``rank`` is the assumed rank of updates: None if it does not matter, and
     "" if the user must specify it. ``default`` is epsilon in parameter groups, or None for
-    optimisers without one, and ``floor`` says whether that is the second of a pair. ``kept`` says
-    whether the norm of weights stays constant. ``torch`` is the class in ``torch.optim`` with its
-    arguments, and ``like`` names an optimiser there with the same powers. ``optax`` says whether
-    there is a transformation.
+    optimisers without one, and ``floor`` says whether it is the second of two epsilons. ``kept``
+    says whether the norm of weights stays constant. ``torch`` is the class in ``torch.optim`` with
+    its arguments, and ``like`` names an optimiser there with the same powers. ``optax`` says
+    whether kcalc can return an optax transformation.
     """
 
     title: str
@@ -178,7 +178,7 @@ def named_optimizer(name: Any) -> str:
 
 
 def assumed_rank(name: str, rank: str | None) -> str | None:
-    """Return how the rank of updates grows, or None if the optimiser does not depend on it.
+    """Return how the rank of updates grows, or None if it does not matter for the optimiser.
 
     Raises: KcalcError if the rank is required but missing, or given although it has no effect.
     """
@@ -199,7 +199,7 @@ def assumed_rank(name: str, rank: str | None) -> str | None:
 
 
 def multiplier(gauge: str, use: Use) -> Power:
-    """Return the factor m before weights whose total size is given by ``use``.
+    """Return the multiplier m for weights whose total size is given by ``use``.
 
     "none" has m = 1. "mup" multiplies readouts by 1 / width [Yang et al. 2022, Table 8]. "abc"
     multiplies weights that read few channels by sqrt(width), and readouts by 1 / sqrt(width) [Yang,

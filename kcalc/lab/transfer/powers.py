@@ -1,4 +1,4 @@
-"""Sizes as powers of width and depth: products of symbols, compared for large widths.
+"""Sizes as powers of width and depth, which are products of symbols compared at large width.
 
 A symbol is the ratio of a size in the larger network to the same size in the base. Widths may grow
 at different rates: if one width grows 4 times and another 16 times, the first grows as the square
@@ -37,7 +37,7 @@ class Order:
     rates: Mapping[sp.Symbol, float] = field(default_factory=dict)
 
     def degrees(self, power: Power) -> tuple[Any, Any]:
-        """Return (degree in the width, that degree with equal rates, degree in the depth)."""
+        """Return (degree in the width, the same degree at equal rates, degree in the depth)."""
         powers = sp.sympify(power).as_powers_dict()
         depth = sp.Rational(powers.pop(DEPTH, 0))
         width = [
@@ -48,16 +48,16 @@ class Order:
         return sum(width, ZERO), depth
 
     def grows(self, power: Power) -> bool:
-        """Whether a number of channels grows with the width."""
+        """Return whether a number of channels grows with the width."""
         return power != 1 and self.degrees(power)[0] > ROUNDING
 
     def alike(self, one: Power, two: Power) -> bool:
-        """Whether two powers have equal degrees, up to rounding of widths."""
+        """Return whether two powers have equal degrees, up to rounding of widths."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
         return depth == shallow and abs(width - other) < ROUNDING
 
     def exceeds(self, one: Power, two: Power) -> bool:
-        """Whether the first power is larger than the second."""
+        """Return whether the first power is larger than the second."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
         return bool(depth > shallow if abs(width - other) < ROUNDING else width > other)
 
@@ -79,7 +79,7 @@ class Order:
 
 
 def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
-    """Return the order of powers of widths with known ratios.
+    """Return the order of powers for widths with known ratios.
 
     A width may shrink while others grow, such as the head width if there are more heads. Widths
     that grow count as large.
@@ -96,7 +96,7 @@ def degrees(power: Power) -> tuple[Any, Any]:
 
 
 def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
-    """Return {ratio: its power}: 1 for the ratio 1, and a symbol for each other ratio.
+    """Return {ratio: its power}, which is 1 for a ratio of 1 and a symbol for any other ratio.
 
     The symbol is ``n`` if there is a single ratio, and otherwise ``n_1``, ``n_2``, ... in ascending
     order.

@@ -1,8 +1,8 @@
 """The operations of two PyTorch models of the same form, side by side.
 
-Sizes that differ between the two models grow. A kernel-calculus network omits many operations that
-only move data. It cannot express that a parameter is read twice or that values are selected. The
-program contains all operations.
+Sizes that differ between the two models are the ones that grow. A kernel-calculus network omits
+many operations that only move data. It cannot express that a parameter is read twice or that values
+are selected. The program contains all operations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALIKE = 0.3  # sizes of arrays of random numbers may differ by this many e-folds
 
 @dataclass(frozen=True)
 class Ref:
-    """A reference to an array of the program."""
+    """A reference to an array in the program."""
 
     name: str
 
@@ -62,10 +62,10 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The operations of a model together with those of its base.
+    """The operations of a model, matched with the operations of its base.
 
     ``parameters`` is {array: name}. ``inputs`` and ``outputs`` are arrays. ``constants`` is {array:
-    the power of the ratios by which its numbers differ from the base}. ``axes`` gives the axes of
+    the power of the ratios by which its values differ from the base}. ``axes`` gives the axes of
     all these arrays, and ``whole`` the integer arrays among them. ``ratios`` is {symbol: ratio}.
     """
 
@@ -80,7 +80,7 @@ class Program:
 
 
 class Unlike(KcalcError):
-    """Raised for programs of different forms. These have no rules."""
+    """Raised for two programs of different forms, for which there are no rules."""
 
 
 def leaves(tree: Any) -> Iterator[Any]:
@@ -95,10 +95,10 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def program_of(base: Reading, model: Reading) -> Program:
-    """Return the program of a model together with its base.
+    """Return the program of a model and its base.
 
-    Raises: KcalcError if the models run different operations, or if an axis grows in a way that no
-    parameter does.
+    Raises: KcalcError if the models run different operations, or if an axis grows in a way in which
+    no parameter grows.
     """
     graphs = [one.trace.model.program.captured for one in (base, model)]  # pyright: ignore
     small, large = ([n for n in one.graph.nodes if _counts(n)] for one in graphs)
@@ -114,7 +114,7 @@ def program_of(base: Reading, model: Reading) -> Program:
 
 
 def _counts(node: Any) -> bool:
-    """Whether a node returns arrays."""
+    """Return whether a node returns arrays."""
     value = node.meta.get("val")
     held = node.op in ("placeholder", "get_attr", "call_function") and value is not None
     return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
@@ -153,7 +153,7 @@ class _Growth:
         self.known |= dict(zip(order, symbols, strict=True))
 
     def of(self, own: int, other: int, name: str) -> Power:
-        """Return the growth of an axis as a power.
+        """Return the growth of an axis as a power of the ratios.
 
         Raises: KcalcError for a length that does not grow with a parameter.
         """
@@ -172,7 +172,7 @@ class _Growth:
         return self.known[ratio]
 
     def power(self, ratio: float) -> Power | None:
-        """Return a positive number as a power of the ratios, or None if it is not one."""
+        """Return a positive number as a power of the ratios, or None if it is not such a power."""
         symbols = list(self.ratios)
         if math.isclose(ratio, 1, rel_tol=1e-5):
             return ONE
@@ -273,7 +273,7 @@ class _Matched:
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
     def _steps(self, node: Any, other: Any) -> list[Step]:
-        """Return the steps of a call. Readers of an array that it writes into read its result."""
+        """Return the steps of a call. Readers of an array that it overwrites read its result."""
         made = self._step(node, other)
         root = _written(node)
         if root is None:
@@ -311,7 +311,7 @@ class _Matched:
         )
 
     def _computed(self, node: Any, other: Any) -> bool:
-        """Whether a call reads only numbers; such calls are computed now."""
+        """Return whether a call reads only numbers, and if so, compute its result."""
         from torch.fx.node import map_aggregate
 
         if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:
@@ -327,7 +327,7 @@ class _Matched:
         return True
 
     def _scale(self, node: Any, other: Any) -> Power:
-        """Return the power of the ratios by which numbers differ from those of the base.
+        """Return the power of the ratios by which numbers differ from those in the base.
 
         Raises: KcalcError if they do not differ by a power.
         """
@@ -426,7 +426,7 @@ def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
 
 
 def total(axes: Iterable[Power]) -> Power:
-    """Return how the number of entries grows."""
+    """Return the growth of the number of entries."""
     found = ONE
     for axis in axes:
         found *= axis

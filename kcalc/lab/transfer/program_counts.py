@@ -1,4 +1,4 @@
-"""Changes without transfer rules: the number of experts or streams, and normalised codes."""
+"""Counts that must not change (experts and streams), and readouts that are normalised (codes)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOFTMAX = ("softmax", "safe_softmax", "log_softmax", "softmin")
 
 
 def check_counts(f: Fold, step: Step) -> None:
-    """Check the counts at a step, and record codes that are normalised.
+    """Check the counts at a step, and record operations that normalise the result of a readout.
 
     Raises: KcalcError if the number of experts, of selected experts, or of streams changes.
     """
@@ -39,7 +39,7 @@ def check_counts(f: Fold, step: Step) -> None:
 
 
 def _check_gates(f: Fold, step: Step, x: Value) -> None:
-    """Reject routers that select or weight more entries than in the base."""
+    """Reject routers that compute weights for more entries than in the base."""
     dim = step.args.get("dim", -1)
     if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
         raise KcalcError(
@@ -50,7 +50,7 @@ def _check_gates(f: Fold, step: Step, x: Value) -> None:
 
 
 def _check_copies(f: Fold, step: Step, x: Value) -> None:
-    """Reject more copies of a feature map along an axis that grows next to growing channels."""
+    """Reject a feature map that grows along an axis of copies as well as along its channels."""
     if not x.real or x.fixed:
         return
     axes = step.axes[0]

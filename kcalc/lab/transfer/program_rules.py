@@ -103,7 +103,7 @@ def _text(power: Power) -> str:
 def joined(f: Fold, step: Step) -> Found:
     """Concatenate arrays.
 
-    Parts with different sizes or growth need different rules in their readers.
+    Parts with different sizes or growth need different rules in the layers that read them.
     """
     refs = step.args["tensors"]
     values = [f.value(ref) for ref in refs]
@@ -131,7 +131,7 @@ def each(f: Fold, step: Step) -> Found:
 
 @rule("detach", "stop_gradient")
 def stopped(f: Fold, step: Step) -> Found:
-    """Pass the same numbers, without a gradient."""
+    """Pass the same numbers on, without a gradient."""
     x = f.value(operand(step))
     return replace(f.like(step, x), parameter=None, maker=None)
 
@@ -260,7 +260,7 @@ def power(f: Fold, step: Step) -> Found:
     "add_relu",
 )
 def added(f: Fold, step: Step) -> Found:
-    """Add arrays, or replace some entries of one by another's: the largest size counts."""
+    """Add arrays, or replace some entries of an array with another's. The largest size counts."""
     if step.kind in ("max", "min") and len(step.refs) == 1:
         return extreme(f, step)
     refs = [ref for ref in step.refs if f.value(ref).real]
@@ -290,7 +290,7 @@ def _numbers(step: Step) -> bool:
 
 @rule("mul", "div", "multiply", "divide", "true_divide", "truediv")
 def multiplied(f: Fold, step: Step) -> Found:
-    """Multiply or divide arrays, or an array by a number, which may differ from the base's."""
+    """Multiply or divide arrays, or an array by a number that may differ in the base."""
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
@@ -319,7 +319,7 @@ def multiplied(f: Fold, step: Step) -> Found:
 
 
 def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Value]) -> Found:
-    """Multiply two parameters. The parameter with fewer entries is a gain of the other."""
+    """Multiply two parameters. The parameter with fewer entries is a gain for the other."""
     (ref, small), (_, large) = (one, two) if one[1].axes != step.axes[0] else (two, one)
     f.roles.setdefault(small.parameter or "", "gain")
     axes, of = step.axes[0], one[1].of * two[1].of
@@ -344,7 +344,7 @@ def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Fou
 
 
 def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
-    """Whether weights can absorb a factor: it multiplies all their outputs, and no scores."""
+    """Return whether weights can absorb a factor, which must multiply all their outputs."""
     readers = {
         key: [one for one in f.program.steps if Ref(key) in one.refs]
         for key in (given.name, step.name)
@@ -387,13 +387,13 @@ def added_product(f: Fold, step: Step) -> Found:
 
 
 def _reduced(step: Step, x: Value) -> Power:
-    """Return the growth of the number of entries that are reduced to one."""
+    """Return the growth of the number of entries that a step reduces to one."""
     return x.total / total(step.axes[0])
 
 
 @rule("mean", "nanmean")
 def mean(f: Fold, step: Step) -> Found:
-    """Take a mean, whose entries share the gradient."""
+    """Take a mean. Its entries share the gradient."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / _reduced(step, x))
@@ -475,7 +475,7 @@ def deviation(f: Fold, step: Step) -> Found:
     "cudnn_batch_norm",
 )
 def normed(f: Fold, step: Step) -> Found:
-    """Divide by the size."""
+    """Divide an array by its size."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / x.of)
@@ -493,7 +493,7 @@ def normed(f: Fold, step: Step) -> Found:
 
 @rule("softmax", "log_softmax", "safe_softmax", "softmin")
 def softmax(f: Fold, step: Step) -> Found:
-    """Compute the weights of a mean. The input must have size 1."""
+    """Compute a softmax, the weights of a mean. The input must have size 1."""
     given = operand(step)
     x = f.value(given)
     factor = f.settle(step, x)
@@ -517,7 +517,7 @@ def distances(f: Fold, step: Step) -> Found:
 
 @rule("cosine_similarity")
 def cosine(f: Fold, step: Step) -> Found:
-    """Compute a cosine, whose gradient is shared by the coordinates."""
+    """Compute a cosine. The coordinates share its gradient."""
     one, two = f.value(step.args["x1"]), f.value(step.args["x2"])
     for x, given in ((one, step.args["x1"]), (two, step.args["x2"])):
         f.edge(step, given, total(step.axes[0]) / x.total / x.of)

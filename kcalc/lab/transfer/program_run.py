@@ -57,7 +57,7 @@ def _found(fold: Fold, step: Step, rule: Rule) -> Found:
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:
-    """Mark the result of a step as made only of parameters or numbers, if all its inputs are."""
+    """Mark the result of a step as computed only from parameters or numbers if all inputs are."""
     reads = [fold.values[ref.name] for ref in step.refs]
     flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
     known = bool(flat) and step.name not in fold.uses
@@ -81,7 +81,7 @@ def _check_outputs(fold: Fold) -> None:
 
 
 def _backward(fold: Fold) -> dict[Node, Power]:
-    """Return {array, or further weights of a step: size of its gradient}."""
+    """Return {array, or additional weights of a step: size of its gradient}."""
     order = fold.setting.order
     messages: dict[Node, Power] = dict.fromkeys(fold.values, ZERO)
     for key in fold.program.outputs:

@@ -1,9 +1,9 @@
 """Sizes along a program: a forward pass, and a backward pass along the same edges.
 
 The rule of an operation gives the size of its result and, for each input, the factor by which the
-size of a gradient changes on the way back. Parameters are arrays like any others. A parameter that
-is not a weight (a gain, a temperature, a table of biases) keeps its size and changes by order 1,
-whatever reads it. Its gradient sums over the entries that share it.
+size of a gradient changes on the way back. Parameters are treated like any other array. A parameter
+that is not a weight (a gain, a temperature, a table of biases) keeps its size and changes by order
+1, whatever reads it. Its gradient sums over the entries that share it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Value:
-    """An array, with what is known about its size and origin.
+    """An array, with the known facts about its size and origin.
 
     ``of`` is the size of an entry, and ``axes`` says how the axes grow. ``real`` is False for ids
-    and choices, which pass no gradient. ``parameter`` is the parameter whose numbers the array
+    and choices, which pass no gradient. ``parameter`` is the parameter whose values the array
     contains, in any order and times fixed numbers of size ``of``; ``gains`` are learned factors of
-    these numbers, and ``length`` is the parameter that is the norm of their rows. ``fixed`` means
-    made only of parameters and numbers, and ``numbers`` means only of numbers. ``maker`` are the
-    weights that produced these outputs, up to elementwise functions. ``unlike`` are the parts of
-    the array if they have different rules. ``scores`` says whether it is a sum of products of two
-    feature maps.
+    these values, and ``length`` is the parameter that gives the norm of their rows. ``fixed`` says
+    whether the array was computed only from parameters and numbers, and ``numbers`` whether it was
+    computed only from numbers. ``maker`` are the weights that produced these outputs, up to
+    elementwise functions. ``unlike`` are the parts of the array if they have different rules.
+    ``scores`` says whether it is a sum of products of two feature maps.
     """
 
     of: Power
@@ -113,7 +113,7 @@ class Fold:
             self.edges.setdefault(step.name, []).append((given.name, factor))
 
     def shared(self, step: Step, axes: Sequence[Power], given: object) -> Power:
-        """Return how many entries with these axes read one entry of an argument."""
+        """Return the number of entries with these axes that read one entry of an argument."""
         ratio = total(axes) / self.value(given).total
         return ratio if self.setting.order.grows(ratio) else ONE
 
@@ -133,7 +133,7 @@ class Fold:
         return ONE / x.of
 
     def grows(self, power: Power) -> bool:
-        """Whether a number of entries grows or shrinks."""
+        """Return whether a number of entries grows or shrinks."""
         return self.setting.order.grows(power) or self.setting.order.grows(1 / power)
 
     # -- weights -----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Fold:
                 self.edges.setdefault(step.name, []).append((part.node, self.backward_of(own)))
 
     def bias(self, step: Step, use: Use, given: object) -> None:
-        """Record the bias after some weights."""
+        """Record the bias that is added after some weights."""
         if given is None:
             return
         found = self.value(given)

@@ -27,9 +27,9 @@ NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "t
 
 
 def rule_of(step: Step) -> Rule:
-    """Return the rule of a step. A name that ends in _ is an in-place operator.
+    """Return the rule for a step. A name that ends in _ is an in-place operator.
 
-    Raises: KcalcError for a function whose numbers differ from those in the base.
+    Raises: KcalcError for a function whose numerical arguments differ from the base.
     """
     kind = step.kind
     if not kind.startswith(FACTORS):
@@ -38,7 +38,7 @@ def rule_of(step: Step) -> Rule:
 
 
 def _check_numbers(step: Step) -> None:
-    """Raises: KcalcError for a function whose numbers differ from those in the base."""
+    """Raise a KcalcError for a function whose numerical arguments differ from the base."""
     for name, own in step.args.items():
         base = step.base.get(name)
         number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))

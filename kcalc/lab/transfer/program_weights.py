@@ -32,7 +32,7 @@ def _computed(f: Fold, w: Value) -> str:
 
 @rule("linear")
 def linear(f: Fold, step: Step) -> Found:
-    """Apply weights (outputs, inputs)."""
+    """Apply weights of shape (outputs, inputs)."""
     w = f.value(step.args["weight"])
     if w.parameter is None:
         if w.fixed and not w.numbers:
@@ -54,7 +54,7 @@ def linear(f: Fold, step: Step) -> Found:
     "convolution",
 )
 def convolution(f: Fold, step: Step) -> Found:
-    """Apply weights (outputs, inputs per group, taps); transposed convolutions swap two axes."""
+    """Apply weights (outputs, inputs per group, taps). Transposed convolutions swap two axes."""
     given = step.args["input"] if "input" in step.args else step.args["self"]
     w, x = f.value(step.args["weight"]), f.value(given)
     if w.parameter is None:
@@ -113,7 +113,7 @@ def added_matrices(f: Fold, step: Step) -> Found:
 
 
 def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
-    """Sum products of two feature maps, which training aligns."""
+    """Sum products of two feature maps. Training aligns the maps."""
     a, b = f.value(one), f.value(two)
     found = Value(a.of * b.of * inner, step.axes[0])
     out = total(step.axes[0])
@@ -158,7 +158,7 @@ def einsum(f: Fold, step: Step) -> Found:
 def attention(f: Fold, step: Step) -> Found:
     """Compute attention.
 
-    Its scores have size 1, because they are divided by the channels of a head.
+    Its scores have size 1, because they are divided by the number of channels per head.
     """
     refs = step.args["query"], step.args["key"], step.args["value"]
     q, k, v = map(f.value, refs)
@@ -182,7 +182,7 @@ def attention(f: Fold, step: Step) -> Found:
 
 @rule("weight_norm", "weight_norm_interface")
 def weight_norm(f: Fold, step: Step) -> Found:
-    """Compute g v / |v|. v is initialised like plain weights, and g is the norm of the rows."""
+    """Compute g v / |v|, with v initialised like plain weights and g the norm of the rows."""
     v, g = f.value(step.args["v"]), f.value(step.args["g"])
     if v.parameter is None or g.parameter is None:
         return f.guess(step)

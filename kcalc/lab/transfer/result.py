@@ -1,4 +1,4 @@
-"""The result of a transfer: rules of parameters, multipliers of operations, edits of a model."""
+"""The result of a transfer: rules for parameters, multipliers for operations, edits to a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 
 @dataclass(frozen=True)
 class ParameterRule(Shown):
-    """How the settings of one parameter change from the base to the larger network.
+    """The changes in the settings of one parameter from the base to the larger network.
 
     The four factors are floats if the ratios of all sizes are known. Otherwise they are SymPy
     products of powers of ``n`` (the ratio of widths) and ``L`` (the ratio of depths).
@@ -37,7 +37,7 @@ class ParameterRule(Shown):
     name
         The name of the parameter.
     role
-        Its role, such as "hidden" or "readout".
+        The role of the parameter, such as "hidden" or "readout".
     optimizer
         The optimiser that trains the parameter. Muon leaves everything except hidden matrices to
         AdamW.
@@ -79,7 +79,8 @@ class ParameterRule(Shown):
     def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
         """Return the exact exponent of the width or the depth in one of the four factors.
 
-        If several ratios n_1, n_2, ... describe the widths, it is the sum of their exponents.
+        If several ratios n_1, n_2, ... describe the widths, the result is the sum of their
+        exponents.
 
         Parameters
         ----------
@@ -130,7 +131,7 @@ EPSILONS = {n: one.default for n, one in OPTIMIZERS.items() if one.default is no
 
 @dataclass(frozen=True, repr=False)
 class Transfer(Keyed[ParameterRule], Shown):
-    """How a network's settings change with its width and depth, relative to a base.
+    """The changes in a network's settings with its width and depth, relative to a base.
 
     In the printed table, parameters share a row, such as ``blocks.*.up.weight``, if they have the
     same rule and their names differ only in the block number.
@@ -187,8 +188,8 @@ class Transfer(Keyed[ParameterRule], Shown):
             The epsilon that was tuned on the base: AdamW's epsilon (default 1e-8) or Adafactor's
             second epsilon (default 1e-3).
         optimizer
-            The optimiser whose groups to return. It is required if parameters are divided between
-            Muon and AdamW.
+            The optimiser for which to return groups. It is required if parameters are divided
+            between Muon and AdamW.
 
         Returns
         -------
@@ -210,11 +211,11 @@ class Transfer(Keyed[ParameterRule], Shown):
     def rescale(self, model: Any) -> None:
         """Give the larger model the initial weights that the rules require, in place.
 
-        Every parameter is multiplied so that its standard deviation becomes ``init_std`` times that
-        of the base. If its mean is not 0, as for gains near 1, only its deviations from the mean
-        are multiplied. Constant parameters (gains of norms, zero biases) do not change. Parameters
-        with fewer than 24 entries are multiplied by ``init_std`` alone, because so few entries do
-        not determine a standard deviation well.
+        Every parameter is multiplied so that its standard deviation becomes ``init_std`` times its
+        value in the base. If its mean is not 0, as for gains near 1, only its deviations from the
+        mean are multiplied. Constant parameters (gains of norms, zero biases) do not change.
+        Parameters with fewer than 24 entries are multiplied by ``init_std`` alone, because so few
+        entries do not determine a standard deviation well.
 
         Parameters
         ----------
@@ -234,7 +235,7 @@ class Transfer(Keyed[ParameterRule], Shown):
     def optax(
         self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
     ) -> GradientTransformation:
-        """Return an optax transformation for trees of parameters.
+        """Return an optax transformation for parameter trees.
 
         The name of a parameter consists of the keys on the path to its leaf, joined by dots, as in
         ``{node: {"weight": ..., "bias": ...}}`` from :meth:`kcalc.Model.unstack`. SGD, AdamW and
@@ -257,7 +258,7 @@ class Transfer(Keyed[ParameterRule], Shown):
         Raises
         ------
         KcalcError
-            If the optimiser is another one, or if ratios are unknown.
+            If the optimiser is not supported, or if ratios are unknown.
 
         """
         from .optax_rules import transformation

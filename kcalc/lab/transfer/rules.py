@@ -1,4 +1,4 @@
-"""Turn sizes into rules: one record per parameter, multipliers of operations, and edits."""
+"""Turn sizes into rules: one record per parameter, multipliers for operations, and edits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def options(
 
 
 def exponent(number: Any, what: str) -> Any:
-    """Return a rational number.
+    """Return ``number`` as a rational number.
 
     Raises: KcalcError naming ``what`` for anything else.
     """
@@ -115,10 +115,10 @@ class Placement:
     ``kind`` is "weight", "bias", "gain" (of a norm, or another factor with one entry per channel),
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
     (of the rows of weights, as in weight norm). ``shape`` is its shape. ``base_std`` and
-    ``base_entries`` are its standard deviation (None if unknown) and number of entries in the base.
-    ``repeated`` says whether the larger network has more parameters of this name, and ``zero``
-    whether all entries start at 0. ``behind`` is the multiplier that the model applies after it,
-    relative to the base.
+    ``base_entries`` are its standard deviation (None if unknown) and its number of entries in the
+    base. ``repeated`` says whether the larger network has more parameters with this name, and
+    ``zero`` whether all entries start at 0. ``behind`` is the multiplier that the model applies
+    after it, relative to the base.
     """
 
     name: str
@@ -187,7 +187,7 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """Derive the rules of all parameters.
+    """Derive the rules for all parameters.
 
     Raises: KcalcError if the network has no exponents.
     """
@@ -205,7 +205,7 @@ def derive(
 
 
 def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
-    """Yield assumptions for norms of the result of a readout."""
+    """Yield assumptions about norms that follow a readout."""
     for node, op, reads in network.operations:
         use = found.uses.get(reads[0]) if isinstance(op, P.Norm) else None
         if use is not None and use.role == "readout":
@@ -215,7 +215,7 @@ def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
 def derive_program(
     growth: Growth, chosen: Options, both: tuple[Setting, Sizes], rest: Guesses
 ) -> Transfer:
-    """Derive the rules of all parameters of a program from its sizes."""
+    """Derive the rules for all parameters of a program from its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
     book.columns = rest.columns
     for node, power in rest.settled.items():
@@ -225,7 +225,7 @@ def derive_program(
 
 @dataclass(frozen=True)
 class Guesses:
-    """Findings about a program other than sizes.
+    """Findings about a program, apart from its sizes.
 
     ``settled`` is {function: the factor that its input needs}. ``guessed`` is {parameter: an
     operation without a rule on a path through it}. ``before_zeros`` contains weights that are read
@@ -269,7 +269,8 @@ class _Book:
     ) -> Transfer:
         """Return the result.
 
-        ``first`` and ``last`` are assumptions to list before and after those of rules.
+        ``first`` and ``last`` are assumptions to list before and after the assumptions of the
+        rules.
         """
         by_name: dict[str, list[Placement]] = {}
         for one in placed:
@@ -292,7 +293,7 @@ class _Book:
         )
 
     def settle(self, node: Node, power: Power) -> None:
-        """Add the multiplier of the input of a function."""
+        """Add the multiplier for the input of a function."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
             f"multiply the input of {node!r} by {self._told(power)}, to give it the same size as "
@@ -300,7 +301,7 @@ class _Book:
         )
 
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
-        """Return the rule of a parameter, determined by the strictest of its uses."""
+        """Return the rule for a parameter, determined by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
@@ -340,7 +341,7 @@ class _Book:
         return self.found.uses[first[0].node].initial / first[0].behind
 
     def _rates(self, one: Placement, table: Power | None) -> Rates:
-        """Return the powers of one use. ``table`` is the size of a table that is also a readout."""
+        """Return the powers for a use. ``table`` is the size of a table that is also a readout."""
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
@@ -373,7 +374,7 @@ class _Book:
         """Add the edit for weights that read several parts, some of which do not grow.
 
         A factor on these parts gives their columns the learning rate of the others. Raises:
-        KcalcError for optimisers of whole matrices, and in other gauges.
+        KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
         whole = OPTIMIZERS[found.optimizer].takes != "all"
@@ -404,7 +405,7 @@ class _Book:
             self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
-        """Give output size 1 to weights into a narrow map that weights of zeros read (LoRA).
+        """Give output size 1 to weights that make a narrow map read by zero weights (LoRA).
 
         Otherwise, the first steps of the weights that read the map, which are proportional to it,
         would shrink with the width. While these weights are 0, changes of the map have no effect.
@@ -417,7 +418,7 @@ class _Book:
         return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
 
     def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
-        """Return (change, initial size, gradient size) of a parameter that is not a weight."""
+        """Return (change, initial size, gradient size) for a parameter that is not a weight."""
         if one.kind == "bias":
             use = self.found.uses[one.node]
             return use.shift, use.output, gradient
@@ -443,7 +444,7 @@ class _Book:
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
     def scores(self) -> None:
-        """Add the multipliers of attention scores."""
+        """Add the multipliers for attention scores."""
         needed: dict[Power, list[Node]] = {}
         for node, power in self.growth.scores.items():
             if power != 1:
@@ -456,7 +457,7 @@ class _Book:
             )
 
     def branches(self) -> None:
-        """Add multipliers of residual branches without final weights that could absorb them."""
+        """Add multipliers for residual branches without final weights that could absorb them."""
         nodes: dict[Power, list[Node]] = {}
         for branch in self.growth.branches:
             power = self.told.factor(branch)

@@ -1,4 +1,4 @@
-"""How much of a residual stream survives from block to block, and the factors of its branches.
+"""The share of a residual stream that survives from block to block, and its branch factors.
 
 Powers of the depth assume a stream that carries the contribution of every block to its end, x +
 f(x). A stream with shortcuts of weight 0.7 forgets: the share of the first block shrinks as 0.7^L,
@@ -39,8 +39,8 @@ ADVICE = (
 class Kept:
     """What remains of the stream at one place, relative to its beginning.
 
-    ``share`` is what remains of the initial stream, and ``total`` of everything that shortcuts
-    carry. Norms divide both by the total.
+    ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
+    remains of everything that shortcuts carry. Norms divide both by ``total``.
     """
 
     share: float
@@ -117,10 +117,10 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """Return what remains after a sum of (factor, what remained before), and the stream's factor.
+    """Return what remains after a sum, and the factor of the stream in it.
 
-    At the first sum, the inputs from before it count as the whole stream; later sums ignore such
-    inputs.
+    ``taken`` has (factor, what remained before) for each addend. At the first sum, the inputs from
+    before it count as the whole stream; later sums ignore such inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -140,7 +140,7 @@ def _number(weight: Any, node: Node) -> float:
 
 
 def _check_carries(op: Any, node: Node) -> None:
-    """Raises: KcalcError for an operation after every sum that changes the stream."""
+    """Raise a KcalcError for an operation after every sum if it changes the stream."""
     if op is None or isinstance(op, P.Norm | P.Reshape):
         return
     if isinstance(op, P.Post) and not op.activation.free_symbols:
@@ -160,9 +160,9 @@ def _check_carries(op: Any, node: Node) -> None:
 
 
 def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Carried:
-    """Return the powers of a network without a base.
+    """Return the powers for a network without a base.
 
-    Raises: KcalcError if its stream does not keep everything.
+    Raises: KcalcError if its stream forgets part of the contributions.
     """
     kept = stream(network, found, along).kept
     if _apart(*kept) > EXACT:
@@ -171,7 +171,7 @@ def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[No
 
 
 def carried(small: Stream, large: Stream) -> Carried:
-    """Return the powers of a network with more branches than its base.
+    """Return the powers for a network with more branches than its base.
 
     Raises: KcalcError if the streams keep different shares, and if factors of branches change by
     anything but a power of the depth.

@@ -27,7 +27,7 @@ NAME = "exponents of width and depth"
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the channels of a concatenation, with the node that makes them."""
+    """Some of the channels of a concatenation, with the node that produces them."""
 
     node: Node
     of: Power
@@ -52,14 +52,14 @@ class Setting:
     """The setting of the folds.
 
     ``channels`` is {node with weights, or attention: growth of the channels that it emits}, and
-    ``groups`` is {node: growth of the number of groups}. ``branches`` are the residual branches,
-    none if the depth does not change. ``branch`` is the exponent a of ``x + L^-a f(x)``, and
+    ``groups`` is {node: growth of the number of groups}. ``branches`` are the residual branches, or
+    empty if the depth does not change. ``branch`` is the exponent a of ``x + L^-a f(x)``, and
     ``absorb`` says whether weights that end a branch take the factor ``L^-a``. ``aligned`` says
-    whether changes of weights are aligned with the layer's input. ``initial`` is {role: size of
-    initial weights relative to the choice of this calculus}, for other parametrisations. ``capped``
-    says whether changes may not exceed the weights; this does not apply to ``zeros``, the weights
-    that start at 0. ``order`` is the order of powers. ``given`` is {branch: p} if the network
-    already multiplies the branch by L^-p.
+    whether weight changes are aligned with the layer's input. ``initial`` is {role: size of initial
+    weights relative to the size chosen here}, for other parametrisations. ``capped`` says whether
+    changes may not exceed the weights; this does not apply to ``zeros``, the weights that start at
+    0. ``order`` is the order of powers. ``given`` is {branch: p} if the network already multiplies
+    the branch by L^-p.
     """
 
     channels: Mapping[Node, Power]
@@ -75,13 +75,13 @@ class Setting:
     given: Mapping[Branch, Any] = field(default_factory=dict)
 
     def target(self, node: Node) -> tuple[Power, Power]:
-        """Return (size of the output of weights, size of its change) that training needs."""
+        """Return (size of the weights' output, size of its change) that training needs."""
         ended = next((branch for branch in self.branches if node == branch.last), None)
         own = self.factor(ended) if self.absorb and ended is not None else ONE
         return own, own * self.share(node)
 
     def share(self, node: Node) -> Power:
-        """Return how much the output of a node may change, relative to its size."""
+        """Return the size of the allowed change of a node's output, relative to the output."""
         inside = any(node in branch.inside for branch in self.branches)
         return DEPTH ** (self.branch - 1) if inside else ONE
 
@@ -106,10 +106,10 @@ class Use:
 
     ``role`` is "embedding", "input" (few channels to many), "hidden" (many to many), "readout"
     (many to few), "elementwise" (groups of a few channels) or "finite". ``reads`` and ``output``
-    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth of the numbers of
-    inputs per output and of outputs per input. ``initial`` and ``change`` are the sizes of an
-    initial weight and of its change, multipliers included, and ``size`` is the larger of the two.
-    ``shift`` is the change of a bias.
+    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth factors for the
+    number of inputs per output and for the number of outputs per input. ``initial`` and ``change``
+    are the sizes of an initial weight and of its change, multipliers included, and ``size`` is the
+    larger of the two. ``shift`` is the change of a bias.
     """
 
     node: Node
@@ -134,8 +134,8 @@ def used(
 ) -> Use:
     """Return the required initial size and change of weights at a node.
 
-    ``reads`` is the size of their input. ``fans`` gives the growth of the numbers of inputs per
-    output, of outputs per input, and of channels.
+    ``reads`` is the size of the weights' input. ``fans`` gives the growth of three numbers: inputs
+    per output, outputs per input, and channels.
     """
     order, (fan_in, fan_out, channels) = setting.order, fans
     role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
@@ -166,7 +166,7 @@ def used(
 def passed(setting: Setting, use: Use) -> Power:
     """Return the factor by which gradients grow through weights.
 
-    It is the larger of the factors of the initial weights and of their changes.
+    This is the larger of two factors, one from the initial weights and one from their changes.
     """
     along = ONE if setting.aligned else HALF
     return setting.order.larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
@@ -180,7 +180,7 @@ class Forward:
         self.uses: dict[Node, Use] = {}
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
-        """Return the size of a primitive's output. Different channels stay apart up to weights."""
+        """Return the size of a primitive's output. Unlike channels stay separate up to weights."""
         found = self.size(op, node, inputs)
         unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
         if unlike is None:
@@ -261,7 +261,7 @@ class Forward:
 
     @size.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
-        """Attention weights have size 1, because scores are divided by the channels of a head."""
+        """Return the size of the values. Scores, divided by a head's channels, have size 1."""
         values = inputs[2]
         return Size(values.of, self.setting.channels.get(owner(node), values.channels))
 
@@ -269,7 +269,7 @@ class Forward:
 class Backward:
     """The backward fold.
 
-    Messages are sizes of derivatives of the loss with respect to a coordinate.
+    A message is the size of the derivative of the loss with respect to a coordinate.
     """
 
     def __init__(
@@ -301,8 +301,8 @@ class Backward:
     ) -> list[Power]:
         """Multiply the message by the sizes of the other factors.
 
-        Scores sum over the channels of a head and are divided by their number. Keys and values that
-        several heads share receive the sum of the gradients of these heads.
+        A score is a sum over the channels of a head, divided by the number of channels. Keys and
+        values that several heads share receive the sum of the gradients of these heads.
         """
         sizes = [self.states[read].of for read in reads]
         out = []
@@ -319,7 +319,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The result of both folds: uses of weights, and size, gradient and channels by node."""
+    """The result of both folds: the uses of weights, and every node's size, gradient, channels."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]
@@ -352,7 +352,7 @@ class TwoRoles(KcalcError):
 
 
 def differing(order: Order, parts: Sequence[Part]) -> tuple[Part, Part] | None:
-    """Return the first part, and the first other part that differs in growth or size."""
+    """Return the first part and the first other part that differs from it in growth or size."""
     for part in parts[1:]:
         alike = order.alike(part.channels, parts[0].channels) and order.alike(part.of, parts[0].of)
         if not alike:

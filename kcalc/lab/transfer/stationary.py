@@ -46,7 +46,7 @@ class Equilibrium(Shown):
         Parameters
         ----------
         fan_in
-            The number of inputs of each output. For a convolution, this is channels times taps.
+            The number of inputs to each output. For a convolution, this is channels times taps.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Measured best learning rates at several widths."""
+"""Measurements of the best learning rate at several widths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST = 5  # seeds; with fewer, an interval means little
 
 @dataclass(frozen=True)
 class Gain:
-    """How much the rules lower the loss: the mean over seeds of log(loss without / loss with).
+    """The reduction of the loss by the rules: the mean over seeds of log(loss without / loss with).
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class TransferCheck(Shown):
     rates
         The learning rates at the first size.
     losses
-        The losses, (sizes, rates, seeds). They are infinite for runs that diverge.
+        The losses, with shape (sizes, rates, seeds). They are infinite for runs that diverge.
     plain
         The losses without rules, or None if these runs were not made.
     edits
@@ -92,12 +92,12 @@ class TransferCheck(Shown):
 
     @property
     def best(self) -> tuple[float, ...]:
-        """The best learning rate of every size, from a parabola through the three lowest losses."""
+        """The best learning rate at every size, from a parabola through the three lowest losses."""
         return _best(self.rates, self.losses)
 
     @property
     def best_plain(self) -> tuple[float, ...]:
-        """The best learning rate of every size without rules.
+        """The best learning rate at every size without rules.
 
         Raises: KcalcError if these runs were not made.
         """
@@ -109,7 +109,7 @@ class TransferCheck(Shown):
         return float(np.log2(self.best[-1] / self.best[0]))
 
     def gain(self, at: str = "optimum") -> Gain:
-        """Return how much the rules lower the loss of the largest size.
+        """Return how much the rules lower the loss at the largest size.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class TransferCheck(Shown):
         Raises
         ------
         KcalcError
-            If the losses of a size do not cross the level.
+            If the losses at one of the sizes do not cross the level.
 
         """
         asked = positive(level, "level")
@@ -242,9 +242,9 @@ def _best(rates: tuple[float, ...], losses: np.ndarray) -> tuple[float, ...]:
 
 
 def _interval(without: np.ndarray, by: np.ndarray) -> Gain:
-    """Return the mean difference of paired logarithms, and its 95 % interval.
+    """Return the mean difference between paired logarithms, and its 95 % interval.
 
-    Raises: KcalcError if runs on both sides diverge.
+    Raises: KcalcError if runs with and without rules diverge.
     """
     from scipy.stats import t
 

@@ -45,7 +45,7 @@ def param_groups(
 
 
 def warn_guessed(transfer: Transfer) -> None:
-    """Warn once if rules of parameters rest on a guess."""
+    """Warn once if rules for parameters rest on a guess."""
     guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
@@ -78,7 +78,7 @@ FEW = 24  # with fewer entries, the standard deviation has an error of a sixth o
 
 
 def _rescale(rule: ParameterRule, parameter: Any) -> None:
-    """Rescale one parameter. Constants do not change."""
+    """Rescale one parameter, unless it is constant."""
     if rule.role == "length":  # the lengths of rows, which share one factor
         size = float(parameter.detach().double().square().mean()) ** 0.5
         if rule.base_std and size:
@@ -97,10 +97,10 @@ def _constant(parameter: Any) -> bool:
 
 
 def moments(parameters: list[Any]) -> tuple[float, float]:
-    """Return (standard deviation, mean) of parameters with the same distribution.
+    """Return (standard deviation, mean) for parameters with the same distribution.
 
-    A mean within 5 standard errors of 0 counts as 0, and the deviation is then taken about 0.
-    Constant parameters have deviation 0.
+    A mean within 5 standard errors of 0 counts as 0, and the standard deviation is then taken about
+    0. Constant parameters have deviation 0.
     """
     import torch
 

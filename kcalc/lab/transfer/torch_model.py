@@ -76,7 +76,7 @@ def torch_transfer(
 
 
 def _check_rank(base: Any, model: Any) -> None:
-    """Raises: KcalcError unless only the inner size of products B A with B = 0 grows."""
+    """Raise a KcalcError unless only the inner size of products B A with B = 0 grows."""
     small, inner, zeros = dict(base.named_parameters()), [], False
     for name, parameter in model.named_parameters():
         shapes = {tuple(other.shape) for other in matching_name(name, small)}
@@ -101,7 +101,7 @@ def _check_rank(base: Any, model: Any) -> None:
 
 
 def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
-    """Extend an error by the parameters that occur more often in the model than in the base."""
+    """Extend an error with the parameters that occur more often in the model than in the base."""
     families = [
         {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
         for one in (base, model)
@@ -127,7 +127,7 @@ def _by_network(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """Return the rules from kernel-calculus networks, which also cover depth.
+    """Return the rules that follow from kernel-calculus networks, which also cover depth.
 
     Raises: KcalcError, NotInNetwork and NoRule if a program may give rules instead.
     """
@@ -151,13 +151,13 @@ def _by_network(
 
 
 def _check_axes(axes: tuple[str, ...] | None) -> None:
-    """Raises: KcalcError if ``axes`` requests the depth of models with equal depth."""
+    """Raise a KcalcError if ``axes`` contains "depth" although both models have the same depth."""
     if axes is not None and "depth" in axes:
         raise KcalcError("the base has the same depth; leave 'depth' out of axes")
 
 
 def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
-    """Return the rules from the operations that both models run."""
+    """Return the rules that follow from the operations that both models run."""
     if not program.ratios:
         raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
     growth = Growth({}, {}, {}, (), program.ratios)
@@ -198,7 +198,7 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
 
 
 def _check_placed(placed: Sequence[Placement], model: Any) -> None:
-    """Raises: KcalcError for a parameter that is trained but not read."""
+    """Raise a KcalcError for a parameter that is trained but not read."""
     known = {one.name for one in placed}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in known:
@@ -217,7 +217,7 @@ def _placement(
     pattern = re.sub(r"\d+", "*", name)
     counts = [sum(re.sub(r"\d+", "*", n) == pattern for n in one) for one in (own, small)]
     deviation, mean = moments(others) if others else (None, 0.0)
-    if kind == "length" and deviation is not None:  # the size of the lengths
+    if kind == "length" and deviation is not None:  # the size of the row lengths
         deviation = math.hypot(deviation, mean)
     return Placement(
         name,
@@ -257,7 +257,7 @@ def _is_zero(parameter: Any) -> bool:
 
 
 def _multiplies(name: str, reading: Reading) -> bool:
-    """Whether a parameter is read as a factor of a feature map."""
+    """Return whether a parameter is read as a factor of a feature map."""
     held = {op.name for op in _ops(reading) if isinstance(op, Held) and _takes(op, name)}
     return any(
         isinstance(op, Pointwise) and op.label == "mul" and held.intersection(op.reads)
@@ -296,7 +296,7 @@ def _constants(parameters: Sequence[Any]) -> set[float]:
 
 
 def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
-    """Raises: KcalcError if functions of inputs, or the epsilons of norms, differ."""
+    """Raise a KcalcError if functions of inputs, or the epsilons of norms, differ."""
     for network in (small.network, large.network):
         for node in network.inputs:
             notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
@@ -320,7 +320,7 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
 
 
 def _epsilons(op: Normalise) -> tuple[float, float]:
-    """Return the epsilon as given, and as changed by an unbiased variance (by 1 - 1 / n)."""
+    """Return epsilon, and epsilon divided by 1 - 1 / n for norms with an unbiased variance."""
     count = math.prod(op.shape[axis] for axis in op.axes) / op.groups
     return op.epsilon, op.epsilon / (1 - 1 / count) if count > 1 else op.epsilon
 
@@ -366,7 +366,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 def _vector(
     name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
-    """Return (node, kind) of a gain or another vector, or None if it is frozen with unknown place.
+    """Return (node, kind) of a gain or another vector, or None if it is frozen and has no place.
 
     Raises: KcalcError for anything but vectors with at most one axis that grows.
     """
@@ -395,7 +395,7 @@ def _ops(reading: Reading) -> Sequence[Op]:
 
 
 def _takes(op: Op, name: str) -> bool:
-    """Whether an operation reads a parameter, or a value computed from it."""
+    """Return whether an operation reads a parameter, or a value computed from it."""
     parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
     return name in parameter.split(", ")
 
@@ -417,7 +417,7 @@ def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool
 
 
 def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
-    """Whether a norm is the module that owns a parameter, or is computed in that module."""
+    """Return whether a norm is the module that owns a parameter, or is computed in that module."""
     module = name.rpartition(".")[0]
     # an unbiased standard deviation adds a factor after the norm, and the norm then gets the suffix
     # .norm
@@ -427,7 +427,7 @@ def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
 
 
 def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
-    """Return the node whose feature map an operation returns, or else the only one that it reads.
+    """Return the node whose feature map an operation returns, or else the only node that it reads.
 
     Return None if there is no such node.
     """

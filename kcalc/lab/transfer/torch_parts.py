@@ -13,7 +13,7 @@ def watched_parts(model: Any) -> Any:
 
     ``.found`` is {"layer [k]": the contribution of the channels in part k to the layer's output},
     for layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the
-    shape of an array keep its parts. Contributions exclude the bias; their sum is the output
+    shape of an array also keep its parts. Contributions exclude the bias; their sum is the output
     without bias.
     """
     import torch
@@ -56,7 +56,7 @@ def watched_parts(model: Any) -> Any:
                     self.parts[id(out)] = (out, *self.parts[id(one)][1:])
 
         def read(self, func: Any, args: Any, kwargs: Any, channels: int) -> None:
-            """Record the contribution of every part to a layer that reads them."""
+            """Record the contribution of every part to a layer that reads the parts."""
             x, weight, *rest = args
             place = self.layers.get(id(weight))
             if place is None or id(x) not in self.parts:

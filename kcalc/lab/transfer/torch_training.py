@@ -13,7 +13,7 @@ from .optimizers import OPTIMIZERS
 from .result import QUANTITIES, Transfer
 from .rules import Options
 
-READ = 3  # number of examples for reading models: small, and seldom the number of heads
+READ = 3  # number of examples for reading models: small, and seldom equal to the number of heads
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Family:
         return found.train()
 
     def rules(self, size: Any, other: Any) -> Transfer:
-        """Return the rules of a size. All factors are 1 at the base and with ``standard``.
+        """Return the rules for a size. All factors are 1 at the base and with ``standard``.
 
         ``other`` is a size that differs from the base.
         """
@@ -111,7 +111,7 @@ def result_of(model: Any, x: Any) -> Any:
 
 
 def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
-    """Return optimisers from ``torch.optim`` with the groups of the rules."""
+    """Return optimisers from ``torch.optim`` with the parameter groups that the rules give."""
     made: list[Any] = []
     for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
         with warnings.catch_warnings():  # guesses are checked by training
