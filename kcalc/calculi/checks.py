@@ -90,7 +90,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
                 "undefined"
             )
         return
-    # the case of most numbers of deep networks
+    # the usual case in deep networks
     if isinstance(value, float) and TINY <= value < np.inf:
         return
     if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
@@ -136,7 +136,7 @@ def check_several(op: Norm, node: Node) -> None:
 
 
 def plain(value: Number) -> bool:
-    """True for a single definite number, which is not an array, a jet or a symbol."""
+    """True for a single concrete number, not an array, a jet or a symbol."""
     if isinstance(value, sp.Basic):
         return bool(value.is_number) and not value.atoms(AppliedUndef)
     return not isinstance(value, Jet) and np.ndim(value) == 0

@@ -28,7 +28,7 @@ def expected(
 
 
 def to_end(cosine: Number, xp: Any = np) -> Number:
-    """The cosine, set to 1 or -1 if it is within END epsilons."""
+    """Return the cosine, rounded to 1 or -1 if it is within END epsilons of that value."""
     nearest = 1 - END * xp.finfo(xp.result_type(cosine)).eps
     return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 

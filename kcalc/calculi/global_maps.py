@@ -264,7 +264,7 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     Attributes
     ----------
     assumptions
-        The assumptions of the values.
+        The assumptions used to compute the values.
 
     """
 
@@ -459,7 +459,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values rescaled to about 1, used if q leaves double precision."""
+        """The pass with q values rescaled to about 1, for q outside the double-precision range."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -548,9 +548,9 @@ class MapReading(KernelReading):
         gap: dict[Node, Any],
         error: Exploded,
     ) -> tuple[Any, NodeValues[Any]]:
-        """The kernel and :meth:`node_values` if q leaves double precision.
+        """The kernel and :meth:`node_values` if q leaves the double-precision range.
 
-        Cosines still exist; q values beyond double precision are 0 or infinite.
+        Cosines still exist; q values outside that range become 0 or infinite.
         """
         kernel, second = self.plain_kernel(NUMPY, q2 is None), q1 if q2 is None else q2
         if type(self).value is not MapReading.value:
@@ -725,7 +725,7 @@ class NetworkQMap(_OfNetwork, QMap):
             return self._out(q, field)
 
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The map as a named composition at a number or SymPy expression q of all inputs.
+        """The map as a named composition; ``q`` is a number or SymPy expression for all inputs.
 
         By default q is the symbol ``q``, or ``q_<input>`` for several inputs. Raises: KcalcError in
         the same cases as :meth:`NetworkCMap.symbolic`.

@@ -26,8 +26,8 @@ HIDDEN = 1e-15  # largest share of Q(q) in the unknown coefficients
 INSIDE = 0.9  # |c| up to which a short series suffices
 CHUNK = 4096  # pairs of q values in one batch of long series
 NOISE = 6e-16  # coefficients below this are rounding errors
-REPEATED = 4096  # maximal number of q values with cached series
-OCTAVES = 64  # maximal number of octaves of q in one call
+REPEATED = 4096  # maximum number of q values with cached series
+OCTAVES = 64  # maximum number of octaves of q in one call
 LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
 FLAT = 1e-13  # largest estimated error of C' near c = 1
 SMALL = 1e-18  # terms with n b_n b'_n below this are left out

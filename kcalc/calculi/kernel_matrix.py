@@ -1,4 +1,4 @@
-"""Kernel matrices of data: kernels of a network for the engine :mod:`kcalc.matrices.gram`."""
+"""Kernel matrices of data: a network's kernels for the engine :mod:`kcalc.matrices.gram`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Matrices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayeredPairs:
-    """(NNGP, NTK) of pairs of rows and columns, layer by layer, from tables of local maps."""
+    """(NNGP, NTK) for pairs of rows and columns, layer by layer, from tables of local maps."""
 
     reading: TangentReading
     seeds: Mapping[Node, Any] | None
@@ -116,7 +116,7 @@ class MatrixKernel:
         return compute(binding, X, Y, parts, options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The kernels as functions of the angle, for inputs of one q value."""
+        """The kernels as functions of the angle, for inputs with the same q value."""
         self._check()
         return self.tabled((float(q),))
 
@@ -393,7 +393,7 @@ class KernelOfRows:
         return planned(binding, left.q, right.q, tolerance(left.single and right.single)).method
 
     def table(self, q: float) -> AngleTable:
-        """The table for inputs of one q value."""
+        """The table for inputs with the same q value."""
         return self.kernel.table(one_q(q))
 
     @staticmethod

@@ -26,7 +26,7 @@ DIFFERENCES = 1 << 27  # the largest N M d for which gaps of traced rows are com
 
 
 def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
-    """{name: node} of the nodes of one kind."""
+    """{name: node} for the nodes of one kind."""
     return {str(node): node for node in network.nodes_of(kind)}
 
 
@@ -140,7 +140,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 
 
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
-    """{Affine node: sigma} for nodes with a given ``name``, which is "sigma_w" or "sigma_b"."""
+    """{Affine node: sigma} for the parameter ``name``, "sigma_w" or "sigma_b"."""
     given = params.get(name)
     nodes = by_name(network, Affine)
     if given is None:

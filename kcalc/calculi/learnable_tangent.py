@@ -30,7 +30,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """Replacements for numbers: sigma_w and sigma_b of Affine nodes, and activations of nodes."""
+    """Replacements for the sigma_w and sigma_b of Affine nodes and for the activations of nodes."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]
@@ -39,13 +39,13 @@ class Learnt:
 
 @dataclass
 class LearnableTangent:
-    """The tangent calculus over JAX arrays with replaced numbers."""
+    """The tangent calculus over JAX arrays, with replaced sigmas and activations."""
 
     tangent: Tangent
     learnt: Learnt
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits, with the replaced numbers."""
+        """The state that a primitive emits, with the replaced values."""
         if isinstance(op, Fresh):
             known = self.learnt
             op = replace(

@@ -1,4 +1,4 @@
-"""Local maps of activations for rows of many norms: tables in the angle and both log q values.
+"""Local maps of activations for rows of different norms: tables in the angle and both log q values.
 
 Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments of
 variances q1, q2 and cosine cos theta. Then
@@ -112,7 +112,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """A method to compute expectations of two values of phi."""
+    """A method of computing expectations of products of two values of phi."""
 
     phi: Activation
     polar: bool
@@ -220,7 +220,7 @@ def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
 
 
 def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
-    """E f(s u) f(s' v) for standard normal u, v of cosine cos theta and all s, s' in ``scale``.
+    """E f(s u) f(s' v) for standard normal u, v with cosine cos theta and all s, s' in ``scale``.
 
     ``u = r sin t, v = r sin(t + theta)`` where both have the same sign, and otherwise
     ``v = r sin(t - theta)``. The mesh is refined towards the lines u = 0 and v = 0 and towards the
