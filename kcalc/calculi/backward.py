@@ -44,7 +44,7 @@ class Backward:
     """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
     ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether the states
-    belong to two inputs or to pairs of tokens. If so, messages are products of the gradients at
+    describe pairs, either of inputs or of tokens. If so, messages are products of the gradients at
     both members of a pair; otherwise they are squared gradients at one input.
     """
 

@@ -95,7 +95,7 @@ def traced_kernel(
 
 
 def kernel_in_jax(uniform: bool, follow_c: bool, assume_independent: bool) -> Kernel:
-    """The kernel calculus over JAX arrays, with the numbers of the network."""
+    """The kernel calculus over JAX arrays, with the network's own sigmas and activations."""
     return traced_kernel(TracedFieldMaps(uniform, False), follow_c, assume_independent)
 
 

@@ -713,8 +713,7 @@ class KernelFunction(OfReading, Formula):
     ) -> Composition | dict[Node, Composition]:
         """The kernel as a named composition at q values that are numbers or SymPy expressions.
 
-        In the composition, ``c_k`` are cosines and ``t_k`` are tangent kernels divided by sqrt(q1
-        q2).
+        In the composition, ``c_k`` are cosines and ``t_k`` are tangent kernels over sqrt(q1 q2).
 
         Parameters
         ----------

@@ -29,7 +29,7 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """Base of the readings of a network over exchangeable tokens, which ``said`` describes."""
+    """Base class for readings of a network over exchangeable tokens; ``said`` describes them."""
 
     said: Tokens
 
@@ -178,8 +178,8 @@ class TokenValue(NamedTuple):
     At equal positions of two inputs, the values are those of
     :class:`kcalc.calculi.global_maps.NodeValue`.
 
-    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
-    second.
+    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens, for the first and for the second
+    input.
     """
 
     q1: Any
@@ -284,7 +284,7 @@ def each_token(
     options: tuple[bool, Sampling | None],
     profile: bool = False,
 ) -> SampledValues:
-    """:func:`node_values` of tokens that are followed one by one.
+    """:func:`node_values` for tokens that are followed one by one.
 
     ``levels``: two q values, None if the tokens define them; ``given``: the tokens and their
     cosine; ``options``: whether addends are assumed independent, and the sampling. ``profile``:

@@ -75,7 +75,8 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         The mean square of the inputs.
     exact
         Whether ``relative`` and ``log_variance`` hold at any width (chains of positively
-        homogeneous activations). Otherwise both are equal to the leading order in 1/width.
+        homogeneous activations). Otherwise both are given to leading order in 1/width, where they
+        are equal.
 
     """
 
@@ -212,8 +213,8 @@ def fluctuations(
     Raises
     ------
     KcalcError
-        For missing widths, other distributions of weights, layers without a rule (NoRule), symbols,
-        and bad q or c.
+        For missing widths, other weight distributions, layers without a rule (NoRule), symbols, and
+        invalid q or c.
 
     References
     ----------

@@ -274,7 +274,7 @@ class _Program:
                 key = self.noise(reader, "slope", self.widths[reader])
                 return found[reader].times(slope).scattered(key) * factor**2
         if any(n == node and isinstance(o, P.Post) for n, o, _ in self.steps):
-            total = Noisy(0.0)  # Gaussian in every channel, with the length that the slopes count
+            total = Noisy(0.0)  # a Gaussian gradient with the sum as its squared length
             for _, one in fresh:
                 total = total + one
             return total

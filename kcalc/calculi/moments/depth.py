@@ -29,7 +29,7 @@ L = sp.Symbol("L", positive=True, integer=True)
 
 @dataclass(frozen=True)
 class LayerFactors:
-    """Moments for one weight matrix W of a block, for a block input of |x|^2 = 1.
+    """Moments for one weight matrix W of a block whose input has |x|^2 = 1.
 
     ``second`` and ``fourth``: E |v|^2 and E |v|^4 of the vector v that W multiplies; ``mean``: E
     |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: the two modes of
@@ -423,7 +423,7 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
-    """(coefficient, power) of the lowest term."""
+    """(coefficient, power) of the lowest-order term."""
     term: Any = sp.factor(sp.expand(expr).as_leading_term(symbol))
     coefficient, rest = term.as_independent(symbol, as_Add=False)
     return tidied(coefficient), sp.Integer(0) if rest == 1 else rest.as_base_exp()[1]

@@ -1,4 +1,4 @@
-"""Distributions of weights.
+"""Weight distributions.
 
 Exact moments depend on the excess kurtosis of a distribution, and on whether it has atoms (single
 values of positive probability).

@@ -1,4 +1,4 @@
-"""Second moments after an activation: at one location, at two, or after max pooling."""
+"""Second moments after an activation: at one location, at two locations, or after max pooling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
-    """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values.
+    """``(a^2 + b^2) / 2`` of a rectifier: its factor for second moments of symmetric values.
 
     None for other activations.
     """
@@ -101,8 +101,8 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
 def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tuple[Level, Array]:
     """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations p, r, both (P, P).
 
-    ``pairs`` holds E z_p z_r; None if locations are uncorrelated. The diagonals of the results are
-    meaningless.
+    ``pairs`` contains E z_p z_r, or is None if locations are uncorrelated. The diagonals of the
+    results are meaningless.
     """
     size = np.where(q.values > 0, q.values, 1.0)
     roots = np.sqrt(size)

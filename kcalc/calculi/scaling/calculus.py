@@ -88,7 +88,7 @@ def scaling(
         The correlation within the windows of mean pooling, or of the normals before max pooling:
         {Pool: r} or one number for all. None computes it.
     weights
-        The distribution of weights: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
+        The weight distribution: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
         "ternary". Distributions with atoms are reported as violations.
     cotangent_moment
         E[(d loss/dx)^2] at the outputs.
@@ -101,7 +101,7 @@ def scaling(
     Raises
     ------
     KcalcError
-        For missing widths or images and bad numbers.
+        For missing widths or images, and for invalid values.
     NoRule
         For unsupported layers (normalisation, products, weighted means, standardised weights).
     FreshnessError
@@ -143,7 +143,7 @@ def scaling(
     return _read(net, ScalingForward(net, False, below, chosen), given, weights, cotangent_moment)
 
 
-# -- what is given ---------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,8 @@ def _check_law(weights: Any) -> None:
 def with_images(network: Network, image_shape: Any) -> Network:
     """The network with ``image_shape`` set in its Input layers.
 
-    Raises: KcalcError for an unknown input, and for a shape that contradicts the layer's.
+    Raises: KcalcError for an unknown input, and for a shape that contradicts the Input layer's
+    shape.
     """
     if image_shape is None:
         return network
@@ -437,7 +438,7 @@ def _bias(forward: ScalingForward, node: Node, message: Any, state: State) -> Le
     return back.over(Level(np.mean(before.values, keepdims=True).reshape(1), before.exponent))
 
 
-# -- words -----------------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 
 def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: str) -> None:

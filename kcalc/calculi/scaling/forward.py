@@ -346,7 +346,7 @@ def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
 
 
 def _by_signs(one: State, two: State) -> bool:
-    """Whether flipping the sign of the last weights of one feature map changes only that one."""
+    """Whether flipping the sign of one feature map's last weights changes only that map."""
     alone = one.final and not one.final & two.support
     return bool(alone or (two.final and not two.final & one.support))
 

@@ -22,7 +22,7 @@ FAR = 200  # mantissas beyond 2^+-FAR are rescaled
 class Level:
     """Numbers with a common exponent, ``values * 2^exponent``.
 
-    ``values`` has one number per location (P,) or per pair of locations (P, P), or is one SymPy
+    ``values`` has one value per location (P,) or per pair of locations (P, P), or is one SymPy
     expression for all of them.
     """
 

@@ -130,7 +130,7 @@ class WeightScaling:
 
     @cached_property
     def gamma(self) -> Number:
-        """zeta / (n m k^2 E[W^2]^2 / groups), where zeta has the gradient through this layer only.
+        """zeta / (n m k^2 E[W^2]^2 / groups), with zeta for the gradient through this layer only.
 
         It predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of different
         locations are uncorrelated. The name follows the paper; the gamma of shaped activations
@@ -233,7 +233,7 @@ class Scaling(Shown):
 
     @property
     def symbolic(self) -> bool:
-        """Whether numbers are SymPy expressions."""
+        """Whether values are SymPy expressions."""
         return self.reference_level.symbolic
 
     @property

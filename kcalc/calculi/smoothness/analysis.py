@@ -156,7 +156,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The part of a network on which one output depends."""
+    """The part of a network that one output depends on."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()

@@ -139,7 +139,7 @@ def _alike(
 
 
 def mixes(op: P.Primitive | None, place: SpatialPlace) -> bool:
-    """Whether the input of a primitive may follow other pairs of locations than its output.
+    """Whether a primitive's input and output may follow different pairs of locations.
 
     This is true for new weights, matrices over positions, and pooling windows of several locations.
     """

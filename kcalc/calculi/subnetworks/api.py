@@ -68,7 +68,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if they do not.
+        It is None if no depth is hidden.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 
@@ -156,7 +156,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """Find the maximal subnetworks, which do not compose with others to larger subnetworks.
+    """Find the maximal subnetworks, which do not compose with others into larger ones.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
@@ -173,7 +173,7 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     network
         The :class:`kcalc.Network`.
     permissive
-        Whether inner feature maps may have readers outside.
+        Whether inner feature maps may have readers outside the subnetwork.
 
     Returns
     -------

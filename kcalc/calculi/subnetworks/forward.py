@@ -270,7 +270,7 @@ class SlopeBounds(Shown):
         return [f"warning: {self.warning}"] if self.warning else []
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain data."""
+        """All three values as plain data."""
         return asdict(self) | {"warning": self.warning}
 
 

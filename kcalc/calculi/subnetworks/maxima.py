@@ -85,7 +85,7 @@ class _Expressions(ConvexCalculus[int]):
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
 
-        Raises: KcalcError if a function ``r`` decreases between values with which it was called;
+        Raises: KcalcError if a function ``r`` decreases between two of its arguments;
         _NegativeFactor for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
@@ -139,7 +139,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Reject a function ``r`` that decreases, at some point, on the values given to it."""
+    """Reject a function ``r`` that decreases anywhere on the values given to it."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
@@ -160,7 +160,7 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
 
 
 class _Exit(NamedTuple):
-    """The place of an expression: cut point ``index`` of ``path`` (node numbers).
+    """The position of an expression: cut point ``index`` of ``path`` (node numbers).
 
     ``states``: {index of a later cut point: expression}. ``start`` is the index of the cut point at
     which the value is x, or None if the path restarts at every cut point with a value below x.

@@ -1,6 +1,6 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
-DKS and TAT choose activations such that these maxima have given values. The reading is strict. No
+DKS and TAT choose activations so that these maxima have given values. The reading is strict. No
 subnetwork contains an interior feature map that is an output or is read outside, or the node where
 two inputs meet. A maximum over subnetworks therefore misses the depth of paths across such nodes;
 see ``MaximalSlope.bounds`` and ``.warning``.
@@ -130,7 +130,7 @@ class MaximalSlope(Approximable):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions under which the slope is computed.
 
-        Inputs of activations need not be Gaussian, and addends need not be independent.
+        Activation inputs need not be Gaussian, and addends need not be independent.
         """
         return self._set.calculus.assumptions
 
@@ -392,7 +392,7 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if they do not.
+        It is None if no depth is hidden.
 
         There are two criteria. Either the deepest subnetwork has less than 0.9 of the depth. Or,
         for numeric weights, ``log V`` of an output exceeds ``log mu`` by more than a tenth at
@@ -406,7 +406,7 @@ class MaximalSlope(Approximable):
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         return f"{HIDDEN}: {depths_text(strict, self.depth)}" if strict < 0.9 * self.depth else None
 
-    # -- habits ------------------------------------------------------------------------------------
+    # -- display and evaluation --------------------------------------------------------------------
 
     @property
     def _factors(self) -> Factors:
