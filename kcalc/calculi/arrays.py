@@ -438,7 +438,7 @@ class Arrays:
     ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
         """Return ({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
 
-        The second dictionary holds the numbers that differ between pieces.
+        The second dictionary contains the numbers that differ between pieces.
         """
         import jax.numpy as jnp
 

@@ -49,7 +49,7 @@ def refuse_displaced(network: Network, what: str) -> None:
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
     """Reject image ``shapes``, {input: shape}, that differ from those used to read the model.
 
-    The model may have other paddings and windows at another size. Raises: KcalcError naming the
+    The model may use different paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
     """
     for note in network.notes:

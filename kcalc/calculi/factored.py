@@ -160,7 +160,7 @@ class Factors:
         return sp.Add(*(exponent * self._curvatures[factor] for factor, exponent in monomial))
 
     def measure(self, monomials: Sequence[Monomial], largest: bool) -> list[int]:
-        """The degrees of polynomials if ``largest``, otherwise their numbers of printed terms."""
+        """The degree of each polynomial if ``largest``, otherwise its number of printed terms."""
         sizes: list[int] = []
         for entry in self.table:
             if isinstance(entry, sp.Expr):

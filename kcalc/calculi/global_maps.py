@@ -290,7 +290,7 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -611,7 +611,7 @@ class _OfNetwork(KernelMap):
 
 
 class NetworkCMap(_OfNetwork, CMap):
-    """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
+    """The global C map of a network, with the methods of :class:`kcalc.maps.maps.CMap`."""
 
     letter = "C"
 
@@ -687,7 +687,7 @@ class NetworkCMap(_OfNetwork, CMap):
 
 
 class NetworkQMap(_OfNetwork, QMap):
-    """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
+    """The global Q map of a network, with the methods of :class:`kcalc.maps.maps.QMap`."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {

@@ -121,7 +121,7 @@ class Gradients(Shown, Approximable):
         return DRAWINGS["Gradients"](self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------

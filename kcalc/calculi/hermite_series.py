@@ -76,7 +76,7 @@ def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
 
 
 def _negligible(b: Array) -> bool:
-    """Whether the last 8 coefficients suggest that the rest of sum n b_n^2 is below FLAT."""
+    """Whether the last 8 coefficients suggest that the remainder of sum n b_n^2 is below FLAT."""
     return float(np.abs(b[-8:]).max() * b.size) ** 2 <= FLAT
 
 

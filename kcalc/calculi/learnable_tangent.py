@@ -197,7 +197,7 @@ class TracedActivations(Activations):
 
 
 class TracedProducts(Products):
-    """Cross moments of atoms over JAX arrays, including those of two different activations."""
+    """Cross moments of atoms over JAX arrays, even if two atoms have different activations."""
 
     @property
     def crossing(self) -> type[TracedCrossing]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -219,7 +219,7 @@ class TracedCrossing:
 
     @staticmethod
     def expected(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any) -> Any:
-        """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
+        """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
         return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
 
     @staticmethod

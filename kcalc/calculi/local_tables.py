@@ -1,6 +1,6 @@
 """Local maps of activations for rows of different norms: tables in the angle and both log q values.
 
-Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments of
+Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments with
 variances q1, q2 and cosine cos theta. Then
 
     1 - C = |w(q1) - w(q2)|^2/2 + sin^2(theta/2) G(theta, q1, q2),    C' = D(theta, q1, q2)
@@ -205,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """The matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """Matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2

@@ -136,8 +136,8 @@ def ntk(
     ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
     as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    With tokens, the kernel is between one token of each input. With an array of tokens, the kernels
-    are arrays between all tokens of all sequences, and causal masks are supported. Softmax
+    With tokens, it is the kernel between one token of each input. With an array of tokens, the
+    kernels are arrays between all tokens of all sequences, and causal masks are supported. Softmax
     attention is then sampled as specified by ``sampling``.
 
     Parameters
@@ -145,9 +145,9 @@ def ntk(
     network
         The :class:`kcalc.Network`.
     parameterization
-        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b; or
-        "standard", which differentiates in the weights themselves, so that the kernel grows with
-        width.
+        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated with respect
+        to W and b; or "standard", which differentiates with respect to the weights themselves, so
+        that the kernel grows with width.
     features
         The width of layers that do not specify one, for "standard".
     assume_independent
@@ -567,7 +567,7 @@ class KernelFunction(OfReading, Formula):
     ) -> str:
         """Describe how :meth:`matrix` computes the entries for NumPy data, and the error of tables.
 
-        The arguments are those of :meth:`matrix`.
+        The arguments are the same as for :meth:`matrix`.
 
         Parameters
         ----------
@@ -598,7 +598,7 @@ class KernelFunction(OfReading, Formula):
     def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
         """Compute NNGP and NTK of the same data in one pass, as ``.nngp`` and ``.ntk``.
 
-        The arguments are those of :meth:`matrix`.
+        The arguments are the same as for :meth:`matrix`.
 
         Parameters
         ----------
@@ -638,7 +638,7 @@ class KernelFunction(OfReading, Formula):
     def condition_number(self, X: Any, **options: Any) -> float:
         """Compute lambda_max / lambda_min of the kernel matrix of the rows of X.
 
-        It is infinite if lambda_min is below the rounding error. The options are those of
+        It is infinite if lambda_min is below the rounding error. The options are the same as for
         :meth:`matrix`.
 
         Parameters

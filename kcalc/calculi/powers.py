@@ -300,7 +300,7 @@ def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:
 
 
 def _settled_kind(state: Channels) -> bool:
-    """Whether a feature map at two inputs is a centred Gaussian, given only by its q and gap."""
+    """Whether a feature map at two inputs is a centred Gaussian, defined by its q and gap."""
     (pair,) = state.pairs if len(state.groups) == 1 else (None,)
     if pair is None or not pair.gaussian or any(t.atom.raw or t.atom.patched for t in pair.terms):
         return False

@@ -1,7 +1,7 @@
 """Mean squared gradients at every feature map, even if branches share weights.
 
-A *probe* is a parameter of variance 0 that is added to every channel of a feature map. It does not
-change values, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent
+A *probe* is a parameter with variance 0 that is added to every channel of a feature map. It does
+not change values, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent
 calculus, with one direction of derivatives per node, gives all mean squared gradients. Sums whose
 addends share weights then include the covariances of gradients.
 """

@@ -290,7 +290,7 @@ def kind(slope: float, level: float) -> str:
     return "edge" if level > ALIKE else "data-dependent"
 
 
-# -- predictions ---------------------------------------------------------------------------------------
+# -- predictions -----------------------------------------------------------------------------------
 
 
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:

@@ -54,7 +54,7 @@ class Tangent:
     all other nodes. A weight is a number or an array that broadcasts against the states. None gives
     every node the weight 1. ``fan_in`` is {node with parameters: number of addends in its outputs}
     for the standard parameterisation, and None for the NTK parameterisation, where
-    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. A trained table of
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with unit variance of W and b. A trained table of
     token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
     the covariance of its rows. ``unseen``: the nodes of the lowered network that no gradient of an
     output reaches. [DKS sec. 24]
@@ -218,7 +218,7 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
 
 
 def with_separate_parameters(network: Network) -> Network:
-    """Write the network out if one of its layers has several layers of weights."""
+    """Write the network out if one of its nodes contains several layers of weights."""
     made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
     return network.written_out() if len(set(made)) < len(made) else network
 

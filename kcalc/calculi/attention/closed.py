@@ -99,8 +99,8 @@ def gradients(
 ) -> tuple[Array, Array, Array]:
     """Covariances of the gradients at queries, keys and values, from a formula.
 
-    N is the covariance of the gradients at the output. The results are ``N o M (H o V) M^T``, ``V o
-    W`` and ``H o W``, all times ``factor``, with ``W = M^T (N o G) M``. If the queries are the
+    N is the covariance of the gradients at the output. With ``W = M^T (N o G) M``, the results are
+    ``N o M (H o V) M^T``, ``V o W`` and ``H o W``, all times ``factor``. If the queries are the
     keys, the only gradient is ``A^T N A`` at the values. ``read``: the covariances of the
     attention's inputs for one sequence.
     """

@@ -242,7 +242,7 @@ class Exchangeable:
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) at equal positions of two sequences.
 
-        For one sequence, they belong to two of its tokens.
+        For one sequence, they describe two of its tokens.
         """
         return self.parts[self.main].whole(state.relations[self.main])
 

@@ -175,7 +175,7 @@ class TokenMap(TokenCMap):
 class TokenValue(NamedTuple):
     """The values at one node over tokens.
 
-    At equal positions of two inputs, the values are those of
+    At equal positions of two inputs, the values are defined as in
     :class:`kcalc.calculi.global_maps.NodeValue`.
 
     ``token_cosine1``, ``token_cosine2``: the cosine of two tokens, for the first and for the second

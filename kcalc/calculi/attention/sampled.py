@@ -392,8 +392,8 @@ class Sampled:
     ) -> Iterator[Drawn]:
         """The draws of a node's attention in one chain, the same at every call.
 
-        ``covariances``: those of queries and of keys, each (places, places); ``counts``: the
-        numbers of rows and columns.
+        ``covariances``: the covariances of queries and of keys, each (places, places); ``counts``:
+        the numbers of rows and columns.
         """
         self.sampled, key = True, (node, chain)
         if key in self.drawn_before:

@@ -23,7 +23,7 @@ from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
-TOGETHER = 1 << 16  # covariances of chains that are computed at once
+TOGETHER = 1 << 16  # chain covariances that are computed at once
 MOST_DRAWN = 1 << 23  # weights kept for the backward pass
 # entries of covariances at all nodes of one chain: 1 GB, and as much again for gradients
 MOST_KEPT = 1 << 27

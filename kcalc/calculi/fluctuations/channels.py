@@ -1,6 +1,6 @@
 """Covariances of the sampling noise in kernels that are means over finitely many channels.
 
-The covariances are those of functions of shared Gaussians, divided by the number of channels.
+They are covariances of functions of shared Gaussians, divided by the number of channels.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class TangentVariance(Shown, Approximable):
 
 @dataclass(frozen=True)
 class ActivationMoments:
-    """Moments of phi(z) and phi'(z) for z of variance q, and some of their derivatives in q."""
+    """Moments of phi(z) and phi'(z) for z with variance q, and some derivatives in q."""
 
     square: float
     rate: float  # of E phi^2 in q
@@ -290,7 +290,7 @@ def _is_scale(op: Any) -> bool:
 
 
 def tangent_variance(network: Network, q: float) -> TangentVariance:
-    """The variance of the tangent kernel of one input of mean square q, for Gaussian weights.
+    """The variance of the tangent kernel of one input with mean square q, for Gaussian weights.
 
     Raises: NoRule naming the node at which the calculus stops.
     """

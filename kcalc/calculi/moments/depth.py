@@ -169,7 +169,7 @@ class DepthMoments:
         return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with expressions as text.
+        """Return everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -198,7 +198,7 @@ def moments_at_depth(
     Parameters
     ----------
     block
-        A network with one input and one output, as ``kc.chain`` builds it.
+        A network with one input and one output, such as one built by ``kc.chain``.
     depth
         A number or a SymPy symbol.
     features
@@ -333,7 +333,7 @@ class Stability(Printed):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with expressions as text.
+        """Return everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -363,7 +363,7 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
     Parameters
     ----------
     block
-        A network with one input and one output, as ``kc.chain`` builds it.
+        A network with one input and one output, such as one built by ``kc.chain``.
     parameter
         A SymPy symbol in the block's sigma_w or sums.
     features

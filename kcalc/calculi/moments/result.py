@@ -237,7 +237,7 @@ class Moments(Shown):
         return DRAWINGS["Moments"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------

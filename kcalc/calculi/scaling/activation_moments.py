@@ -41,7 +41,7 @@ def half(phi: Activation) -> sp.Expr | None:
 
 
 def after(phi: Activation, q: Level, what: str) -> Level:
-    """E phi(z)^2 for z of mean square q, at every location.
+    """E phi(z)^2 for z with mean square q, at every location.
 
     ``what`` names q in messages. Raises: KcalcError if q is beyond double precision.
     """
@@ -53,7 +53,7 @@ def after(phi: Activation, q: Level, what: str) -> Level:
 
 
 def slope_square(phi: Activation, q: Level, what: str) -> Any:
-    """E phi'(z)^2 for z of mean square q: a number, or one per location."""
+    """E phi'(z)^2 for z with mean square q: a number, or one per location."""
     factor = half(phi)
     if factor is not None:
         return factor if q.symbolic else float(factor)
@@ -88,7 +88,7 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
-    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r of correlation rho and mean square q."""
+    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r with correlation rho and mean square q."""
     if q.symbolic:
         found = phi.c_expr(rho, q.values)
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)

@@ -327,7 +327,7 @@ class ScalingForward:
 
 
 def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
-    """(law, ``support``, ``final``) for a sum or a concatenation of feature maps."""
+    """(distribution, ``support``, ``final``) for a sum or a concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
     law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")

@@ -178,7 +178,7 @@ class WeightScaling:
         return root(relative)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with the logarithm of gamma if it is a number."""
+        """Return everything as plain data, with the logarithm of gamma if it is a number."""
         names = ("inputs", "outputs", "taps", "groups", "variance", "relative", "correction")
         found = {name: plain(getattr(self, name)) for name in names}
         if self.gamma_level.symbolic:
@@ -264,7 +264,7 @@ class Scaling(Shown):
         return max(values) / min(values) if values else 1.0
 
     def ordered(self) -> list[tuple[Node, WeightScaling]]:
-        """(node, weight), with the largest gamma first; with symbols, in the order of the network.
+        """List (node, weight) by decreasing gamma; with symbols, in the order of the network.
 
         Returns
         -------
@@ -292,7 +292,7 @@ class Scaling(Shown):
         return DRAWINGS["Scaling"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------

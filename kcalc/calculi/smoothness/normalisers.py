@@ -5,7 +5,7 @@ Each class provides the value, the first and second derivatives, and bounds for 
 With eps > 0 and, for a row w, s = eps + |w|^2:
 
     entry    en(w)_j = w_j (eps + w_j^2)^(-1/2)
-    weight   wn(w)   = w s^(-1/2), every row on its own
+    weight   wn(w)   = w s^(-1/2), every row separately
     batch    bn(y)   = v(m(y)) on rows y of N examples; m subtracts the mean.
              v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 

@@ -291,7 +291,7 @@ class Smoothness(Shown):
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Constants that do not exist are None, and large numbers are given as logs.
 

@@ -173,7 +173,7 @@ class ResidualSpectrum(Printed):
         return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------

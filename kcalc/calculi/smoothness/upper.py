@@ -49,7 +49,7 @@ def _bounds(phi: Any, reach: float = math.inf) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """Natural logs of bounds on one feature map Z; arrays hold (all examples, any one example).
+    """Natural logs of bounds on one feature map Z; arrays are (all examples, any one example).
 
     ``size`` bounds |Z|_F, ``spectral`` |Z|_2, and ``bend`` |D2Z|. ``own`` is {source: bound on
     |DZ|}, and ``inputs`` is {input: bound on the Lipschitz constant}.

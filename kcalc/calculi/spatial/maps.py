@@ -290,7 +290,7 @@ class SpatialKernelMap(OfReading, Shown):
         Raises
         ------
         KcalcError
-            For arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
+            For arrays with another shape, for nan, and if one pair needs more than ``memory`` MiB.
 
         """
         table, _ = self._table(X, Y, False, memory, progress)
@@ -459,7 +459,7 @@ class SpatialKernelMap(OfReading, Shown):
         return sole(out)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: number of nodes, image shapes, kind of weights and assumptions.
+        """Return the number of nodes, image shapes, kind of weights and assumptions as plain data.
 
         Returns
         -------

@@ -108,7 +108,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: entry, exit and layers of each subnetwork.
+        """Return everything as plain data: entry, exit and layers of each subnetwork.
 
         Returns
         -------
@@ -163,10 +163,10 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     several inputs, no subnetwork contains the layer where the inputs first meet.
 
     In the permissive reading, a subnetwork is any layer t together with all layers between it and a
-    feature map that every path to t passes. The maximal subnetworks, one for each t, begin at the
-    earliest such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum
-    over permissive subnetworks is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges)
-    log nodes); the attribute ``layers`` is computed on access.
+    feature map that every path to t passes through. The maximal subnetworks, one for each t, begin
+    at the earliest such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the
+    maximum over permissive subnetworks is ``kc.maximal_slope(net).forward``. The cost is O((nodes +
+    edges) log nodes); the attribute ``layers`` is computed on access.
 
     Parameters
     ----------

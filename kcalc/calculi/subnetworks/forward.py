@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """The calculus of these states; ``mixes[k]`` holds (shares, states) for base k + 1."""
+    """The calculus of these states; ``mixes[k]`` is (shares, states) for base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)

@@ -355,7 +355,7 @@ class Maximal(Approximable):
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the map, the number of subnetworks and the assumptions.
+        """Return everything as plain data: the map, the number of subnetworks and the assumptions.
 
         Returns
         -------

@@ -255,7 +255,7 @@ class Subnetwork(Shown):
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: entry, exit and layers.
+        """Return everything as plain data: entry, exit and layers.
 
         Returns
         -------

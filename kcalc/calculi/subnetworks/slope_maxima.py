@@ -474,7 +474,7 @@ class MaximalSlope(Approximable):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the maximum as text, its symbols and the assumptions.
+        """Return everything as plain data: the maximum as text, its symbols and the assumptions.
 
         Returns
         -------
@@ -643,7 +643,7 @@ class MaximalCurvature:
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the maximum as text and the assumptions.
+        """Return everything as plain data: the maximum as text and the assumptions.
 
         Returns
         -------
