@@ -573,7 +573,7 @@ class MapReading(KernelReading):
         return NodeValue(*(np.asarray(part)[()] for part in (q1, q2, 1 - gap.value)))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
-        """The map of the given letter as a named composition."""
+        """The map with the given letter as a named composition."""
         return symbolic_map(self.network, q1, q2, letter, self.assume)
 
     def symbolic_notes(self) -> tuple[Assumption, ...]:
@@ -649,7 +649,7 @@ class NetworkCMap(_OfNetwork, CMap):
     ) -> JaxArray | float | Array:
         """Evaluate C(c, q1, q2) with NumPy, or with JAX if an argument is a JAX array.
 
-        JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
+        JAX arrays may be traced by jit, grad and vmap; traced c values outside the domain give nan.
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
         """
         q1, q2 = q_pair(q1, q2, q)

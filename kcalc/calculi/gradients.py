@@ -103,7 +103,7 @@ class Gradients(Shown, Approximable):
         return max(values) / min(values) if values else float("nan")
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the values over the network's nodes in order, on a logarithmic scale.
+        """Plot the values against the nodes, in network order and on a logarithmic scale.
 
         Parameters
         ----------

@@ -91,7 +91,7 @@ class LayeredPairs:
 
 @dataclass
 class MatrixKernel:
-    """The kernels of a network with one input and one output, for matrices; tables are cached.
+    """Computes kernel matrices of a network with one input and one output, with cached tables.
 
     See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``.
     """

@@ -43,7 +43,7 @@ FEWEST = 12
 
 _SETTLED = 1e-15  # smaller relative changes of q from piece to piece are ignored
 _CALM = 7.0  # largest log of the slope at c = 1 of all pieces together
-_TOLERANCE = 1e-14  # tolerance of tables
+_TOLERANCE = 1e-14  # tolerance for tables
 
 
 @dataclass

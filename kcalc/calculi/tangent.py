@@ -54,8 +54,8 @@ class Tangent:
     all other nodes. A weight is a number or an array that broadcasts against the states. None gives
     every node the weight 1. ``fan_in`` is {node with parameters: number of addends in its outputs}
     for the standard parameterisation, and None for the NTK parameterisation, where
-    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with unit variance of W and b. A trained table of
-    token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b``, and W and b have unit variance. A trained table
+    of token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
     the covariance of its rows. ``unseen``: the nodes of the lowered network that no gradient of an
     output reaches. [DKS sec. 24]
     """

@@ -95,7 +95,7 @@ class TokenMapReading(OverTokens, MapReading):
         )
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
-        """The map of the given letter as a named composition."""
+        """The map with the given letter as a named composition."""
         self._has_class_token(SYMPY)
         return token_formula(self.network, q1, q2, letter, self.assume, self.said)
 

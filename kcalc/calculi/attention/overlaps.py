@@ -201,7 +201,7 @@ def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
 
 
 class JaxOverlaps(Overlaps):
-    """Overlaps of JAX arrays, traced or not, with first derivatives.
+    """Overlaps for JAX arrays, traced or not, with first derivatives.
 
     NumPy computes them on the host when the compiled function runs, even for float32 arrays.
     """
@@ -251,7 +251,7 @@ class JaxOverlaps(Overlaps):
 
 
 class BallOverlaps:
-    """Overlaps of balls, as proven enclosures."""
+    """Overlaps in ball arithmetic, as proven enclosures."""
 
     rounded = False
 

@@ -49,7 +49,7 @@ class Chains(NamedTuple):
         output: Node,
         needed: Sequence[Node] | None,
     ) -> Chains:
-        """Forward and backward passes for inputs with given covariances over tokens."""
+        """Run forward and backward passes for inputs with given covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
         with np.errstate(all="ignore"):  # the rules raise a KcalcError that names the node
             states = interpret(network, kernel, start)

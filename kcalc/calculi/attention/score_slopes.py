@@ -139,7 +139,7 @@ def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
 
 
 def _moved(op: P.Attend, weights: Array) -> Array:
-    """Derivatives of weights in the biases of their scores, (draws, buckets, rows, keys)."""
+    """Derivatives of weights with respect to score biases, (draws, buckets, rows, keys)."""
     assert op.relative is not None
     buckets = distance_buckets(op, *weights.shape[-2:])
     own = np.arange(op.relative[1])[:, None, None] == buckets

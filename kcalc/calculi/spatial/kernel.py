@@ -1,9 +1,9 @@
 """Exact kernel rules over pairs of locations: dense convolutions, mean pooling, flattening.
 
 The values of a state are arrays, with P locations per image and images in the leading axes. If all
-pairs of locations are followed, q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap ``(..., P,
-P)``. If equal locations suffice, all three are ``(..., P)``. Layers that act on each location
-separately use the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
+pairs of locations are followed, q1 has shape ``(..., P, 1)``, q2 has ``(..., 1, P)`` and the gap
+has ``(..., P, P)``. If equal locations suffice, all three are ``(..., P)``. Layers that act on each
+location separately use the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
 locations:
 
     K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2

@@ -1,4 +1,4 @@
-"""The maximal subnetworks of a network, and the maxima over subnetworks used by shaping."""
+"""The maximal subnetworks of a network, and the maxima over subnetworks used for shaping."""
 
 from __future__ import annotations
 
