@@ -36,8 +36,8 @@ class ConvexCalculus(ABC, Generic[State]):
     (their channel counts). Shares are divided by their sum. If ``q`` is given, each share is first
     multiplied by the q value of the addend or part. ``q`` is {node: q value}, or one q value for
     all network inputs. With one q value, the kernel calculus computes the q values of all nodes
-    [DKS eq. 12, footnote 10] and the slopes ``q / (q
-    - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
+    [DKS eq. 12, footnote 10] and the slopes
+    ``q / (q - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
     """
 
     name = "slope polynomials"

@@ -81,7 +81,7 @@ class Factors:
     def mix(self, shares: Sequence[sp.Expr], parts: Sequence[Monomial]) -> Monomial:
         """The sum ``sum_i shares_i parts_i`` as a monomial.
 
-        Common factors are factored out, equal terms merged, and terms of share 0 dropped.
+        Common factors are factored out, equal terms merged, and terms with share 0 dropped.
         """
         terms = shares_by_part(shares, parts)
         common = _common(terms)

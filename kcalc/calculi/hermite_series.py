@@ -1,8 +1,8 @@
 """Local maps at many q values: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
 
-``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so ``C(c, q1, q2) = sum_n b_n(q1) b_n(q2)
-c^n``. The b_n are analytic in log q; they are interpolated at Chebyshev points on each octave of q,
-and the interpolants are cached.
+``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so
+``C(c, q1, q2) = sum_n b_n(q1) b_n(q2) c^n``. The b_n are analytic in log q; they are interpolated
+at Chebyshev points on each octave of q, and the interpolants are cached.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class LearnableKernel(Shown):
 
     It supports jit, grad and vmap over params and X. ``params`` is
     ``{"sigma_w": s, "sigma_b": s, "constants": c}``, where each entry is optional. ``s`` is one
-    number for all Affine layers or {node name: number}; ``c`` is {node name: {"input_scale": ...,
+    value for all Affine layers or {node name: value}; ``c`` is {node name: {"input_scale": ...,
     "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Values that are not given come
     from the network. :meth:`init` returns the complete ``params``. Node names are ``str(node)``.
     """
@@ -263,7 +263,7 @@ class LearnableKernel(Shown):
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        """The kernel matrix of the network, for its checks of rows."""
+        """The network's kernel matrix, used to check rows."""
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     def _validate(self) -> None:

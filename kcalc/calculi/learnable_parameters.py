@@ -49,7 +49,8 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     """Check the parameters and return them as plain dictionaries.
 
     ``fixed``: {nonlinear node: the reason why its constants cannot be set}. Raises: KcalcError for
-    unknown names, values that are not one real number, and values that the layers do not allow.
+    unknown names, values that are not a single real number, and values that the layers do not
+    allow.
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
@@ -111,7 +112,7 @@ def _constants(
 def _number(value: Any, what: str, wanted: str) -> Any:
     """Check a number and return it unchanged.
 
-    Raises KcalcError unless it is one real number with the property ``wanted``.
+    Raises KcalcError unless it is a single real number with the property ``wanted``.
     """
     if not is_jax(value):
         try:

@@ -745,7 +745,7 @@ class KernelFunction(OfReading, Formula):
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
     ) -> Enclosure:
-        """Compute a certified enclosure of the kernel at single numbers (or {input: number}).
+        """Compute a certified enclosure of the kernel for scalar arguments (or {input: scalar}).
 
         The enclosure is proven, not estimated.
 

@@ -143,8 +143,8 @@ def slope_polynomial(
     -------
     sp.Expr | sp.Poly
         A SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output:
-        expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
-        q).assumptions``.
+        expression} for several outputs. Its assumptions are
+        ``kc.maximal_slope(network, q).assumptions``.
 
     Raises
     ------

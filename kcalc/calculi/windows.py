@@ -230,8 +230,8 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
 def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """The locations and channels that each location of a pixel shuffle reads.
 
-    Raises: KcalcError naming the node for a reverse shuffle and for an image with another number of
-    axes.
+    Raises: KcalcError naming the node, for a reverse shuffle and for an image with another number
+    of axes.
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(

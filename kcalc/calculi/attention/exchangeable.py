@@ -1,9 +1,9 @@
 """Kernel maps over exchangeable tokens: exact attention for any number of tokens.
 
-All tokens of a sequence have the same q value and any two have the same cosine, ``K_st = p + (q -
-p)[s = t]``. Two sequences have one cosine at equal positions and one at different positions. Every
-layer except attention acts on these pairs of tokens separately: the state of a feature map has one
-state of the kernel calculus for each *relation* between two tokens.
+All tokens of a sequence have the same q value and any two have the same cosine:
+``K_st = p + (q - p)[s = t]``. Two sequences have one cosine at equal positions and one
+at different positions. Every layer except attention acts on these pairs of tokens separately: the
+state of a feature map has one state of the kernel calculus for each *relation* between two tokens.
 
     "one"    two tokens of the first sequence            "same"   equal places of two sequences
     "two"    two tokens of the second sequence           "other"  different places of two sequences

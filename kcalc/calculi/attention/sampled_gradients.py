@@ -109,7 +109,7 @@ def followed(
     """The chains of every sequence, and the assumptions; one chain if nothing is sampled.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
-    different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
+    different tokens of the output are independent, each with mean square ``1 / T``. ``options``:
     whether addends are assumed independent, the requested sampling, whether to use exact rules
     after a class token, and the needed nodes (by default all, and the parameters).
     """

@@ -88,7 +88,7 @@ class ActivationMoments:
 
 
 def activation_moments(phi: Any, q: float) -> ActivationMoments:
-    """The moments, by a quadrature with phi's kinks among its edges."""
+    """Compute the moments with a quadrature whose edges include phi's kinks."""
     rule = normal_rule(split(joint_edges(phi, q, phi, q, 1), 0.5))
     z, w = rule.z, rule.w / rule.w.sum()
     x = np.sqrt(q) * z

@@ -43,7 +43,7 @@ def moments(
 
     The Jacobians are J = d y_out / d W.
 
-    Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
+    Means are over independent symmetric weights with variance sigma_w^2 / fan_in (He weights are
     ``sigma_w=sqrt(2)``), at the widths defined by the network and ``features`` (one width, or
     {node: width}).
 

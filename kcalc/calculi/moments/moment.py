@@ -89,7 +89,7 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, in which numbers beyond double precision and expressions are text.
+        """Plain data, in which expressions and values beyond double precision are text.
 
         Returns
         -------
@@ -123,7 +123,7 @@ class Moment:
         return cls(mean, fourth, fourth - mean**2, relative)
 
     def text(self, name: str) -> str:
-        """Format a number for a table; numbers beyond double precision are powers of ten."""
+        """Format a value for a table; values beyond double precision are powers of ten."""
         value = getattr(self, name)
         if isinstance(value, sp.Basic):
             return str(value)

@@ -152,7 +152,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The smallest ``features=`` with a relative variance of the output <= ``variance``.
+        """The smallest ``features=`` for which the output's relative variance is <= ``variance``.
 
         Parameters
         ----------

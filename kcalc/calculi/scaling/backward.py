@@ -69,7 +69,7 @@ class ScalingBackward:
     def start(self, cotangent: Number) -> dict[Node, ScalingMessage | None]:
         """{node: first message}; None at nodes that are not outputs.
 
-        Outputs start with independent cotangents of mean square ``cotangent``.
+        Outputs start with independent cotangents with mean square ``cotangent``.
         """
         out: dict[Node, ScalingMessage | None] = dict.fromkeys(self.network)
         for node in self.network.outputs:

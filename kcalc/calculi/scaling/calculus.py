@@ -62,9 +62,9 @@ def scaling(
 
     For a tensor of n channels, with f = E[x^2] and b = E[(d loss/dx)^2] at location p: zeta = n
     sum_p f b. For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
-    k^2 E[W^2]^2). It equals nu = E[gW^2]/E[W^2], where gW is the gradient of W, at every width, if
-    weights are independent and symmetric without atoms, activations are rectifiers, and cotangents
-    at the output are independent.
+    k^2 E[W^2]^2). Let nu = E[gW^2]/E[W^2], where gW is the gradient of W. Then gamma = nu at every
+    width if weights are independent and symmetric without atoms, activations are rectifiers, and
+    cotangents at the output are independent.
 
     Convolutions are dense: all taps are independent with Var W = sigma_w^2/(n k^2). Kernel maps
     assume Delta initialisation instead. [Scaling sec. 4, 8; App. A-E]
@@ -79,14 +79,14 @@ def scaling(
     image_shape
         (height, width) of inputs whose layers do not define it.
     input_moment
-        E[x^2] of the inputs: one number or {input: value}.
+        E[x^2] of the inputs: one value or {input: value}.
     input_symmetric
         Whether x and -x are equally likely.
     input_correlation
         The correlation of two locations of an input.
     correlation
         The correlation within the windows of mean pooling, or of the normals before max pooling:
-        {Pool: r} or one number for all. None computes it.
+        {Pool: r} or one value for all. None computes it.
     weights
         The weight distribution: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
         "ternary". Distributions with atoms are reported as violations.

@@ -34,7 +34,7 @@ Number = Any
 class ScalingForward:
     """The calculus of forward second moments.
 
-    ``symbolic``: numbers are SymPy expressions, equal at all locations. ``pairs``: the nodes at
+    ``symbolic``: values are SymPy expressions, equal at all locations. ``pairs``: the nodes at
     which pairs of locations are followed. ``correlation``: {Pool: r} given by the caller. The rules
     fill ``weights``, ``notes``, ``violations``, ``slopes`` ({Nonlinear: E phi'^2 per part}),
     ``windows`` of pools, and ``correlations`` ({Pool: r}).

@@ -128,7 +128,7 @@ def one_value(level: Level, what: str) -> Any:
 
 
 def quotient(one: Level, two: Level) -> Any:
-    """The quotient of two single numbers, simplified if they are expressions.
+    """The quotient of two scalars, simplified if they are expressions.
 
     Raises: KcalcError beyond double precision.
     """

@@ -91,7 +91,7 @@ class TensorScaling:
         return self.forward_level.log10(), self.backward_level.log10()
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as plain data, with logarithms for numbers beyond double precision."""
+        """All values as plain data, with logarithms if they are beyond double precision."""
         names = ("forward", "backward", "scaling")
         if self.forward_level.symbolic:
             values: dict[str, Any] = {name: str(getattr(self, name)) for name in names}

@@ -51,7 +51,7 @@ Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each
 WEIGHTS = ("dense", "delta")
 CACHED = 2**18  # entries per array in a block, so that arrays stay in the cache
 NUMBERS = (4, 20)  # float64 arrays per node: stored, and temporary in one rule
-COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
+COEFFICIENTS = 4000  # float64 values per location for the Hermite series of an activation
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def plan(
 
     ``delta``: whether convolutions read only their centre tap. Pairs of different locations matter
     only for mean pooling and token mixing, so they are followed only in layers before these.
-    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node for shapes that do not
-    fit, max pooling, and a convolution or pooling after Flatten.
+    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node, for shapes that do
+    not fit, for max pooling, and for a convolution or pooling after Flatten.
     """
     places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:

@@ -244,8 +244,7 @@ class Maximal(Approximable):
     cut points.
 
     If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
-    LayerNorms act by their C maps. The object is callable on numbers, and on arrays if ``r``
-    accepts arrays.
+    LayerNorms act by their C maps. The object accepts scalars, and arrays if ``r`` accepts arrays.
 
     References
     ----------
@@ -299,7 +298,7 @@ class Maximal(Approximable):
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
 
     def active(self, x: float) -> Subnetwork:
-        """The first subnetwork that attains the maximum at a number ``x``.
+        """The first subnetwork that attains the maximum at a scalar ``x``.
 
         Among nested subnetworks, it is the longest.
 

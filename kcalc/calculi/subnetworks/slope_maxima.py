@@ -110,8 +110,8 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    The object is callable on numbers and arrays. If activations have separate symbols, it is
-    callable on a mapping {activation name: slope}.
+    The object accepts scalars and arrays. If activations have separate symbols, it accepts a
+    mapping {activation name: slope}.
 
     References
     ----------
@@ -178,7 +178,7 @@ class MaximalSlope(Approximable):
         return exponential(logs.max(axis=0), shape)
 
     def active(self, psi: Any) -> Subnetwork:
-        """The first maximal subnetwork that attains the maximum at a number ``psi``.
+        """The first maximal subnetwork that attains the maximum at a scalar ``psi``.
 
         Parameters
         ----------
