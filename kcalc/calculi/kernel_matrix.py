@@ -91,7 +91,7 @@ class LayeredPairs:
 
 @dataclass
 class MatrixKernel:
-    """Computes kernel matrices of a network with one input and one output, with cached tables.
+    """Kernel matrices of a network with one input and one output, from cached tables.
 
     See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``.
     """
