@@ -1,7 +1,7 @@
 """Calculi: a state per feature map and a rule per primitive, folded over a network's graph.
 
-The folds are in :mod:`kcalc.network.compose`. This module exports the names that clients use
-besides the public names of kcalc; each module is imported on first use.
+The folds are in :mod:`kcalc.network.compose`. This module exports the names that other packages use
+in addition to kcalc's public names. Each module is imported on first use.
 """
 
 from __future__ import annotations

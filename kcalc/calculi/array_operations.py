@@ -23,11 +23,11 @@ CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """Return (form, numbers) of an activation. Activations of equal form differ only in numbers.
+    """Return (form, constants) of an activation. Activations of one form differ only in constants.
 
-    The numbers of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
-    activation they are (input scale, input shift, output scale, output shift), followed by those of
-    its base. Other activations have none.
+    The constants of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
+    activation they are (input scale, input shift, output scale, output shift), followed by the
+    constants of its base. Other activations have none.
     """
     t = phi.transformation
     if phi.degree == 1 and all(k == 0 for k in phi.kinks):
@@ -45,9 +45,9 @@ def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
 
 
 def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
-    """Apply ``phi`` with the numbers of its form, in at least single precision.
+    """Apply ``phi`` with the given constants of its form, in at least single precision.
 
-    The numbers may be traced.
+    The constants ``numbers`` may be traced.
     """
     import jax.numpy as jnp
 
@@ -186,10 +186,11 @@ def pool(
     padding: str,
     weight: Array | None,
 ) -> Array:
-    """Pool (..., height, width, channels); ``window=None`` pools all locations.
+    """Pool feature maps of shape (..., height, width, channels).
 
-    ``weight`` (rows, columns) gives a weighted sum; the sum over a window that the border cuts off
-    is scaled up to keep its expected square. Padding is never counted.
+    ``window=None`` pools over all locations. ``weight`` (rows, columns) gives a weighted sum. If
+    the border cuts off part of a window, the sum is scaled up to keep its expected square. Padding
+    is never counted.
     """
     import jax.numpy as jnp
 
@@ -261,7 +262,7 @@ def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
 
 
 def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -> Array:
-    """Resize (..., height, width, channels) to a new number of rows and columns."""
+    """Resize images (..., height, width, channels) to a new number of rows and columns."""
     import jax.numpy as jnp
 
     rows, columns = (
@@ -272,7 +273,7 @@ def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -
 
 
 def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
-    """Move channels of (..., height, width, channels) to positions; ``back`` does the reverse."""
+    """Move channels of images (..., height, width, channels) to positions, or ``back``."""
     (height, width, channels), (r, s) = x.shape[-3:], factors
     if back:
         parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)

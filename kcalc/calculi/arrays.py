@@ -35,7 +35,7 @@ Tree = Mapping[Node, Mapping[str, Array]]
 Locations = tuple[int, int]
 
 BATCH_EPSILON = 1e-5  # added to the variance by BatchNorm; kernel maps ignore it
-MOMENTUM = 0.9  # of BatchNorm's running statistics
+MOMENTUM = 0.9  # momentum of BatchNorm's running statistics
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Lowered:
     ``index``: its position in the network, used for its random keys.  ``below``, ``shape``: shapes
     of its inputs and its output. ``numbers``: its constants, which may differ between repeated
     blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of running statistics.
-    ``form``: equal for two nodes if they compute the same function up to numbers and weights.
+    ``form``: equal for two nodes if they compute the same function up to constants and weights.
     """
 
     index: int
@@ -93,13 +93,14 @@ class Repeated(L.Layer):
 
 @dataclass
 class Arrays:
-    """The calculus of arrays: the rules for one evaluation of a network.
+    """The array calculus: the rules for one evaluation of a network.
 
-    ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}, for
-    repeated pieces stacked under the node of the first piece.  ``train``: use batch statistics and
-    dropout, which need a random ``key``; ``active``: use active dropout only.  ``remat``: recompute
-    repeated pieces in the backward pass.  ``keep``: collect every feature map.  ``numbers`` and
-    ``indices`` replace those of ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
+    ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}; the arrays
+    of repeated pieces are stacked under the node of the first piece.  ``train``: use batch
+    statistics and dropout, which need a random ``key``; ``active``: use active dropout only.
+    ``remat``: recompute repeated pieces in the backward pass.  ``keep``: collect every feature map.
+    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``.  A run
+    fills ``new_state`` and ``kept``.
     """
 
     nodes: Mapping[Node, Lowered]
@@ -116,9 +117,9 @@ class Arrays:
     kept: dict[Node, Array] = field(default_factory=dict)
 
     def number(self, node: Node) -> tuple[Any, ...]:
-        """The numbers of a node, floats or traced scalars.
+        """The constants of a node, as floats or traced scalars.
 
-        They are traced scalars inside a scan over pieces with different numbers.
+        They are traced scalars inside a scan over pieces with different constants.
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
@@ -231,7 +232,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Array]) -> Array:
-        """Rows of the table for the given ids, or its product with one-hot vectors."""
+        """Look up the table's rows for the given ids, or multiply one-hot vectors by the table."""
         import jax.numpy as jnp
 
         weight = _scaled(self.own(layer, node)["weight"], self.number(node)[1])
@@ -356,7 +357,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
-        """In training, zero entries with probability ``rate`` and divide others by ``1 - rate``."""
+        """In training, zero entries with probability ``rate``; divide the rest by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
 
@@ -437,7 +438,7 @@ class Arrays:
     ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
         """Return ({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
 
-        The second dictionary holds the numbers that differ between pieces.
+        The second dictionary contains the numbers that differ between pieces.
         """
         import jax.numpy as jnp
 
@@ -497,7 +498,7 @@ def standardised(weight: Array, length: Any) -> Array:
 
 
 def pairs(extent: Any) -> tuple[Any, Any]:
-    """Return (rows, columns) of an extent that is given as one number or as two."""
+    """Return (rows, columns) of an extent that is given as one number or two."""
     return (extent[0], extent[1]) if isinstance(extent, Sequence) else (extent, extent)
 
 

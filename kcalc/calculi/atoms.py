@@ -51,13 +51,13 @@ class Atom:
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Store the network inputs that it depends on, because finding them takes a traversal."""
+        """Store the network inputs that the atom depends on, to avoid repeated traversals."""
         below = (a for part in self.parts for a in (part.inputs or (part,) * part.raw))
         object.__setattr__(self, "inputs", tuple(dict.fromkeys(below)))
 
     @property
     def parts(self) -> tuple[Atom, ...]:
-        """The atoms that it consists of: its source, its addends, or the atoms of its factors."""
+        """The atom's direct parts: its source, its addends, or the atoms of its factors."""
         if self.source is not None:
             return (self.source,)
         terms = (*self.terms, *(t for pair in self.factors for t in pair.terms))
@@ -65,7 +65,7 @@ class Atom:
 
     @property
     def kind(self) -> str:
-        """Describe its kind, for atoms that are neither Gaussian nor an activation."""
+        """Describe the kind of an atom that is neither a Gaussian nor an activation."""
         return (
             "product"
             if self.factors
@@ -109,7 +109,7 @@ class Pair:
 
     @property
     def support(self) -> int:
-        """The bit mask of all affine layers that it depends on."""
+        """The bit mask of all affine layers that the feature map depends on."""
         mask = 0
         for term in self.terms:
             mask |= term.atom.support

@@ -1,9 +1,9 @@
-"""Backward rules of gradients: how a layer transforms the covariance of gradients after it.
+"""Backward rules for gradients: how a layer transforms the covariance of the gradients after it.
 
 A message is d K_out / d K for the covariance K of a node's channels, per group of channels. It is
 the mean product of the gradients of one output channel at two inputs, summed over the channels of
-the group. Its numbers are of the same type as in the forward kernel calculus: floats for two
-inputs, arrays over all pairs of tokens.
+the group. Messages use the same number type as the forward kernel calculus: floats for two inputs,
+arrays over all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Backward:
     """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
     ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether the states
-    belong to two inputs or to pairs of tokens. Messages are then products of the gradients at both;
-    otherwise they are squared gradients at one input.
+    describe pairs, either of inputs or of tokens. If so, messages are products of the gradients at
+    both members of a pair; otherwise they are squared gradients at one input.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Backward:
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` of an activation, averaged over channels and tokens.
+        """``E phi'(z)^2`` for an activation, averaged over channels and tokens.
 
         It is infinite for activations that jump, if no surrogate gradient is defined.
         """
@@ -130,7 +130,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Prod, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Each factor's message is multiplied by the covariances of the others."""
+        """Multiply the message to each factor by the covariances of the other factors."""
         out = []
         for slot, parent in enumerate(reads):
             others = [self._covariances(node, read) for k, read in enumerate(reads) if k != slot]
@@ -162,7 +162,7 @@ class Backward:
         return [[m / geometric(*size) for m, size in zip(message, sizes, strict=True)]]
 
     def _through_batch(self, op: P.Norm, node: Node, message: Groups, read: Node) -> Groups:
-        """The gradient at the example itself in a large batch; gradients at the others vanish."""
+        """The gradient at the example itself in a large batch; all other gradients vanish."""
         if op.batch_c is None:
             raise no_rule("gradients", op, node)
         left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
@@ -171,7 +171,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Stop, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """No message; raise an error if there is a gradient but it is unknown."""
+        """Pass no message; raise an error if a gradient exists but is unknown."""
         if op.unknown and not all(map(is_zero, message)):
             raise unknown_gradient(op.unknown, node)
         return [[0.0 * m for m in message]]
@@ -222,7 +222,7 @@ class Backward:
 
 
 def _own(numbers: Number) -> Number:
-    """Entries for equal tokens, of an array over pairs of tokens."""
+    """The entries of an array over token pairs for which both tokens are the same."""
     return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
 
 
@@ -237,7 +237,10 @@ def added(one: Groups, two: Groups) -> Groups:
 
 
 def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dict[Node, float]:
-    """{node: E phi'(z)^2} of all activations, or only of Gaussians if ``every`` is false."""
+    """{node: E phi'(z)^2} for all activations.
+
+    If ``every`` is false, only activations of Gaussians are included.
+    """
     return {
         owner(node): backward.mean_slope(op, node, reads[0])
         for node, op, reads in network.operations

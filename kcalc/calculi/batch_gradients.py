@@ -43,7 +43,7 @@ def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
 
 
 def refuse_batches_of_tokens(network: Network) -> None:
-    """Reject gradients over tokens through BatchNorm, which lack those of the other examples."""
+    """Reject gradients over tokens through BatchNorm, because other examples are not included."""
     for node, _, _ in normalised_batches(network):
         raise KcalcError(
             f"node {node!r}: BatchNorm removes the part of the gradients that all examples of the "

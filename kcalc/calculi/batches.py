@@ -76,8 +76,8 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     Raises
     ------
     KcalcError
-        For bad numbers, if the kernel calculus does not apply, and if all examples have the same
-        direction before a BatchNorm.
+        If ``c`` or ``q`` is out of range, if the kernel calculus does not apply, or if all examples
+        have the same direction before a BatchNorm.
 
     """
     require_network(network)

@@ -89,7 +89,7 @@ class Statistics:
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
-        """Second moments about the channel means, which standardised weights use.
+        """Second moments about the channel means, for standardised weights.
 
         ``many``: whether a group has many channels. Raises: KcalcError if there is only one.
         """
@@ -348,7 +348,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:
-    """Whether an affine output is Gaussian; record the assumptions of grouped convolutions."""
+    """Return whether an affine output is Gaussian; note assumptions about grouped convolutions."""
     if op.groups == 1:
         return True
     if len(below.groups) > 1 and not statistics.assume_independent:

@@ -28,7 +28,7 @@ class Channels:
 
     @classmethod
     def one(cls, pair: Pair) -> Channels:
-        """The state whose channels all form one group."""
+        """A state with a single group of channels."""
         return cls(((Fraction(1), pair),))
 
     @property

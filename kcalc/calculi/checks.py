@@ -49,7 +49,7 @@ def refuse_displaced(network: Network, what: str) -> None:
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
     """Reject image ``shapes``, {input: shape}, that differ from those used to read the model.
 
-    The model may have other paddings and windows at another size. Raises: KcalcError naming the
+    The model may use different paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
     """
     for note in network.notes:
@@ -90,7 +90,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
                 "undefined"
             )
         return
-    # the case of most numbers of deep networks
+    # the usual case in deep networks
     if isinstance(value, float) and TINY <= value < np.inf:
         return
     if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
@@ -136,7 +136,7 @@ def check_several(op: Norm, node: Node) -> None:
 
 
 def plain(value: Number) -> bool:
-    """True for a single definite number, which is not an array, a jet or a symbol."""
+    """True for a single concrete number, not an array, a jet or a symbol."""
     if isinstance(value, sp.Basic):
         return bool(value.is_number) and not value.atoms(AppliedUndef)
     return not isinstance(value, Jet) and np.ndim(value) == 0

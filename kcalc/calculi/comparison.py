@@ -1,6 +1,6 @@
 """Comparison of networks and activations.
 
-A comparison shows the Q and C map of every pair as a table and as a plot.
+A comparison shows the Q and C maps of every pair as a table and as a plot.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def compare(
         An activation, a list of activations, or {label: activation}. They replace the activations
         of the networks. None keeps the networks as they are.
     c, q
-        The c and q value of the inputs.
+        The c and q values of the inputs.
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
@@ -157,7 +157,7 @@ def compare(
     Raises
     ------
     KcalcError
-        For other arguments, and in the same cases as for a C map.
+        For invalid arguments, and in the same cases as for a C map.
 
     Examples
     --------

@@ -26,18 +26,18 @@ from ..network.primitives import emitted, owner
 Node = Hashable
 State = TypeVar("State")
 NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"
-WHOLE = "network"  # the node of assumptions about the whole network
+WHOLE = "network"  # the key for assumptions about the whole network
 
 
 class ConvexCalculus(ABC, Generic[State]):
     """``U_{f,r}`` on the states of a subclass.
 
     A Sum mixes its addends with shares ``w_i^2``, and a Concat mixes its parts with shares ``k_i``
-    (numbers of channels). Shares are divided by their sum. If ``q`` is given, each share is first
+    (their channel counts). Shares are divided by their sum. If ``q`` is given, each share is first
     multiplied by the q value of the addend or part. ``q`` is {node: q value}, or one q value for
     all network inputs. With one q value, the kernel calculus computes the q values of all nodes
-    [DKS eq. 12, footnote 10] and the slopes ``q / (q
-    - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
+    [DKS eq. 12, footnote 10] and the slopes
+    ``q / (q - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
     """
 
     name = "slope polynomials"
@@ -81,7 +81,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps; by default a map whose slope at 1 is the sum of the slopes."""
+        """The product of C maps; by default a map whose slope at 1 is the sum of their slopes."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
@@ -264,9 +264,9 @@ def _centres(op: P.Primitive) -> bool:
 
 
 class _Means:
-    """Calculus of booleans: whether a feature map may have a channel mean other than 0.
+    """Boolean calculus: whether a feature map may have a nonzero channel mean.
 
-    It may be different from 0 after an activation, until the next weights or LayerNorm.
+    The mean may be nonzero after an activation, until the next weights or LayerNorm.
     """
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[bool]) -> bool:
@@ -293,7 +293,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """A number rounded to 14 digits, so rounding errors do not make equal blocks differ."""
+    """Round a number to 14 digits, so that rounding errors do not make equal blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 
@@ -317,7 +317,7 @@ def _exact_square(weight: sp.Expr) -> sp.Expr:
 
 
 def convex_shares(amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
-    """``a_i / sum_j a_j``, simplified, exact unless an amount is a float.
+    """Return ``a_i / sum_j a_j``, simplified; the result is exact unless an amount is a float.
 
     Raises: KcalcError if the sum is 0.
     """

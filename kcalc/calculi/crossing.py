@@ -23,12 +23,12 @@ END = 8  # cosines within this many epsilons of +-1 become +-1, because arccos m
 def expected(
     phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number
 ) -> Number:
-    """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
+    """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
     return phi.cross(psi, q1, q2, to_end(covariance / (np.sqrt(q1) * np.sqrt(q2))))[0]
 
 
 def to_end(cosine: Number, xp: Any = np) -> Number:
-    """The cosine, set to 1 or -1 if it is within END epsilons."""
+    """Return the cosine, rounded to 1 or -1 if it is within END epsilons of that value."""
     nearest = 1 - END * xp.finfo(xp.result_type(cosine)).eps
     return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 
@@ -63,7 +63,7 @@ def _drop(
 
 
 def alike(phi: Activation, psi: Activation, q: Number) -> Number:
-    """``E[phi(g) psi(g)]`` for one Gaussian of variance q."""
+    """``E[phi(g) psi(g)]`` for one Gaussian with variance q."""
     return phi.cross(psi, q, q, 1.0)[0]
 
 

@@ -81,7 +81,7 @@ class Factors:
     def mix(self, shares: Sequence[sp.Expr], parts: Sequence[Monomial]) -> Monomial:
         """The sum ``sum_i shares_i parts_i`` as a monomial.
 
-        Common factors are factored out, equal terms merged, and terms of share 0 dropped.
+        Common factors are factored out, equal terms merged, and terms with share 0 dropped.
         """
         terms = shares_by_part(shares, parts)
         common = _common(terms)
@@ -160,7 +160,7 @@ class Factors:
         return sp.Add(*(exponent * self._curvatures[factor] for factor, exponent in monomial))
 
     def measure(self, monomials: Sequence[Monomial], largest: bool) -> list[int]:
-        """The degrees of polynomials if ``largest``, or the numbers of terms when printed."""
+        """The degree of each polynomial if ``largest``, otherwise its number of printed terms."""
         sizes: list[int] = []
         for entry in self.table:
             if isinstance(entry, sp.Expr):
@@ -187,7 +187,7 @@ def _power(base: sp.Expr, exponent: int) -> sp.Expr:
 
 
 def _times(share: sp.Expr, product: sp.Expr) -> sp.Expr:
-    """``share * product`` without SymPy's distribution of a number over a sum."""
+    """Return ``share * product``, without letting SymPy distribute a number over a sum."""
     return (
         sp.Mul(share, product, evaluate=False)
         if share.is_Number and share != 1 and product.is_Add
@@ -218,7 +218,7 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
 
 
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
-    """Mixing weights as floats. Raises: KcalcError naming the symbols in them."""
+    """Mixing weights as floats. Raises: KcalcError naming any symbols."""
     try:
         known = {key: float(share) for key, share in {id(share): share for share in shares}.items()}
         return np.array([known[id(share)] for share in shares])
@@ -292,8 +292,8 @@ class LogProgram:
     ) -> tuple[Array, Array]:
         """Log and mean degree (in all symbols together) of products, as arrays (product, point).
 
-        Parameters: ``log_symbols`` holds the logarithms of the symbols in the order of
-        ``self.symbols``, each of shape (points,).
+        ``log_symbols`` contains the logarithms of the symbols in the order of ``self.symbols``,
+        each of shape (points,).
         """
         points = len(log_symbols[0]) if log_symbols else 1
         logs, degrees = np.zeros((self.size + 1, points)), np.zeros((self.size + 1, points))

@@ -61,9 +61,10 @@ class FieldMaps:
         return (-gap).compose([series[0], *(-a for a in series[1:])])
 
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
-        """Derivative of 1 - C in q = q1 = q2, from central differences of sixth order in ln q.
+        """Derivative of 1 - C with respect to q = q1 = q2.
 
-        The relative error is about 1e-12.
+        It is computed from sixth-order central differences in ln q, with a relative error of about
+        1e-12.
         """
         if phi.degree is not None:
             return gap * 0
@@ -97,7 +98,7 @@ class FieldMaps:
 
 
 def field_maps_of(network: Network, field: Any) -> FieldMaps:
-    """The local maps over a number system; in double precision one object per network."""
+    """The local maps over a number system; in double precision, each network has one object."""
     return (
         network.__dict__.setdefault("_field_maps", FieldMaps())
         if field is NUMPY

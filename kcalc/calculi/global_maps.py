@@ -264,7 +264,7 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     Attributes
     ----------
     assumptions
-        The assumptions of the values.
+        The assumptions used to compute the values.
 
     """
 
@@ -290,7 +290,7 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -459,7 +459,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values rescaled to about 1, used if q leaves double precision."""
+        """The pass with q values rescaled to about 1, for q outside the double-precision range."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -548,9 +548,9 @@ class MapReading(KernelReading):
         gap: dict[Node, Any],
         error: Exploded,
     ) -> tuple[Any, NodeValues[Any]]:
-        """The kernel and :meth:`node_values` if q leaves double precision.
+        """The kernel and :meth:`node_values` if q leaves the double-precision range.
 
-        Cosines still exist; q values beyond double precision are 0 or infinite.
+        Cosines still exist; q values outside that range become 0 or infinite.
         """
         kernel, second = self.plain_kernel(NUMPY, q2 is None), q1 if q2 is None else q2
         if type(self).value is not MapReading.value:
@@ -573,7 +573,7 @@ class MapReading(KernelReading):
         return NodeValue(*(np.asarray(part)[()] for part in (q1, q2, 1 - gap.value)))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
-        """The map of the given letter as a named composition."""
+        """The map with the given letter as a named composition."""
         return symbolic_map(self.network, q1, q2, letter, self.assume)
 
     def symbolic_notes(self) -> tuple[Assumption, ...]:
@@ -611,7 +611,7 @@ class _OfNetwork(KernelMap):
 
 
 class NetworkCMap(_OfNetwork, CMap):
-    """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
+    """The global C map of a network, with the methods of :class:`kcalc.maps.maps.CMap`."""
 
     letter = "C"
 
@@ -649,7 +649,7 @@ class NetworkCMap(_OfNetwork, CMap):
     ) -> JaxArray | float | Array:
         """Evaluate C(c, q1, q2) with NumPy, or with JAX if an argument is a JAX array.
 
-        JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
+        JAX arrays may be traced by jit, grad and vmap; traced c values outside the domain give nan.
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
         """
         q1, q2 = q_pair(q1, q2, q)
@@ -687,7 +687,7 @@ class NetworkCMap(_OfNetwork, CMap):
 
 
 class NetworkQMap(_OfNetwork, QMap):
-    """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
+    """The global Q map of a network, with the methods of :class:`kcalc.maps.maps.QMap`."""
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
         given = {
@@ -725,7 +725,7 @@ class NetworkQMap(_OfNetwork, QMap):
             return self._out(q, field)
 
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
-        """The map as a named composition at a number or SymPy expression q of all inputs.
+        """The map as a named composition; ``q`` is a number or SymPy expression for all inputs.
 
         By default q is the symbol ``q``, or ``q_<input>`` for several inputs. Raises: KcalcError in
         the same cases as :meth:`NetworkCMap.symbolic`.

@@ -103,7 +103,7 @@ class Gradients(Shown, Approximable):
         return max(values) / min(values) if values else float("nan")
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the values over the network's nodes in order, on a logarithmic scale.
+        """Plot the values against the nodes, in network order and on a logarithmic scale.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class Gradients(Shown, Approximable):
         return DRAWINGS["Gradients"](self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -224,8 +224,8 @@ def gradients(
     Raises
     ------
     KcalcError
-        For bad q, an unknown output, activations that jump, and if the kernel calculus does not
-        apply.
+        For an invalid q, an unknown output, or activations that jump, and if the kernel calculus
+        does not apply.
 
     References
     ----------
@@ -286,7 +286,7 @@ def asked_at(network: Network, q: Any, output: Node) -> tuple[Node, dict[Node, A
 
 
 def _check_finite(*tables: Mapping[Node, float]) -> None:
-    """Raise KcalcError naming the last node whose number is beyond double precision."""
+    """Raise KcalcError naming the last node whose value is beyond double precision."""
     bad = [node for table in tables for node, value in table.items() if not math.isfinite(value)]
     if bad:
         raise KcalcError(

@@ -1,8 +1,8 @@
 """Local maps at many q values: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
 
-``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so ``C(c, q1, q2) = sum_n b_n(q1) b_n(q2)
-c^n``. The b_n are analytic in log q; they are interpolated at Chebyshev points on each octave of q,
-and the interpolants are cached.
+``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so
+``C(c, q1, q2) = sum_n b_n(q1) b_n(q2) c^n``. The b_n are analytic in log q; they are interpolated
+at Chebyshev points on each octave of q, and the interpolants are cached.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HIDDEN = 1e-15  # largest share of Q(q) in the unknown coefficients
 INSIDE = 0.9  # |c| up to which a short series suffices
 CHUNK = 4096  # pairs of q values in one batch of long series
 NOISE = 6e-16  # coefficients below this are rounding errors
-REPEATED = 4096  # maximal number of q values with cached series
-OCTAVES = 64  # maximal number of octaves of q in one call
+REPEATED = 4096  # maximum number of q values with cached series
+OCTAVES = 64  # maximum number of octaves of q in one call
 LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
 FLAT = 1e-13  # largest estimated error of C' near c = 1
 SMALL = 1e-18  # terms with n b_n b'_n below this are left out
@@ -76,7 +76,7 @@ def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
 
 
 def _negligible(b: Array) -> bool:
-    """Whether the last 8 coefficients suggest that the rest of sum n b_n^2 is below FLAT."""
+    """Whether the last 8 coefficients suggest that the remainder of sum n b_n^2 is below FLAT."""
     return float(np.abs(b[-8:]).max() * b.size) ** 2 <= FLAT
 
 

@@ -1,4 +1,4 @@
-"""Positive homogeneity by structure: feature maps with ``f(a x) = a^k f(x)`` for all a > 0."""
+"""Feature maps with ``f(a x) = a^k f(x)`` for all a > 0, found from the network's structure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
 
 
 def _keeps(op: P.Primitive) -> bool:
-    """Whether a primitive of one input commutes with multiplication by positive numbers and by -1.
+    """Whether a primitive with one input commutes with multiplication by positive numbers and -1.
 
     This includes max pooling, because kernel maps treat it as the identity.
     """
@@ -59,7 +59,10 @@ def _keeps(op: P.Primitive) -> bool:
 
 
 def is_odd(network: Network) -> bool:
-    """Whether f(-x) = -f(x) by structure: odd activations, no biases, pooling as the identity."""
+    """Whether the structure implies f(-x) = -f(x).
+
+    This needs odd activations and no biases; pooling counts as the identity.
+    """
     return all(op is None or _odd(op) for _, op, _ in network.operations)
 
 

@@ -159,7 +159,7 @@ class Kernel:
         return Channels.one(self.ledger.fresh(node, moments, gaussian))
 
     def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
-        """(sigma_w, sigma_b) of new weights in the field."""
+        """(sigma_w, sigma_b) of new weights, as numbers of the field."""
         return self.field.number(op.sigma_w), self.field.number(op.sigma_b)
 
     @rule.register
@@ -334,7 +334,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> q / r`` with r the fraction kept and unchanged covariances, or the identity."""
+        """``q -> q / r`` for a kept fraction r, with unchanged covariances; or the identity."""
         if not op.drops:
             self.note(node, "dropout is the identity (evaluation)", "convention")
             return inputs[0]
@@ -380,7 +380,7 @@ def kernel_over(
 ) -> Kernel:
     """The kernel calculus over a number system.
 
-    ``uniform``: both inputs have the same q and mean, so both use the first input's numbers.
+    ``uniform``: both inputs have the same q and mean, so both use the first input's values.
     ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry only q, which may be a Jet.
     ``assume_independent``: if a hypothesis of the calculus fails, record a note instead of raising
     an error. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
@@ -424,7 +424,7 @@ class KernelReading:
             return interpret(self.network, kernel, inputs)
 
     def require_closed(self) -> None:
-        """Raise KcalcError if the reading has no enclosures, formulas or matrices, only values."""
+        """Raise KcalcError if the reading has only values: no enclosures, formulas or matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading, after the assumptions common to every reading."""

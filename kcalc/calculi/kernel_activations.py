@@ -23,7 +23,7 @@ from .second_moments import Moments, agree, is_zero
 
 Number = Any
 Node = Hashable
-LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies their number
+LARGEST_FUSED = 400  # operations and numbers in a formula, whose size every fusion multiplies
 LONG = (
     "fuses so many activations of the same Gaussian that their formula has more than {} "
     "operations and numbers; put an Affine between some of them"

@@ -1,4 +1,4 @@
-"""Kernel matrices of data: kernels of a network for the engine :mod:`kcalc.matrices.gram`."""
+"""Kernel matrices of data: a network's kernels for the engine :mod:`kcalc.matrices.gram`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Matrices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayeredPairs:
-    """(NNGP, NTK) of pairs of rows and columns, layer by layer, from tables of local maps."""
+    """(NNGP, NTK) for pairs of rows and columns, layer by layer, from tables of local maps."""
 
     reading: TangentReading
     seeds: Mapping[Node, Any] | None
@@ -91,7 +91,7 @@ class LayeredPairs:
 
 @dataclass
 class MatrixKernel:
-    """The kernels of a network with one input and one output, for matrices; tables are cached.
+    """Kernel matrices of a network with one input and one output, from cached tables.
 
     See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``.
     """
@@ -116,7 +116,7 @@ class MatrixKernel:
         return compute(binding, X, Y, parts, options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The kernels as functions of the angle, for inputs of one q value."""
+        """The kernels as functions of the angle, for inputs with the same q value."""
         self._check()
         return self.tabled((float(q),))
 
@@ -166,7 +166,7 @@ class MatrixKernel:
         return rows_of(gap.shape, nngp, ntk)
 
     def at_zero(self, q: Array) -> Array:
-        """(NNGP, NTK) of the input 0 with inputs of q values >= 0, shape (2, n)."""
+        """(NNGP, NTK) between the zero input and inputs with q values >= 0, shape (2, n)."""
         network = self.reading.network
         (node,), (output,) = network.inputs, network.outputs
         reading = self.reading
@@ -220,7 +220,7 @@ class MatrixKernel:
 
     @property
     def centred(self) -> bool:
-        """Whether the kernels need rows of mean 0, because a layer depends on the input's mean."""
+        """Whether the kernels need centred rows, because a layer depends on the input's mean."""
         return any(note.text == CENTRED for note in self.reading.assumptions)
 
     def _check(self) -> None:
@@ -267,8 +267,8 @@ class Binding:
         """The plan for rows with q values ``left`` and ``right``.
 
         q values within the relative ``tolerance`` count as equal. ``tabled``: use a table even for
-        few pairs. Raises: KcalcError for ``method="angle"`` and rows of several norms, unless the
-        network is homogeneous.
+        few pairs. Raises: KcalcError for ``method="angle"`` and rows with different norms, unless
+        the network is homogeneous.
         """
         if self.q is not None:
             left, right = np.full(left.shape, self.q), np.full(right.shape, self.q)
@@ -312,7 +312,7 @@ class Binding:
         return replace(plan, method=text)
 
     def at_zero(self, q: Array) -> Array:
-        """The kernels of a zero row with rows of q values >= 0: (2, n)."""
+        """The kernels between a zero row and rows with q values >= 0, shape (2, n)."""
         return self.kernel.at_zero(q)
 
     def by_angle(self) -> tuple[AngleTable, int]:
@@ -334,7 +334,7 @@ class Binding:
 def _classes(
     left: Array, right: Array, tolerance: float
 ) -> tuple[list[float], tuple[Array, Array]]:
-    """(distinct q values, index of the value of each row on the left and on the right).
+    """(distinct q values, index of each row's value on the left and on the right).
 
     Values within ``tolerance`` are replaced by their mean.
     """
@@ -393,7 +393,7 @@ class KernelOfRows:
         return planned(binding, left.q, right.q, tolerance(left.single and right.single)).method
 
     def table(self, q: float) -> AngleTable:
-        """The table for inputs of one q value."""
+        """The table for inputs with the same q value."""
         return self.kernel.table(one_q(q))
 
     @staticmethod

@@ -70,7 +70,7 @@ def learnable_kernel(
     parameterization
         "ntk" or "standard", as for :func:`kcalc.ntk`.
     features
-        The width of layers without one, for "standard".
+        The width of layers that do not specify one, for "standard".
 
     Returns
     -------
@@ -94,9 +94,9 @@ class LearnableKernel(Shown):
 
     It supports jit, grad and vmap over params and X. ``params`` is
     ``{"sigma_w": s, "sigma_b": s, "constants": c}``, where each entry is optional. ``s`` is one
-    number for all Affine layers or {node name: number}; ``c`` is {node name: {"input_scale": ...,
-    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Numbers that are not given come
-    from the network. :meth:`init` returns all of them. Node names are ``str(node)``.
+    value for all Affine layers or {node name: value}; ``c`` is {node name: {"input_scale": ...,
+    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Values that are not given come
+    from the network. :meth:`init` returns the complete ``params``. Node names are ``str(node)``.
     """
 
     network: Network
@@ -111,7 +111,7 @@ class LearnableKernel(Shown):
         self._validate()
 
     def init(self, shared: bool = False) -> dict[str, Any]:
-        """The numbers of the network as ``params``.
+        """Return the network's own values as ``params``.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class LearnableKernel(Shown):
         Parameters
         ----------
         params
-            The numbers of the network, as :meth:`init` returns them.
+            The parameters, in the form that :meth:`init` returns.
         X
             The rows of data, (n, features).
         y
@@ -263,7 +263,7 @@ class LearnableKernel(Shown):
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        """The kernel matrix of the network, for its checks of rows."""
+        """The network's kernel matrix, used to check rows."""
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     def _validate(self) -> None:
@@ -362,13 +362,13 @@ class LearnableKernel(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the network's kernel at the numbers of the network."""
+        """The assumptions of the kernel at the network's own parameter values."""
         from .ntk import ntk
 
         return ntk(self.network).assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the network and the assumptions, as plain data.
+        """The network's own parameter values and the assumptions, as plain data.
 
         Returns
         -------

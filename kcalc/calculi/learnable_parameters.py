@@ -26,7 +26,7 @@ DIFFERENCES = 1 << 27  # the largest N M d for which gaps of traced rows are com
 
 
 def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
-    """{name: node} of the nodes of one kind."""
+    """{name: node} for the nodes of one kind."""
     return {str(node): node for node in network.nodes_of(kind)}
 
 
@@ -49,7 +49,8 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     """Check the parameters and return them as plain dictionaries.
 
     ``fixed``: {nonlinear node: the reason why its constants cannot be set}. Raises: KcalcError for
-    unknown names, values that are not one real number, and values that the layers do not allow.
+    unknown names, values that are not a single real number, and values that the layers do not
+    allow.
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
@@ -111,7 +112,7 @@ def _constants(
 def _number(value: Any, what: str, wanted: str) -> Any:
     """Check a number and return it unchanged.
 
-    Raises KcalcError unless it is one real number with the property ``wanted``.
+    Raises KcalcError unless it is a single real number with the property ``wanted``.
     """
     if not is_jax(value):
         try:
@@ -140,7 +141,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 
 
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
-    """{Affine node: sigma} for nodes with a given ``name``, which is "sigma_w" or "sigma_b"."""
+    """{Affine node: sigma} for the parameter ``name``, "sigma_w" or "sigma_b"."""
     given = params.get(name)
     nodes = by_name(network, Affine)
     if given is None:

@@ -30,7 +30,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """Replacements for numbers: sigma_w and sigma_b of Affine nodes, and activations of nodes."""
+    """Replacements for the sigma_w and sigma_b of Affine nodes and for the activations of nodes."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]
@@ -39,13 +39,13 @@ class Learnt:
 
 @dataclass
 class LearnableTangent:
-    """The tangent calculus over JAX arrays with replaced numbers."""
+    """The tangent calculus over JAX arrays, with replaced sigmas and activations."""
 
     tangent: Tangent
     learnt: Learnt
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits, with the replaced numbers."""
+        """The state that a primitive emits, with the replaced values."""
         if isinstance(op, Fresh):
             known = self.learnt
             op = replace(
@@ -95,7 +95,7 @@ def traced_kernel(
 
 
 def kernel_in_jax(uniform: bool, follow_c: bool, assume_independent: bool) -> Kernel:
-    """The kernel calculus over JAX arrays, with the numbers of the network."""
+    """The kernel calculus over JAX arrays, with the network's own sigmas and activations."""
     return traced_kernel(TracedFieldMaps(uniform, False), follow_c, assume_independent)
 
 
@@ -197,7 +197,7 @@ class TracedActivations(Activations):
 
 
 class TracedProducts(Products):
-    """Cross moments of atoms over JAX arrays, including those of two different activations."""
+    """Cross moments of atoms over JAX arrays, even if two atoms have different activations."""
 
     @property
     def crossing(self) -> type[TracedCrossing]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -219,7 +219,7 @@ class TracedCrossing:
 
     @staticmethod
     def expected(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any) -> Any:
-        """``E[phi(g) psi(h)]`` for Gaussians of variances q1, q2 and the given covariance."""
+        """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
         return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
 
     @staticmethod

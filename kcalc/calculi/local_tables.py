@@ -1,6 +1,6 @@
-"""Local maps of activations for rows of many norms: tables in the angle and both log q values.
+"""Local maps of activations for rows of different norms: tables in the angle and both log q values.
 
-Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments of
+Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments with
 variances q1, q2 and cosine cos theta. Then
 
     1 - C = |w(q1) - w(q2)|^2/2 + sin^2(theta/2) G(theta, q1, q2),    C' = D(theta, q1, q2)
@@ -112,7 +112,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """A method to compute expectations of two values of phi."""
+    """A method of computing expectations of products of two values of phi."""
 
     phi: Activation
     polar: bool
@@ -205,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """The matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """Matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
@@ -220,7 +220,7 @@ def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
 
 
 def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
-    """E f(s u) f(s' v) for standard normal u, v of cosine cos theta and all s, s' in ``scale``.
+    """E f(s u) f(s' v) for standard normal u, v with cosine cos theta and all s, s' in ``scale``.
 
     ``u = r sin t, v = r sin(t + theta)`` where both have the same sign, and otherwise
     ``v = r sin(t - theta)``. The mesh is refined towards the lines u = 0 and v = 0 and towards the

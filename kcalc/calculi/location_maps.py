@@ -17,7 +17,7 @@ from .zero_inputs import ZeroMaps
 Node = Any
 Array = np.ndarray
 MOST = 5000  # largest number of pairs of q values to integrate numerically, tens of ms each
-TABLED = 500  # number of pairs of q values from which a table is built
+TABLED = 500  # a table is built for at least this many pairs of q values
 WIDEST = 12  # range of log q of a table
 
 

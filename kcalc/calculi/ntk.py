@@ -136,8 +136,8 @@ def ntk(
     ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
     as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    With tokens, the kernel is between one token of each input. With an array of tokens, the kernels
-    are arrays between all tokens of all sequences, and causal masks are supported. Softmax
+    With tokens, it is the kernel between one token of each input. With an array of tokens, the
+    kernels are arrays between all tokens of all sequences, and causal masks are supported. Softmax
     attention is then sampled as specified by ``sampling``.
 
     Parameters
@@ -145,9 +145,9 @@ def ntk(
     network
         The :class:`kcalc.Network`.
     parameterization
-        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b; or
-        "standard", which differentiates in the weights themselves, so that the kernel grows with
-        width.
+        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated with respect
+        to W and b; or "standard", which differentiates with respect to the weights themselves, so
+        that the kernel grows with width.
     features
         The width of layers that do not specify one, for "standard".
     assume_independent
@@ -173,8 +173,8 @@ def ntk(
     Returns
     -------
     TangentKernel | SpatialTangentKernel | TokenKernels
-        A :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`,
-        for an array of tokens a :class:`kcalc.calculi.attention.kernels.TokenKernels`.
+        A :class:`TangentKernel`; a :class:`kcalc.calculi.spatial.SpatialTangentKernel` for "exact";
+        a :class:`kcalc.calculi.attention.kernels.TokenKernels` for an array of tokens.
 
     Raises
     ------
@@ -272,7 +272,7 @@ class TangentReading(KernelReading):
         seeds: Mapping[Node, Any] | None = None,
         local: FieldMaps | None = None,
     ) -> Tangent:
-        """A new calculus over a number system; :meth:`plain_kernel` describes ``local``."""
+        """Return a new calculus over a number system; :meth:`plain_kernel` describes ``local``."""
         kernel = self.plain_kernel(field, uniform, True, local)
         return Tangent(kernel, seeds, self.fan_in, self.unseen)
 
@@ -317,9 +317,9 @@ class TangentReading(KernelReading):
 
         ``part`` is 0 for the NNGP and 1 for the NTK. ``node`` selects the NTK of a single node.
 
-        It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
-        are independent. In the standard parameterisation, biases contribute even if they start at
-        0.
+        The kernel is 0 for an odd network without biases, because all pre-activations of orthogonal
+        inputs are independent. In the standard parameterisation, biases contribute even if they
+        start at 0.
         """
         if part == 1 and self.fan_in is not None:
             nodes = parameter_nodes(self.network) if node is None else (node,)
@@ -499,11 +499,11 @@ class KernelFunction(OfReading, Formula):
     ) -> JaxArray | Array | Matrices:
         """Compute the kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None means X).
 
-        It is an (N, M) array, exact for equal rows.
+        The result is an (N, M) array, exact for equal rows.
 
         The kernel depends on the angles between rows and their q values |x|^2/d. If all q values
-        agree, or the network is positively homogeneous, it is a function of the angle, which is
-        tabulated once (see :meth:`table`). For |c| > 0.992 the angle is computed from the
+        agree, or the network is positively homogeneous, the kernel is a function of the angle,
+        which is tabulated once (see :meth:`table`). For |c| > 0.992 the angle is computed from the
         difference (or sum) of the rows. If norms differ, pairs are followed through the layers with
         tables of the activations in the angle and both q values. For many pairs and activations
         without kinks, one such table covers the whole network. Both have errors of about 1e-12,
@@ -512,9 +512,9 @@ class KernelFunction(OfReading, Formula):
         per pair and layer. The result has the type of X: NumPy, JAX (differentiable in X) or dask.
         For float32 data it is float32, computed in double precision.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 without
-        biases and activations with phi(0) != 0. A normalisation layer maps a zero feature map to 0,
-        as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if the
+        network has no biases and every activation has phi(0) = 0. A normalisation layer maps a zero
+        feature map to 0, as in frameworks.
 
         Parameters
         ----------
@@ -567,7 +567,7 @@ class KernelFunction(OfReading, Formula):
     ) -> str:
         """Describe how :meth:`matrix` computes the entries for NumPy data, and the error of tables.
 
-        The arguments are those of :meth:`matrix`.
+        The arguments are the same as for :meth:`matrix`.
 
         Parameters
         ----------
@@ -598,7 +598,7 @@ class KernelFunction(OfReading, Formula):
     def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
         """Compute NNGP and NTK of the same data in one pass, as ``.nngp`` and ``.ntk``.
 
-        The arguments are those of :meth:`matrix`.
+        The arguments are the same as for :meth:`matrix`.
 
         Parameters
         ----------
@@ -618,7 +618,7 @@ class KernelFunction(OfReading, Formula):
         return self.matrix(X, Y, kind="both", **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table that :meth:`matrix` uses for inputs of one q value.
+        """The table that :meth:`matrix` uses for inputs with the same q value.
 
         It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
 
@@ -638,7 +638,7 @@ class KernelFunction(OfReading, Formula):
     def condition_number(self, X: Any, **options: Any) -> float:
         """Compute lambda_max / lambda_min of the kernel matrix of the rows of X.
 
-        It is infinite if lambda_min is below the rounding error. The options are those of
+        It is infinite if lambda_min is below the rounding error. The options are the same as for
         :meth:`matrix`.
 
         Parameters
@@ -713,7 +713,7 @@ class KernelFunction(OfReading, Formula):
     ) -> Composition | dict[Node, Composition]:
         """The kernel as a named composition at q values that are numbers or SymPy expressions.
 
-        In it, ``c_k`` are cosines and ``t_k`` are tangent kernels divided by sqrt(q1 q2).
+        In the composition, ``c_k`` are cosines and ``t_k`` are tangent kernels over sqrt(q1 q2).
 
         Parameters
         ----------
@@ -745,7 +745,7 @@ class KernelFunction(OfReading, Formula):
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
     ) -> Enclosure:
-        """Compute a certified enclosure of the kernel at single numbers (or {input: number}).
+        """Compute a certified enclosure of the kernel for scalar arguments (or {input: scalar}).
 
         The enclosure is proven, not estimated.
 

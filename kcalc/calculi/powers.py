@@ -43,7 +43,7 @@ FEWEST = 12
 
 _SETTLED = 1e-15  # smaller relative changes of q from piece to piece are ignored
 _CALM = 7.0  # largest log of the slope at c = 1 of all pieces together
-_TOLERANCE = 1e-14  # tolerance of tables
+_TOLERANCE = 1e-14  # tolerance for tables
 
 
 @dataclass
@@ -300,7 +300,7 @@ def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:
 
 
 def _settled_kind(state: Channels) -> bool:
-    """Whether a feature map at two inputs is a centred Gaussian, given only by its q and gap."""
+    """Whether a feature map at two inputs is a centred Gaussian, defined by its q and gap."""
     (pair,) = state.pairs if len(state.groups) == 1 else (None,)
     if pair is None or not pair.gaussian or any(t.atom.raw or t.atom.patched for t in pair.terms):
         return False

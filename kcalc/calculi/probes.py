@@ -1,7 +1,7 @@
 """Mean squared gradients at every feature map, even if branches share weights.
 
-A *probe* is a parameter of variance 0 that is added to every channel of a feature map. It does not
-change values, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent
+A *probe* is a parameter with variance 0 that is added to every channel of a feature map. It does
+not change values, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent
 calculus, with one direction of derivatives per node, gives all mean squared gradients. Sums whose
 addends share weights then include the covariances of gradients.
 """
@@ -53,7 +53,10 @@ class Probed(Tangent):
         return self.probed(node, super().rule(op, node, inputs), isinstance(op, P.Fresh))
 
     def probed(self, node: Node, state: Channels, new: bool) -> Channels:
-        """Add the probe of its node to a state; ``new`` if it is one atom that nothing has read."""
+        """Add the node's probe to its state.
+
+        ``new``: whether the state is one atom that no other node has read yet.
+        """
         direction = self.directions.get(node)
         if direction is None:
             return state
@@ -169,7 +172,7 @@ def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[No
 
 
 def _fuses(op: P.Primitive, inputs: Sequence[Channels]) -> bool:
-    """Whether a primitive reads functions of the same Gaussian as one function of it."""
+    """Whether a primitive fuses functions of the same Gaussian into one function of it."""
     if isinstance(op, P.Post | P.Surrogate):
         return not all(pair.gaussian for pair in inputs[0].pairs)
     supports = [reduce(or_, (pair.support for pair in state.pairs)) for state in inputs]

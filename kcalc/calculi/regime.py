@@ -50,11 +50,11 @@ PASSING = (Source, Reshape, Mask)
 
 @dataclass(frozen=True, eq=False)
 class Limit(Shown):
-    """The limit of the kernel matrix of different inputs for a chain of equal layers.
+    """The limit of the kernel matrix of distinct inputs for a chain of equal layers.
 
     Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal, and
-    ``alphas`` are the same ratios for the part of each layer. ``slope`` = C'(1) and ``fixed_point``
-    = c* belong to one layer.
+    ``alphas`` are the same ratios for each layer's part of the kernel. ``slope`` = C'(1) and
+    ``fixed_point`` = c* describe a single layer.
     """
 
     formula: str
@@ -290,7 +290,7 @@ def kind(slope: float, level: float) -> str:
     return "edge" if level > ALIKE else "data-dependent"
 
 
-# -- what is predicted -----------------------------------------------------------------------------
+# -- predictions -----------------------------------------------------------------------------------
 
 
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
@@ -360,7 +360,7 @@ def layer_limit(
 ) -> tuple[Limit | None, tuple[str, ...]]:
     """(limit for ``depth`` weight layers, reasons), using the C map of one layer at q value ``at``.
 
-    ``q`` is the q value of the output. The limit is None if there is none.
+    ``q`` is the q value of the output. The limit is None if no limit exists.
 
     ``odd``: the layer is an odd function, so c = 0 is a fixed point exactly.
     """

@@ -1,4 +1,4 @@
-"""Kernel maps of networks whose q values leave double precision while their c values do not.
+"""Kernel maps of networks whose q values, unlike their c values, overflow or underflow.
 
 Every feature map is stored divided by a power of two, which new weights and sums choose so that q
 stays near 1. This corresponds to a network with rescaled weights and the same c values. A
@@ -107,7 +107,7 @@ class Renormalised:
         return Scaled(self.kernel.rule(op, node, alike), power)
 
     def _scaled(self, one: Scaled, power: int, node: Node) -> Scaled:
-        """Multiply the state by ``2**power``, and lower its own power by as much."""
+        """Multiply the state by ``2**power``, and reduce its stored power by the same amount."""
         if not power:
             return one
         factor = _times(1.0, power)

@@ -59,11 +59,11 @@ class Part:
     ratio: Number | None = None
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """Multiply the three numbers of the contribution by s1, s2 and s12."""
+        """Multiply the three moments of the contribution by s1, s2 and s12."""
         return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
 
     def times(self, weight: Number) -> Part:
-        """Multiply the contribution by one number, which keeps the ratio."""
+        """Multiply the contribution by a scalar, which leaves the ratio unchanged."""
         first, second, joint = weight * self.first, weight * self.second, weight * self.joint
         return Part(first, second, joint, weight * self.deficit, self.ratio)
 
@@ -111,9 +111,9 @@ def agree(a: Number, b: Number) -> bool:
 
 
 class SecondMoments:
-    """Second moments of feature maps for two inputs, added up over one number system.
+    """Second moments of feature maps and their sums for two inputs, over one number system.
 
-    ``uniform``: both inputs have the same q everywhere, so both use the first input's numbers.
+    ``uniform``: both inputs have the same q everywhere, so both use the first input's values.
     """
 
     def __init__(self, field: Any, uniform: bool) -> None:

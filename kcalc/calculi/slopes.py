@@ -6,9 +6,9 @@ Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by 
 combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
 coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
 so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network (``sigma_b = 0``,
-``C(0) = 0`` before each LayerNorm). It does not check that inputs of activations are Gaussian or
-that addends are independent, and it counts a feature map that a Sum reads twice as two addends. If
-the q value of the inputs is given, mixes are weighted by the true q values. A LayerNorm that reads
+``C(0) = 0`` before each LayerNorm). It does not check that activation inputs are Gaussian or that
+addends are independent, and it counts a feature map that a Sum reads twice as two addends. If the q
+value of the inputs is given, mixes are weighted by the true q values. A LayerNorm that reads
 channel means ``m`` then has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
 """
 
@@ -143,15 +143,15 @@ def slope_polynomial(
     -------
     sp.Expr | sp.Poly
         A SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output:
-        expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
-        q).assumptions``.
+        expression} for several outputs. Its assumptions are
+        ``kc.maximal_slope(network, q).assumptions``.
 
     Raises
     ------
     NoRule
         For BatchNorm and Opaque.
     KcalcError
-        For a Concat of parts with known and unknown numbers of channels.
+        For a Concat that mixes parts with known and unknown channel counts.
 
     References
     ----------

@@ -352,7 +352,7 @@ def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 class Namer:
     """The calculus ``kernel`` with the states' values replaced by named symbols.
 
-    Values are named at nodes that all paths cross; elsewhere they are named only if they have at
+    Values are named at nodes that lie on every path; elsewhere they are named only if they have at
     least ``long`` operations.
     """
 
@@ -376,7 +376,7 @@ class Namer:
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
-        """The state that the rule of the kernel gives, with named values."""
+        """The state that the kernel's rule returns, with named values."""
         state = self.kernel.rule(op, node, inputs)
         parts = self.parts(state)
         cut = node in self.cuts and all(len(part.groups) == 1 for part in parts.values())

@@ -1,4 +1,4 @@
-"""The tangent kernel as a calculus: kernel maps with their derivative in the covariances.
+"""The tangent kernel as a calculus: kernel maps with their derivatives in the covariances.
 
 Let ``k`` be the covariance of one channel of a feature map at two inputs. By Price's theorem,
 ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``. The right-hand side is the factor by which an activation
@@ -54,8 +54,8 @@ class Tangent:
     all other nodes. A weight is a number or an array that broadcasts against the states. None gives
     every node the weight 1. ``fan_in`` is {node with parameters: number of addends in its outputs}
     for the standard parameterisation, and None for the NTK parameterisation, where
-    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. A trained table of
-    token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b``, and W and b have unit variance. A trained table
+    of token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
     the covariance of its rows. ``unseen``: the nodes of the lowered network that no gradient of an
     output reaches. [DKS sec. 24]
     """
@@ -103,9 +103,9 @@ class Tangent:
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's parameters, divided by sqrt(q1 q2).
 
-        In the NTK parameterisation it is the cosine c of the layer's output, because the kernel of
-        its parameters is its covariance. In the standard parameterisation it is
-        ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias. Here x is
+        In the NTK parameterisation it is the cosine c of the layer's output, because the
+        parameters' kernel equals the covariance of the output. In the standard parameterisation it
+        is ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias. Here x is
         the layer's input, and q1 and q2 are the q values of its output. Only trained parameters
         count.
         """
@@ -202,7 +202,7 @@ class Tangent:
         )
 
     def kernels(self, state: Channels) -> tuple[Number, Number]:
-        """(NNGP, NTK): the covariance averaged over channels, and its derivative in e."""
+        """(NNGP, NTK): the covariance averaged over channels, and its derivative in ``e``."""
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
@@ -218,7 +218,7 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
 
 
 def with_separate_parameters(network: Network) -> Network:
-    """Write the network out if one of its layers has several layers of weights."""
+    """Write the network out if one of its nodes contains several layers of weights."""
     made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
     return network.written_out() if len(set(made)) < len(made) else network
 

@@ -104,7 +104,7 @@ def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 
 
 def recursion(c: sp.Expr, gap: sp.Expr, tangent: sp.Expr) -> sp.Expr:
-    """Write a tangent as the cosine plus a rest, c + C' t, if this makes it shorter."""
+    """Write a tangent as the cosine plus a remainder, c + C' t, if this makes it shorter."""
     whole = collected(tangent)
     rest = collected(tangent - (1 - gap))
     if len(sp.Add.make_args(rest)) < len(sp.Add.make_args(whole)):

@@ -1,7 +1,7 @@
 """Computations recorded once and replayed for any c.
 
-The rules of a calculus treat a :class:`TapeNumber` like any number. A :class:`Replay` repeats their
-computation without the rules.
+The rules of a calculus treat a :class:`TapeNumber` like any other number. A :class:`Replay` repeats
+their computation without the rules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TapeNumber:
 
 
 def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Record calls of a function in which a positional argument is a :class:`TapeNumber`."""
+    """Record calls to a function in which a positional argument is a :class:`TapeNumber`."""
 
     @wraps(function)
     def recording(*arguments: P.args, **named: P.kwargs) -> Any:

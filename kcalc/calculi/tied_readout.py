@@ -168,7 +168,7 @@ def _states(
             return sequence_states(network, given)
         covariance, sequences = same_tokens(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)
-    with np.errstate(all="ignore"):  # the rules raise an error for overflows that names the node
+    with np.errstate(all="ignore"):  # on overflow, the rules raise an error that names the node
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}
         )
@@ -176,7 +176,7 @@ def _states(
 
 
 class _Carried:
-    """The calculus of ``a``: numbers, or arrays over chains and tokens if states are arrays."""
+    """The calculus that computes ``a``: numbers, or arrays over chains and tokens."""
 
     def __init__(
         self, kernel: Any, states: Mapping[Node, Any], table: Node, below: Mapping[Node, Node]

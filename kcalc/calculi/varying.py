@@ -22,7 +22,7 @@ TEXT = (
 
 
 def varying_values(network: Network) -> Iterator[Assumption]:
-    """Notes on the first nonlinear operations after such feature maps."""
+    """Notes on the first nonlinear operations after feature maps whose q values differ."""
     sources: dict[Node, Node] = {}  # {node of the lowered network: the node that varies}
     for node, op, reads in network.operations:
         found = next((sources[read] for read in reads if read in sources), None)

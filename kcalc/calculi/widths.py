@@ -71,7 +71,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
     See :func:`given_widths`.
 
     A Concat with a given ratio of input channels drops the ratio once the widths are known. Raises:
-    KcalcError for bad widths, and for widths that are not in that ratio.
+    KcalcError for invalid widths, and for widths that are not in that ratio.
     """
     widths, default = given_widths(network, features, symbols)
     if not widths and default is None:

@@ -3,9 +3,9 @@
 Output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps.
 Padding "same", "circular", "reflect" and "replicate" put
 ``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, with the
-smaller half first, as in XLA. "causal" puts all of them first. A number pads both sides. Zero
-padding reads zeros; the other kinds read the image again. :mod:`kcalc.calculi.arrays` uses the same
-windows.
+smaller half first, as in XLA. "causal" puts all of them first. A number pads both sides by that
+many locations. Zero padding reads zeros; the other kinds reuse image locations.
+:mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TapWindow:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numbers of output locations per axis."""
+        """The number of output locations along each axis."""
         return tuple(axis.out for axis in self.axes)
 
     @property
@@ -147,7 +147,7 @@ class TapWindow:
 class Mixing:
     """A matrix over locations with the methods of a :class:`TapWindow`.
 
-    ``shape``: the numbers of output locations per axis. Entries of ``matrix`` are the weights
+    ``shape``: the number of output locations along each axis. Entries of ``matrix`` are the weights
     themselves; they are not divided by the number of locations.
     """
 
@@ -230,7 +230,8 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
 def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """The locations and channels that each location of a pixel shuffle reads.
 
-    Raises: KcalcError naming the node for a reverse shuffle and for an image of another rank.
+    Raises: KcalcError naming the node, for a reverse shuffle and for an image with another number
+    of axes.
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(

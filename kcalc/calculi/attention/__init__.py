@@ -1,6 +1,6 @@
 """Kernel maps of attention over tokens, and the overlaps of random rows of attention.
 
-This module exports the names that clients use; each module is imported on first use.
+This module exports the names that other packages use. Each module is imported on first use.
 """
 
 from __future__ import annotations

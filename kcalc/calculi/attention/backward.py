@@ -1,6 +1,6 @@
 """Gradients over exchangeable tokens.
 
-A backward fold computes the covariances of the gradients at one token and at two tokens.
+A backward fold computes the covariances of the gradients at one token and between two tokens.
 
 A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
 itself and with another token, per group of channels. X and R are sums over two rows of attention
@@ -48,7 +48,8 @@ def both_added(first: Message, second: Message) -> Message:
 class TokenBackward:
     """The rules of the reversed fold.
 
-    Layers that act on each token separately use the rules of :class:`Backward` for both numbers.
+    Layers that act on each token separately use the rules of :class:`Backward` for both parts of a
+    message.
     """
 
     def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState]) -> None:
@@ -107,12 +108,12 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """The covariances of a token of a node with itself and with another token."""
+        """The covariances of one token of a node with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 
     def _shared(self, node: Node, one: float, two: float) -> Message:
-        """Split numbers for all channels into a message with one pair per group of channels."""
+        """Split values for all channels into a message with one pair per group of channels."""
         shares = [
             float(share) for share, _ in self.states[node].relations[Relation.FIRST_INPUT].groups
         ]
@@ -122,10 +123,10 @@ class TokenBackward:
     def _(
         self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """Pass each token the gradient of a sum over tokens, times the weight of the token.
+        """Pass each token the gradient of a sum over tokens, times the token's weight.
 
-        Messages are means over tokens, and over pairs of different tokens. After a reshape of
-        tokens to channels, the gradients of different tokens are separate.
+        Messages are means over tokens, and over pairs of different tokens. If tokens are reshaped
+        to channels, each token receives a separate gradient.
         """
         count = self.states[reads[0]].count
         if count is None or self.states[node].count is not None:

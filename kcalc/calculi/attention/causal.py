@@ -16,11 +16,11 @@ from .softmax_rows import factor
 from .weights import visible
 
 Array = np.ndarray
-MOST = 1024  # the most tokens of a sequence; the cost is quadratic
+MOST = 1024  # maximum number of tokens per sequence; the cost is quadratic
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether attention has a mask whose rows have known overlaps.
+    """Whether attention is masked and the overlaps of its rows are known.
 
     They are known for softmax of wide heads if only the mask distinguishes tokens.
     """

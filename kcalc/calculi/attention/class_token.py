@@ -43,7 +43,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The numbers of a matrix of this form, or None if it has another form."""
+        """The entries that define a matrix of this form, or None for any other matrix."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -75,11 +75,11 @@ class Grouped(NamedTuple):
         )
 
 
-KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # the kinds of pairs of tokens
+KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # the kinds of token pairs
 
 
 def exact_class_token(op: P.Attend) -> bool:
-    """Whether the moments of rows apply to an attention: softmax of wide heads without masks.
+    """Whether the row moments apply to an attention layer: unmasked softmax with wide heads.
 
     As for exchangeable tokens, a key width counts as large unless ``wide=False``.
     """
@@ -89,7 +89,7 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """Split a jet into {two sequences: covariance} per order; None if one has another form."""
+    """Split a jet into {two sequences: covariance} per order; None if any has another form."""
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences
@@ -145,7 +145,7 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
     """Covariances of the gradients at queries, keys and values of one sequence.
 
     ``read``: the covariances of the inputs of attention; ``behind``: the covariance of the
-    gradients of its output. The result is None in the same cases as for :func:`attended`.
+    gradients at its output. The result is None in the same cases as for :func:`attended`.
     """
     found = [Grouped.of(part) if len(part) > 3 else None for part in (*read, behind)]
     if any(part is None for part in found):
@@ -193,7 +193,7 @@ def _rows(
     n: int,
     scale: float,
 ) -> Mapping | None:
-    """The moments of two rows, each of a token of one sequence; None if no rule applies."""
+    """The moments of two rows, each for a token of one sequence; None if no rule applies."""
     (one, two), (i, k) = sequences, kind
 
     def scores(number: str) -> ScorePair | None:

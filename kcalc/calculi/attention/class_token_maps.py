@@ -47,7 +47,7 @@ def has_class_token(network: Network, tokens: Tokens) -> bool:
 
 
 class PointReader:
-    """The numbers of every node at every point, with the interface of a calculus of kernel maps."""
+    """The values of every node at every point, with the interface of a kernel-map calculus."""
 
     def __init__(self, network: Network, tokens: Tokens, assume: bool) -> None:
         self.network, self.tokens, self.assume = network, tokens, assume

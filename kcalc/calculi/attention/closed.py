@@ -1,7 +1,7 @@
-"""Attention that needs no sampling, for tokens of any covariance.
+"""Attention that needs no sampling, for tokens with any covariance.
 
-Here the limit of wide heads has a formula. G, H and V are the covariances of queries, keys and
-values, M is the mask (0 or 1), and ``o`` is the elementwise product.
+In the cases below, the limit of wide heads has a formula. G, H and V are the covariances of
+queries, keys and values, M is the mask (0 or 1), and ``o`` is the elementwise product.
 
 If the queries are the keys, the scores ``q . k / key_width`` (``scale="linear"``) tend to their
 covariance, and:
@@ -62,7 +62,7 @@ def check_tied(op: P.Attend, node: Node) -> None:
 
 
 def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
-    """``A V A^T`` as a jet; ``queries`` is the covariance (chains, places, places) of queries."""
+    """``A V A^T`` as a jet; ``queries`` is the queries' covariance (chains, places, places)."""
     return mixed(_weights(op, queries, sequences), values)
 
 
@@ -90,7 +90,7 @@ def linear_in_scores(
 
 
 def closed_form(op: P.Attend, is_tied: bool) -> bool:
-    """Whether the limit of wide heads has a formula for tokens of any covariance."""
+    """Whether the limit of wide heads has a formula for tokens with any covariance."""
     return is_tied or (op.normaliser == "identity" and not op.biased and op.rotary is None)
 
 
@@ -99,8 +99,8 @@ def gradients(
 ) -> tuple[Array, Array, Array]:
     """Covariances of the gradients at queries, keys and values, from a formula.
 
-    N is the covariance of the gradients of the output. The results are ``N o M (H o V) M^T``,
-    ``V o W`` and ``H o W`` with ``W = M^T (N o G) M``, all times ``factor``. If the queries are the
+    N is the covariance of the gradients at the output. With ``W = M^T (N o G) M``, the results are
+    ``N o M (H o V) M^T``, ``V o W`` and ``H o W``, all times ``factor``. If the queries are the
     keys, the only gradient is ``A^T N A`` at the values. ``read``: the covariances of the
     attention's inputs for one sequence.
     """

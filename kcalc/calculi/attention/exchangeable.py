@@ -1,9 +1,9 @@
-"""Kernel maps over exchangeable tokens: exact attention for every number of tokens.
+"""Kernel maps over exchangeable tokens: exact attention for any number of tokens.
 
-All tokens of a sequence have the same q value and any two have the same cosine, ``K_st = p + (q -
-p)[s = t]``. Two sequences have one cosine at equal positions and one at different positions. Every
-layer except attention acts on these pairs of tokens separately: the state of a feature map is one
-state of the kernel calculus per *relation* of two tokens.
+All tokens of a sequence have the same q value and any two have the same cosine:
+``K_st = p + (q - p)[s = t]``. Two sequences have one cosine at equal positions and one
+at different positions. Every layer except attention acts on these pairs of tokens separately: the
+state of a feature map has one state of the kernel calculus for each *relation* between two tokens.
 
     "one"    two tokens of the first sequence            "same"   equal places of two sequences
     "two"    two tokens of the second sequence           "other"  different places of two sequences
@@ -60,7 +60,7 @@ LINEAR = (
 
 
 class Relation(StrEnum):
-    """The relation of two tokens; see the top of this file."""
+    """The relation between two tokens; see the top of this file."""
 
     FIRST_INPUT = "one"
     SECOND_INPUT = "two"
@@ -70,7 +70,7 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True)
 class TokenState:
-    """The state of a feature map: one state of the kernel calculus per relation of two tokens.
+    """The state of a feature map: one kernel state for each relation between two tokens.
 
     ``count`` is the number of tokens, None after pooling.
     """
@@ -114,7 +114,7 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
 
 
 def assumed_of(op: P.Attend, width: int | None) -> str:
-    """Describe the assumptions of the rules for an attention.
+    """Describe the assumptions that the rules make about an attention layer.
 
     ``width`` is the number of channels of queries and keys; None means many.
     """
@@ -211,8 +211,8 @@ class Exchangeable:
     It applies the rules of ``kernels``, one per relation, and adds rules for layers that mix
     tokens.
 
-    ``kernels``: {relation: a calculus of kernel maps or of tangent kernels}. Without "two" both
-    sequences have the same numbers.
+    ``kernels``: {relation: a calculus of kernel maps or of tangent kernels}. Without "two", both
+    sequences have the same values.
     """
 
     def __init__(self, kernels: Mapping[str, Any]) -> None:
@@ -242,12 +242,12 @@ class Exchangeable:
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) at equal positions of two sequences.
 
-        For one sequence, they belong to two of its tokens.
+        For one sequence, they describe two of its tokens.
         """
         return self.parts[self.main].whole(state.relations[self.main])
 
     def token_cosines(self, state: TokenState) -> tuple[Number, Number]:
-        """The cosine of two tokens of the first sequence, and of the second."""
+        """The cosine of two tokens, for the first and for the second sequence."""
         one, two = (
             1 - self.parts[name].whole(state.relations[name])[2].value
             for name in (
@@ -318,7 +318,7 @@ class Exchangeable:
         return TokenState(made, queries.count)
 
     def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
-        """The inputs of attention for a relation of two tokens."""
+        """The inputs of attention for a relation between two tokens."""
         queries, keys, values = inputs
         first, second = (
             (name, name)
@@ -474,7 +474,7 @@ class Weights(NamedTuple):
     """The statistics of the weights of a sum of exchangeable tokens.
 
     These are the sum of the squares, the sum of the products of different tokens' weights, and the
-    sum.
+    sum of the weights.
     """
 
     squares: Number

@@ -46,7 +46,7 @@ class NamedTokenMaps(NamedMaps):
 
 
 class TokenNamer(Namer):
-    """Name the values of every relation of two tokens; relations share q values."""
+    """Name the values of every relation between two tokens; relations share q values."""
 
     long = 8  # the inputs of attention enter it many times
 

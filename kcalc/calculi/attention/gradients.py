@@ -34,7 +34,7 @@ NOTHING = 1e-12  # fraction of the largest squared gradient below which values a
 
 @dataclass(frozen=True, repr=False)
 class SampledGradients(Gradients):
-    """:class:`Gradients` over pairwise different tokens, with sampled attention.
+    """:class:`Gradients` for tokens that are followed separately, with sampled attention.
 
     Sums over tokens are means over the N given sequences. Attention mixes the modes here: a
     gradient of the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
@@ -42,8 +42,7 @@ class SampledGradients(Gradients):
     Attributes
     ----------
     errors
-        {"nodes", "weights", "mean", "difference": {node: standard error over the chains of
-        sampling}}.
+        {"nodes", "weights", "mean", "difference": {node: standard error over the sampling chains}}.
     tokens
         {node: (mean, standard error)} of the squared gradient at each token, arrays (N, T). The
         means add up to ``nodes``.
@@ -134,7 +133,7 @@ def gradients_at(
 def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
     """Gradients over exchangeable tokens.
 
-    They are computed from covariances of gradients at one token and at two.
+    They are computed from covariances of gradients at one token and between two tokens.
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)

@@ -37,7 +37,7 @@ class TokenKernels(Shown, Approximable):
         Arrays (N, T, N, T), or (N, N) if the output has no tokens: the covariance of the outputs,
         and the tangent kernel in the requested parameterisation.
     nngp_error, ntk_error
-        Their standard errors over the chains of sampling, 0 if no attention was sampled.
+        Their standard errors over the sampling chains, 0 if no attention was sampled.
 
     """
 

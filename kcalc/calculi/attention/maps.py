@@ -29,7 +29,7 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """Base of the readings of a network over exchangeable tokens, which ``said`` describes."""
+    """Base class for readings of a network over exchangeable tokens; ``said`` describes them."""
 
     said: Tokens
 
@@ -95,7 +95,7 @@ class TokenMapReading(OverTokens, MapReading):
         )
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
-        """The map of the given letter as a named composition."""
+        """The map with the given letter as a named composition."""
         self._has_class_token(SYMPY)
         return token_formula(self.network, q1, q2, letter, self.assume, self.said)
 
@@ -175,11 +175,11 @@ class TokenMap(TokenCMap):
 class TokenValue(NamedTuple):
     """The values at one node over tokens.
 
-    At equal positions of two inputs, the values are those of
+    At equal positions of two inputs, the values are defined as in
     :class:`kcalc.calculi.global_maps.NodeValue`.
 
-    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
-    second.
+    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens, for the first and for the second
+    input.
     """
 
     q1: Any
@@ -284,7 +284,7 @@ def each_token(
     options: tuple[bool, Sampling | None],
     profile: bool = False,
 ) -> SampledValues:
-    """:func:`node_values` of tokens that are followed one by one.
+    """:func:`node_values` for tokens that are followed one by one.
 
     ``levels``: two q values, None if the tokens define them; ``given``: the tokens and their
     cosine; ``options``: whether addends are assumed independent, and the sampling. ``profile``:

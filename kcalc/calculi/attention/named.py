@@ -67,7 +67,7 @@ class OverlapFunction(LocalFunction):
         """None, because there is no activation to define."""
 
     def numeric(self, digits: int) -> Callable[..., Any]:
-        """The function of mpmath numbers, from certified enclosures."""
+        """The function for mpmath numbers, computed from certified enclosures."""
         certified = KERNELS["softmax", "balls"]
 
         @lru_cache(KEPT)  # a formula contains the same overlap several times

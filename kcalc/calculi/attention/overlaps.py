@@ -1,8 +1,8 @@
 """Overlaps of softmax rows in the number systems of kernel maps, and to first order.
 
-These are the numbers that attention adds to kernel maps. In double precision they are computed
-elementwise over arrays, and JAX calls the same functions from compiled code. In ball arithmetic
-they are proven enclosures. In SymPy they are named functions
+Overlaps are the quantities that attention adds to kernel maps. In double precision they are
+computed elementwise over arrays, and JAX calls the same functions from compiled code. In ball
+arithmetic they are proven enclosures. In SymPy they are named functions
 (:mod:`kcalc.calculi.attention.named`).
 """
 
@@ -87,7 +87,7 @@ def sink_overlaps(
     covariance: Array,
     common: tuple[Array, Array, Array],
 ) -> list[Array]:
-    """The two numbers of :func:`kcalc.gaussian.softmax.sink_overlap`, elementwise."""
+    """Both values of :func:`kcalc.gaussian.softmax.sink_overlap`, elementwise."""
     bound, most = (np.sqrt(a) * np.sqrt(b) for a, b in ((variance1, variance2), common[:2]))
     arguments = (
         variance1,
@@ -100,7 +100,7 @@ def sink_overlaps(
 
 
 def sink_self_overlaps(tokens: int, variance: Array, common: Array) -> list[Array]:
-    """The two numbers of :func:`kcalc.gaussian.softmax.sink_self_overlap`, elementwise."""
+    """Both values of :func:`kcalc.gaussian.softmax.sink_self_overlap`, elementwise."""
     return _each(_sink_own, tokens, variance, common)
 
 
@@ -201,7 +201,7 @@ def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
 
 
 class JaxOverlaps(Overlaps):
-    """Overlaps of JAX arrays, traced or not, with first derivatives.
+    """Overlaps for JAX arrays, traced or not, with first derivatives.
 
     NumPy computes them on the host when the compiled function runs, even for float32 arrays.
     """
@@ -251,7 +251,7 @@ class JaxOverlaps(Overlaps):
 
 
 class BallOverlaps:
-    """Overlaps of balls, as proven enclosures."""
+    """Overlaps in ball arithmetic, as proven enclosures."""
 
     rounded = False
 

@@ -1,14 +1,14 @@
 """Rotary embeddings: queries and keys rotated by angles that grow with the position of a token.
 
 With ``R_i`` the rotation at position i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small
-changes of queries have covariances ``Theta_ik``, the same in every channel. The resulting changes
-of scores have the covariance:
+changes in the queries have covariances ``Theta_ik``, the same in every channel. The resulting
+changes in the scores have the covariance:
 
     Cov(ds_ij, ds_kl) = Theta_ik m_ijkl,   m_ijkl = (R_j k_j) . R_(i - k) (R_l k_l) / d_k
                       = sum_f cos((i - k) theta_f) C^f_jl + sin((i - k) theta_f) S^f_jl.
 
 C^f is the dot product and S^f the cross product of the f-th pairs of channels of the rotated keys.
-For changes of the keys, exchange i with j and k with l.
+For changes in the keys, exchange i with j and k with l.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernel maps that follow each token separately, with sampled attention in every layer.
 
 They support causal masks, rotary embeddings and given tokens. The tokens of all sequences form one
-row of P = sequences x tokens places, and the numbers of a state are arrays over (chain, place,
+row of P = sequences x tokens places, and the values of a state are arrays over (chain, place,
 place). Layers that act on each token separately use the rules of kernel maps. Attention is sampled:
 
     s = G^(1/2) Z H^(T/2)                                          for wide heads
@@ -64,9 +64,9 @@ Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # the number of scores drawn at once
 ALMOST_ZERO = 1e-13  # relative to the mean q value: added to a diagonal to ensure a Cholesky factor
-ALIBI_HEADS = 8  # number of heads whose slopes are used if it is unknown
+ALIBI_HEADS = 8  # number of heads assumed for the slopes if it is unknown
 SLOPES = f"ALiBi slopes are for {ALIBI_HEADS} heads; give heads= for another number"
-ENTROPIES = 2  # the stream of random numbers of rows
+ENTROPIES = 2  # the random number stream for rows
 LARGEST_DRAWN = 1e200  # the largest variance of scores whose squares do not overflow
 
 
@@ -132,7 +132,7 @@ class Sampled:
         means: tuple[Any, Any] = (0, 0),
         gaussian: bool = False,
     ) -> TokenState:
-        """The state with a covariance, and with its tangent kernel as the first order of a jet.
+        """The state with a given covariance; a jet also carries the tangent kernel.
 
         ``below``: the feature map that it is a linear function of; ``means``: its channel means, a
         column and a row.
@@ -218,7 +218,7 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """The places of ``count`` tokens after ``more`` others, and of the others, per sequence."""
+        """The places of ``count`` tokens that follow ``more`` others, and of those others."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
@@ -392,8 +392,8 @@ class Sampled:
     ) -> Iterator[Drawn]:
         """The draws of a node's attention in one chain, the same at every call.
 
-        ``covariances``: those of queries and of keys, each (places, places); ``counts``: the
-        numbers of rows and columns.
+        ``covariances``: the covariances of queries and of keys, each (places, places); ``counts``:
+        the numbers of rows and columns.
         """
         self.sampled, key = True, (node, chain)
         if key in self.drawn_before:
@@ -583,7 +583,7 @@ class _Scores:
 
 
 def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
-    """The expected variance of the scores of a row about their mean.
+    """The expected variance of a row's scores about their mean.
 
     It is averaged over the rows that see several tokens. ``queries`` and ``keys`` are covariances
     over tokens.
@@ -609,7 +609,7 @@ def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
 
 
 def _buckets(op: P.Attend, rows: int, columns: int) -> Array:
-    """Whether a score uses the bias of a bucket, (rows, columns, buckets)."""
+    """Mask (rows, columns, buckets) of the bias bucket that each score uses."""
     assert op.relative is not None
     return distance_buckets(op, rows, columns)[..., None] == np.arange(op.relative[1])
 

@@ -49,7 +49,7 @@ class SampledBackward:
             {node: state.relations[Relation.FIRST_INPUT] for node, state in states.items()},
             True,
         )
-        # squared gradients of biases of scores, per chain
+        # squared gradients of score biases, per chain
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:

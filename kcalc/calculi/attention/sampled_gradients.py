@@ -23,7 +23,7 @@ from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
-TOGETHER = 1 << 16  # covariances of chains that are computed at once
+TOGETHER = 1 << 16  # chain covariances that are computed at once
 MOST_DRAWN = 1 << 23  # weights kept for the backward pass
 # entries of covariances at all nodes of one chain: 1 GB, and as much again for gradients
 MOST_KEPT = 1 << 27
@@ -49,7 +49,7 @@ class Chains(NamedTuple):
         output: Node,
         needed: Sequence[Node] | None,
     ) -> Chains:
-        """Forward and backward passes for inputs with given covariances over tokens."""
+        """Run forward and backward passes for inputs with given covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
         with np.errstate(all="ignore"):  # the rules raise a KcalcError that names the node
             states = interpret(network, kernel, start)
@@ -109,7 +109,7 @@ def followed(
     """The chains of every sequence, and the assumptions; one chain if nothing is sampled.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
-    different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
+    different tokens of the output are independent, each with mean square ``1 / T``. ``options``:
     whether addends are assumed independent, the requested sampling, whether to use exact rules
     after a class token, and the needed nodes (by default all, and the parameters).
     """

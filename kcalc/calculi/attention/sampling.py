@@ -29,7 +29,7 @@ ERROR = 0.01  # default if neither is given
 CHAINS_OF_ROUND = 8
 FEW = 4  # chains of the first round of profiles, which pool the errors of several blocks
 MARGIN = 1.15  # safety factor on the accuracy of a planned round
-GROWTH = 2, 32  # minimal and maximal factor between rounds
+GROWTH = 2, 32  # smallest and largest factor between rounds
 MOST = 1024  # draws per layer and chain
 LEAST_ERROR = 1e-4
 SAMPLED = (
@@ -63,7 +63,7 @@ class Sampling(Shown):
         The seed of the draws; results depend on nothing else.
     seconds
         The time after which sampling stops, by default never. The result then depends on the
-        machine, and says if the error was not reached.
+        machine, and says so if the target error was not reached.
 
     """
 
@@ -102,7 +102,7 @@ def _within(name: str, given: Any, most: float) -> float:
 
 
 def read_sampling(sampling: Any) -> Sampling:
-    """The argument ``sampling=``, by default ``Sampling()``.
+    """Check and return the argument ``sampling=``, by default ``Sampling()``.
 
     Raises: KcalcError for anything else.
     """
@@ -115,7 +115,7 @@ def read_sampling(sampling: Any) -> Sampling:
 
 
 class Draws(NamedTuple):
-    """The draws of one round: ``count`` per layer and chain, the indices of the chains, a seed.
+    """The draws of one round: ``count`` per layer and chain, the chain indices, and a seed.
 
     ``planned``: whether there is a target error.
     """
@@ -127,7 +127,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws for given numbers, or for a first round, with ``few`` chains or more."""
+        """The draws that ``sampling`` specifies, or a first round (``few``: with few chains)."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
@@ -142,7 +142,7 @@ class Draws(NamedTuple):
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
 
     def averaged(self, chains: Array) -> tuple[Array, Array]:
-        """The mean over chains, the first axis, and its standard error."""
+        """The mean over the chains (the first axis), and its standard error."""
         if len(chains) == 1:
             return chains[0], 0 * chains[0]
         error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5

@@ -10,9 +10,9 @@ By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width, G and H are the
 products of the drawn queries and keys divided by that width; for rotated heads they depend on
 positions as in :mod:`.rotary`. Learned biases of scores add ``sum_u D_u V E_u^T`` times the kernel
-of the biases, where D_u and E_u are the derivatives of A and B in the bias of bucket u of
-distances. Let N be the covariance of the gradients at the outputs. The gradients at values, queries
-and keys then have the covariances:
+of the biases, where D_u and E_u are the derivatives of A and B in the bias of distance bucket u.
+Let N be the covariance of the gradients at the outputs. The gradients at values, queries and keys
+then have the covariances:
 
     A^T N A,    N o R(H),    R'(N o G).
 
@@ -51,7 +51,7 @@ class Blocks:
     keys: Jet
     values: Jet
     sequences: int
-    biases: float = 0.0  # the tangent kernel of the bias of a bucket of distances
+    biases: float = 0.0  # the tangent kernel of a distance bucket's bias
 
     def _of(self, jet: Jet, order: int, one: int, two: int) -> Array:
         whole = jet.coefficients[order]
@@ -59,7 +59,7 @@ class Blocks:
         return whole[one * count : (one + 1) * count, two * count : (two + 1) * count]
 
     def tangent(self, one: int, two: int, weights: Array, softmax: Array, drawn: Grams) -> Array:
-        """The sum over draws for tokens of sequence ``one`` and of sequence ``two``.
+        """The tangent kernel between tokens of sequences ``one`` and ``two``, summed over draws.
 
         ``weights``: (draws, sequences, rows, keys), the weights of values; ``softmax``: their part
         that depends on scores; ``drawn``: queries and keys (draws, sequences, places, width) or
@@ -139,7 +139,7 @@ def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
 
 
 def _moved(op: P.Attend, weights: Array) -> Array:
-    """Derivatives of weights in the biases of their scores, (draws, buckets, rows, keys)."""
+    """Derivatives of weights with respect to score biases, (draws, buckets, rows, keys)."""
     assert op.relative is not None
     buckets = distance_buckets(op, *weights.shape[-2:])
     own = np.arange(op.relative[1])[:, None, None] == buckets

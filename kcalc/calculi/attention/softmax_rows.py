@@ -40,7 +40,7 @@ Number = Any
 Node = Hashable
 Array = np.ndarray
 SPAN, FINE = 12.0, 400  # half the range of lengths, and the number of grid points in it
-# Numbers of nodes for the three random numbers of two queries at finite key width. For scores of
+# Node counts for the three random variables of two queries at finite key width. For scores of
 # variance 27, the overlap of a row with itself has relative errors of about 1e-8 at width 16 and
 # 3e-5 at width 4. For two rows it is 5e-4 at width 4 (1e-4 for scores of variance 4).
 NODES = (
@@ -231,7 +231,7 @@ class ValuesOnly(SoftmaxRows):
         )
 
     def _plain(self, *numbers: Number) -> list[Array]:
-        """The values of numbers. Raises: KcalcError for jets of order 1."""
+        """Numbers as plain arrays. Raises: KcalcError for jets of order 1."""
         if any(isinstance(n, Jet) and n.order for n in numbers):
             raise KcalcError(
                 f"node {self.node!r}: {self.what} has only values, no derivatives and no tangent "
@@ -246,7 +246,7 @@ class Narrow(ValuesOnly):
     Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` replaces G.
 
     ``W_11 / G_11`` is chi-squared over d; by Bartlett's decomposition, W of two queries depends on
-    two such numbers and a Gaussian.
+    two such variables and a Gaussian.
     """
 
     what, remedy = "attention at a finite key width", "use wide=True"
@@ -283,7 +283,7 @@ class Narrow(ValuesOnly):
 
 
 class Sink(ValuesOnly):
-    """Softmax with one more score, 0.
+    """Softmax with an additional score of 0.
 
     The common part of a row of scores, ``G_ii H_d`` in mean square, no longer cancels.
     """
@@ -399,7 +399,7 @@ class ElementwiseRows(Rows):
 
 
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
-    """The rows of an attention over ``tokens`` keys."""
+    """The rows of an attention layer over ``tokens`` keys."""
     kind = (
         ElementwiseRows
         if op.normaliser != "softmax"
@@ -413,7 +413,7 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
 
 
 def chi(freedom: int, count: int) -> tuple[Array, Array]:
-    """Gauss quadrature for the norm of ``freedom`` standard normal numbers.
+    """Gauss quadrature for the norm of ``freedom`` standard normal variables.
 
     Stieltjes' procedure on a fine grid gives the nodes and weights. Overlaps are smoother in the
     length than in its square.
@@ -457,7 +457,7 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
 
 
 def factor(op: P.Attend, field: Any = NUMPY) -> Number:
-    """The factor of the variance of scores: 1 for scores over ``sqrt(key_width)``."""
+    """The factor of the score variance: 1 if scores are divided by ``sqrt(key_width)``."""
     width = op.key_width or 1
     if op.scale == "linear":
         return 0 if op.wide is not False else field.number(1) / width

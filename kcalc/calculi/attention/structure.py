@@ -77,9 +77,10 @@ def one_sequence(
 
 
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
-    """Whether some attention or position distinguishes this many tokens.
+    """Whether attention or positions distinguish this many tokens.
 
-    Such tokens must be followed separately. ``tokens`` is their number, or None if it is unknown.
+    If so, each token must be followed separately. ``tokens`` is the number of tokens, or None if it
+    is unknown.
     """
     given = read_tokens(tokens, None)
     count = 1 if given is None else given.count
@@ -89,8 +90,8 @@ def tells_tokens_apart(network: Network, tokens: Any) -> bool:
 def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
     """Whether each token is followed separately.
 
-    They are if ``tokens`` is an array, if ``sampling`` is given, or if the network distinguishes
-    them.
+    This is the case if ``tokens`` is an array, if ``sampling`` is given, or if the network
+    distinguishes tokens.
     """
     if sampling is not None or has_distinct_tokens(tokens):
         return True

@@ -39,7 +39,7 @@ def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:
-    """Weights (..., queries, keys) of scores, given by the normaliser of an ``Attend``.
+    """Compute weights (..., queries, keys) from scores with the normaliser of an ``Attend``.
 
     Masked scores are ``-inf``. ``xp`` is :mod:`numpy` or :mod:`jax.numpy`.
     """

@@ -1,6 +1,6 @@
 """``kc.fluctuations``: fluctuations of q and c values in random networks of finite width.
 
-The values scatter around the values of the kernel maps.
+These values scatter around the values that the kernel maps predict.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     q
         The mean square of the inputs.
     exact
-        Whether ``relative`` and ``log_variance`` hold at any width (chains of positively
-        homogeneous activations). Otherwise both are equal to the leading order in 1/width.
+        Whether ``relative`` and ``log_variance`` are exact at any width (chains of positively
+        homogeneous activations). Otherwise both are given to leading order in 1/width, where they
+        are equal.
 
     """
 
@@ -138,7 +139,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         return DRAWINGS["Fluctuations"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -212,8 +213,8 @@ def fluctuations(
     Raises
     ------
     KcalcError
-        For missing widths, other distributions of weights, layers without a rule (NoRule), symbols,
-        and bad q or c.
+        For missing widths, other weight distributions, layers without a rule (NoRule), symbols, and
+        invalid q or c.
 
     References
     ----------

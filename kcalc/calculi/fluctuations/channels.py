@@ -1,6 +1,6 @@
-"""Covariances of the sampling noise of kernels, which are means over finitely many channels.
+"""Covariances of the sampling noise in kernels that are means over finitely many channels.
 
-The covariances are those of functions of shared Gaussians, divided by the number of channels.
+They are covariances of functions of shared Gaussians, divided by the number of channels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLES = 60_000
 class ChannelKernels:
     """Kernels of all functions at infinite width, and the covariances of their noise at width n.
 
-    If ``c`` is None, there is one input and a kernel is (q,). Otherwise there are two inputs of
+    If ``c`` is None, there is one input and a kernel is (q,). Otherwise there are two inputs with
     equal q and cosine c, and a kernel is (q11, q12, q22). ``orthogonal``: whether weights have
     orthogonal rows or columns instead of independent Gaussian entries.
     """
@@ -40,7 +40,7 @@ class ChannelKernels:
     # -- means -------------------------------------------------------------------------------------
 
     def enter(self, f: Function) -> None:
-        """Compute and store the kernel of a function from those of the functions that it reads."""
+        """Compute and store a function's kernel from the kernels of the functions that it reads."""
         for atom in f.amounts:
             if atom not in self.atoms:
                 self._atom(atom, f)

@@ -25,7 +25,7 @@ POINTS = 48
 
 
 def is_chain(network: Network) -> bool:
-    """Whether a network is one chain of dense layers without random biases, and of rectifiers.
+    """Whether a network is a single chain of rectifiers and dense layers without random biases.
 
     Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come directly after weights.
     """

@@ -19,7 +19,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class ChannelGaussian:
-    """A Gaussian of each channel.
+    """A Gaussian variable in each channel.
 
     It comes from a layer's weights ("weights"), from its bias ("bias"), or from an input ("input",
     not random).

@@ -77,7 +77,7 @@ class TangentVariance(Shown, Approximable):
 
 @dataclass(frozen=True)
 class ActivationMoments:
-    """Moments of phi(z) and phi'(z) for z of variance q, and some of their derivatives in q."""
+    """Moments of phi(z) and phi'(z) for z with variance q, and some derivatives in q."""
 
     square: float
     rate: float  # of E phi^2 in q
@@ -88,7 +88,7 @@ class ActivationMoments:
 
 
 def activation_moments(phi: Any, q: float) -> ActivationMoments:
-    """The moments, by a quadrature with phi's kinks among its edges."""
+    """Compute the moments with a quadrature whose edges include phi's kinks."""
     rule = normal_rule(split(joint_edges(phi, q, phi, q, 1), 0.5))
     z, w = rule.z, rule.w / rule.w.sum()
     x = np.sqrt(q) * z
@@ -274,7 +274,7 @@ class _Program:
                 key = self.noise(reader, "slope", self.widths[reader])
                 return found[reader].times(slope).scattered(key) * factor**2
         if any(n == node and isinstance(o, P.Post) for n, o, _ in self.steps):
-            total = Noisy(0.0)  # Gaussian in every channel, with the length that the slopes count
+            total = Noisy(0.0)  # a Gaussian gradient with the sum as its squared length
             for _, one in fresh:
                 total = total + one
             return total
@@ -290,7 +290,7 @@ def _is_scale(op: Any) -> bool:
 
 
 def tangent_variance(network: Network, q: float) -> TangentVariance:
-    """The variance of the tangent kernel of one input of mean square q, for Gaussian weights.
+    """The variance of the tangent kernel of one input with mean square q, for Gaussian weights.
 
     Raises: NoRule naming the node at which the calculus stops.
     """

@@ -39,13 +39,13 @@ def moments(
     input_fourth: Any = None,
     q: Any = None,
 ) -> Moments:
-    """Compute exact moments of |y|^2 at every node and of |J|^2 for every matrix of weights.
+    """Compute exact moments of |y|^2 at every node and of |J|^2 for every weight matrix.
 
     The Jacobians are J = d y_out / d W.
 
-    Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
-    ``sigma_w=sqrt(2)``), at the widths that the network and ``features`` (one width, or {node:
-    width}) define them.
+    Means are over independent symmetric weights with variance sigma_w^2 / fan_in (He weights are
+    ``sigma_w=sqrt(2)``), at the widths defined by the network and ``features`` (one width, or
+    {node: width}).
 
     With SymPy symbols in layers or features, results are expressions, with powers where the network
     repeats (Gaussian weights). With numbers they are computed with 38 digits, without overflow or
@@ -65,9 +65,9 @@ def moments(
     features
         The width of layers that do not specify one, or {node: width}.
     weights
-        The distribution of weights: "gaussian", "uniform", "laplace", "logistic", "truncated
-        normal", "rademacher" or "sparse ternary", its excess kurtosis E w^4 / (E w^2)^2 - 3, or
-        {node: one of these}.
+        The weight distribution: "gaussian", "uniform", "laplace", "logistic", "truncated normal",
+        "rademacher" or "sparse ternary", an excess kurtosis E w^4 / (E w^2)^2 - 3, or {node: one of
+        these}.
     jacobian
         Whether to compute the moments of the Jacobians.
     output
@@ -160,7 +160,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
 
 
 def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> str:
-    """The reason why there are no Jacobian moments; an empty string if there are."""
+    """The reason why Jacobian moments do not exist; an empty string if they exist."""
     if not truth(jacobian, "jacobian"):
         return "the moments of Jacobians were not requested; use jacobian=True"
     for node in read.network.nodes_of(StopGradient):
@@ -184,7 +184,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
 def _about_input(
     network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
-    """Assumptions on the input's size and fourth moment, and on the distributions of weights."""
+    """Assumptions about the input's size and fourth moment, and about the weight distributions."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [

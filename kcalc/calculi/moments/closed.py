@@ -180,9 +180,9 @@ class ClosedBackward:
                 adjoint[child] = _plus(adjoint.get(child, _none()), own, factor)
 
     def _commit(self, vector: int, adjoint: dict[Key, Modes], product: Modes) -> None:
-        """At a crossing, change from the adjoints of T and S to those of the two modes.
+        """At a crossing, replace the adjoints of T and S by the adjoints of the two modes.
 
-        Their factors are moved into ``product``.
+        The factors of the modes are moved into ``product``.
         """
         total, square = (adjoint[kind, *(vector,) * 4] for kind in (0, 1))  # type: ignore[index]
         product[PLUS] = product[PLUS] * tidied(total[PLUS] + square[PLUS])

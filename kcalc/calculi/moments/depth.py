@@ -29,7 +29,7 @@ L = sp.Symbol("L", positive=True, integer=True)
 
 @dataclass(frozen=True)
 class LayerFactors:
-    """Moments for one weight matrix W of a block, for a block input of |x|^2 = 1.
+    """Moments for one weight matrix W of a block whose input has |x|^2 = 1.
 
     ``second`` and ``fourth``: E |v|^2 and E |v|^4 of the vector v that W multiplies; ``mean``: E
     |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: the two modes of
@@ -169,7 +169,7 @@ class DepthMoments:
         return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with expressions as text.
+        """Return everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -198,7 +198,7 @@ def moments_at_depth(
     Parameters
     ----------
     block
-        A network with one input and one output, as ``kc.chain`` builds it.
+        A network with one input and one output, such as one built by ``kc.chain``.
     depth
         A number or a SymPy symbol.
     features
@@ -333,7 +333,7 @@ class Stability(Printed):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with expressions as text.
+        """Return everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -363,7 +363,7 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
     Parameters
     ----------
     block
-        A network with one input and one output, as ``kc.chain`` builds it.
+        A network with one input and one output, such as one built by ``kc.chain``.
     parameter
         A SymPy symbol in the block's sigma_w or sums.
     features
@@ -423,7 +423,7 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
-    """(coefficient, power) of the lowest term."""
+    """(coefficient, power) of the lowest-order term."""
     term: Any = sp.factor(sp.expand(expr).as_leading_term(symbol))
     coefficient, rest = term.as_independent(symbol, as_Add=False)
     return tidied(coefficient), sp.Integer(0) if rest == 1 else rest.as_base_exp()[1]

@@ -1,7 +1,7 @@
-"""Distributions of weights.
+"""Weight distributions.
 
 Exact moments depend on the excess kurtosis of a distribution, and on whether it has atoms (single
-values of positive probability).
+values with positive probability).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ DIGITS = 12
 class Moment:
     """The moments of a squared norm s.
 
-    Numbers beyond the range of double precision are inf or 0; the logarithms remain valid. Networks
+    Values beyond the range of double precision are inf or 0; the logarithms remain valid. Networks
     with symbols give SymPy expressions, with None for the logarithms.
 
     Attributes
@@ -58,7 +58,7 @@ class Moment:
 
     @property
     def in_range(self) -> bool:
-        """Whether all numbers are within the range of double precision."""
+        """Whether all values are within the range of double precision."""
         logs = (self.log10_mean, self.log10_fourth, self.log10_variance)
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 
@@ -89,7 +89,7 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, in which numbers beyond double precision and expressions are text.
+        """Plain data, in which expressions and values beyond double precision are text.
 
         Returns
         -------
@@ -101,7 +101,7 @@ class Moment:
 
     @classmethod
     def of_balls(cls, mean: Number, fourth: Number) -> Moment:
-        """Construct from balls of 128 bits; a variance that is 0 up to their radius is 0."""
+        """Construct from 128-bit balls; a variance whose ball contains 0 becomes 0."""
         variance = fourth - mean * mean
         if not variance > 0:
             variance = variance * 0
@@ -123,7 +123,7 @@ class Moment:
         return cls(mean, fourth, fourth - mean**2, relative)
 
     def text(self, name: str) -> str:
-        """Format a number for a table; numbers beyond double precision are powers of ten."""
+        """Format a value for a table; values beyond double precision are powers of ten."""
         value = getattr(self, name)
         if isinstance(value, sp.Basic):
             return str(value)

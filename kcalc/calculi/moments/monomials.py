@@ -102,7 +102,7 @@ class Monomials:
         return (a, b) if a <= b else (b, a)
 
     def constant(self, value: Any) -> Number:
-        """A number of the network in this number system; each number is converted only once."""
+        """Convert a number of the network to this number system, each number only once."""
         key = (type(value), value)
         if key not in self._numbers:
             self._numbers[key] = self.field.number(value)
@@ -216,7 +216,7 @@ class Monomials:
     ) -> Terms:
         """The mean over the weights of the newest fresh vector.
 
-        The slots ``taken`` hold that vector or activations of it.
+        The slots ``taken`` contain that vector or activations of it.
         """
         first = held[taken[0]]
         if isinstance(first, InputVector):
@@ -254,7 +254,7 @@ class Monomials:
         return known
 
     def _two(self, fresh: FreshProduct, one: Vector, other: Vector, together: bool) -> list[Number]:
-        """The factors for a fresh vector in two slots, one per matrix of weights.
+        """The factors for a fresh vector in two slots, one per weight matrix.
 
         ``together``: whether the two slots share a row.
         """
@@ -285,8 +285,8 @@ class Monomials:
     ) -> list[tuple[Number, int, tuple[int, ...]]]:
         """The terms of a quadruple that contains a single fresh vector.
 
-        Each term is (factor, kind, indices), with one index per slot: that of the matrix whose
-        input replaces the vector.
+        Each term is (factor, kind, indices). There is one index per slot, the index of the matrix
+        whose input replaces the vector.
         """
         n = self.constant(fresh.width)
         same = self.slope_mean(held) * n

@@ -1,6 +1,6 @@
 """The two number systems of exact moments.
 
-They are balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions.
+They are 128-bit balls, which neither overflow nor lose digits, and SymPy expressions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BALLS = ball_field(30)
 
 
 class Numeric:
-    """Arb balls of 128 bits, with 38 digits and unbounded exponents."""
+    """128-bit Arb balls, with 38 digits and unbounded exponents."""
 
     def number(self, value: Any) -> Number:
         """Convert a number to a ball."""

@@ -89,7 +89,7 @@ class VectorRules:
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
 
     def _private(self, node: Node) -> bool:
-        """Whether exactly one node reads the feature map, which is not an output of the network."""
+        """Whether the feature map is read by exactly one node and is not a network output."""
         return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod
@@ -154,7 +154,7 @@ class VectorRules:
         return made
 
     def _joined(self, addends: list[ScaledVector]) -> FreshProduct:
-        """Combine a Sum of products whose weights only it reads into one fresh vector."""
+        """Combine fresh products that only one Sum reads into one fresh vector."""
         fed = []
         for one in addends:
             assert isinstance(one.vector, FreshProduct)

@@ -152,7 +152,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The smallest ``features=`` with a relative variance of the output <= ``variance``.
+        """The smallest ``features=`` for which the output's relative variance is <= ``variance``.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class Moments(Shown):
         return DRAWINGS["Moments"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -299,7 +299,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """(node, distribution) of the weights; one pair for all weights if they have the same one."""
+    """(node, distribution) of the weights; a single pair if all have the same distribution."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

@@ -1,4 +1,4 @@
-"""The width for a given variance, and relu against concatenated relu with equally many weights."""
+"""The width for a given variance, and a comparison of relu with concatenated relu."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """ReLU layers of ``width`` channels, and concatenated ReLU with equally many weights per layer.
+    """ReLU layers with ``width`` channels, and concatenated ReLU layers with as many weights.
 
-    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are
-    the change of log E|y|^4 per layer when the mean is preserved.
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. A rate is
+    the change in log E|y|^4 per layer when the mean is preserved.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Budget(Shown):
 
 
 def crelu_budget(width: Any, depth: int = 1) -> Budget:
-    """Compare relu with concatenated relu at equal numbers of weights.
+    """Compare relu with concatenated relu at the same number of weights.
 
     Both use the variance that preserves E |y|^2.
 

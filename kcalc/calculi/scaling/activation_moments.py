@@ -1,4 +1,4 @@
-"""Second moments after an activation: at one location, at two, or after max pooling."""
+"""Second moments after an activation: at one location, at two locations, or after max pooling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
-    """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values.
+    """``(a^2 + b^2) / 2`` of a rectifier: its factor for second moments of symmetric values.
 
     None for other activations.
     """
@@ -41,7 +41,7 @@ def half(phi: Activation) -> sp.Expr | None:
 
 
 def after(phi: Activation, q: Level, what: str) -> Level:
-    """E phi(z)^2 for z of mean square q, at every location.
+    """E phi(z)^2 for z with mean square q, at every location.
 
     ``what`` names q in messages. Raises: KcalcError if q is beyond double precision.
     """
@@ -53,7 +53,7 @@ def after(phi: Activation, q: Level, what: str) -> Level:
 
 
 def slope_square(phi: Activation, q: Level, what: str) -> Any:
-    """E phi'(z)^2 for z of mean square q: a number, or one per location."""
+    """E phi'(z)^2 for z with mean square q: a number, or one per location."""
     factor = half(phi)
     if factor is not None:
         return factor if q.symbolic else float(factor)
@@ -88,7 +88,7 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
-    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r of correlation rho and mean square q."""
+    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r with correlation rho and mean square q."""
     if q.symbolic:
         found = phi.c_expr(rho, q.values)
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)
@@ -101,8 +101,8 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
 def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tuple[Level, Array]:
     """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations p, r, both (P, P).
 
-    ``pairs`` holds E z_p z_r; None if locations are uncorrelated. The diagonals of the results are
-    meaningless.
+    ``pairs`` contains E z_p z_r, or is None if locations are uncorrelated. The diagonals of the
+    results are meaningless.
     """
     size = np.where(q.values > 0, q.values, 1.0)
     roots = np.sqrt(size)

@@ -41,10 +41,10 @@ class Weight:
 
 
 def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
-    """Check that groups of channels are equal and divide the channels.
+    """Check that a layer's groups see equal channels and divide the channel counts.
 
-    Raises: NoRule for groups of channels that differ, KcalcError if groups do not divide the
-    channels.
+    Raises: NoRule if channels differ, KcalcError if the number of groups does not divide a channel
+    count.
     """
     if op.groups == 1:
         return
@@ -102,7 +102,7 @@ def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:
-    """Assumptions that are violated because pre-activations are 0 with relevant probability.
+    """Assumptions violated because pre-activations are 0 with non-negligible probability.
 
     ``fan``: the number of values that one output reads.
     """

@@ -29,8 +29,8 @@ class ScalingMessage:
     """The gradient with respect to a feature map: E[(d loss/d x)^2] per part and location.
 
     ``mask``: the bits of the first Affine layers (or outputs) after the feature map, through which
-    the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes`` are those of a
-    :class:`State`, with the derivative of the activation in place of the activation.
+    the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes`` are defined as
+    for a :class:`State`, with the derivative of the activation in place of the activation.
     """
 
     parts: tuple[ChannelPart, ...]
@@ -69,7 +69,7 @@ class ScalingBackward:
     def start(self, cotangent: Number) -> dict[Node, ScalingMessage | None]:
         """{node: first message}; None at nodes that are not outputs.
 
-        Outputs start with independent cotangents of mean square ``cotangent``.
+        Outputs start with independent cotangents with mean square ``cotangent``.
         """
         out: dict[Node, ScalingMessage | None] = dict.fromkeys(self.network)
         for node in self.network.outputs:

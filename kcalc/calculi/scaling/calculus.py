@@ -62,9 +62,9 @@ def scaling(
 
     For a tensor of n channels, with f = E[x^2] and b = E[(d loss/dx)^2] at location p: zeta = n
     sum_p f b. For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
-    k^2 E[W^2]^2). It equals nu = E[gW^2]/E[W^2], where gW is the gradient of W, at every width, if
-    weights are independent and symmetric without atoms, activations are rectifiers, and cotangents
-    at the output are independent.
+    k^2 E[W^2]^2). Let nu = E[gW^2]/E[W^2], where gW is the gradient of W. Then gamma = nu at every
+    width if weights are independent and symmetric without atoms, activations are rectifiers, and
+    cotangents at the output are independent.
 
     Convolutions are dense: all taps are independent with Var W = sigma_w^2/(n k^2). Kernel maps
     assume Delta initialisation instead. [Scaling sec. 4, 8; App. A-E]
@@ -79,16 +79,16 @@ def scaling(
     image_shape
         (height, width) of inputs whose layers do not define it.
     input_moment
-        E[x^2] of the inputs: one number or {input: value}.
+        E[x^2] of the inputs: one value or {input: value}.
     input_symmetric
         Whether x and -x are equally likely.
     input_correlation
         The correlation of two locations of an input.
     correlation
         The correlation within the windows of mean pooling, or of the normals before max pooling:
-        {Pool: r} or one number for all. None computes it.
+        {Pool: r} or one value for all. None computes it.
     weights
-        The distribution of weights: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
+        The weight distribution: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
         "ternary". Distributions with atoms are reported as violations.
     cotangent_moment
         E[(d loss/dx)^2] at the outputs.
@@ -101,7 +101,7 @@ def scaling(
     Raises
     ------
     KcalcError
-        For missing widths or images and bad numbers.
+        For missing widths or images, and for invalid values.
     NoRule
         For unsupported layers (normalisation, products, weighted means, standardised weights).
     FreshnessError
@@ -143,7 +143,7 @@ def scaling(
     return _read(net, ScalingForward(net, False, below, chosen), given, weights, cotangent_moment)
 
 
-# -- what is given ---------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,8 @@ def _check_law(weights: Any) -> None:
 def with_images(network: Network, image_shape: Any) -> Network:
     """The network with ``image_shape`` set in its Input layers.
 
-    Raises: KcalcError for an unknown input, and for a shape that contradicts the layer's.
+    Raises: KcalcError for an unknown input, and for a shape that contradicts the Input layer's
+    shape.
     """
     if image_shape is None:
         return network
@@ -437,7 +438,7 @@ def _bias(forward: ScalingForward, node: Node, message: Any, state: State) -> Le
     return back.over(Level(np.mean(before.values, keepdims=True).reshape(1), before.exponent))
 
 
-# -- words -----------------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 
 def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: str) -> None:

@@ -34,7 +34,7 @@ Number = Any
 class ScalingForward:
     """The calculus of forward second moments.
 
-    ``symbolic``: numbers are SymPy expressions, equal at all locations. ``pairs``: the nodes at
+    ``symbolic``: values are SymPy expressions, equal at all locations. ``pairs``: the nodes at
     which pairs of locations are followed. ``correlation``: {Pool: r} given by the caller. The rules
     fill ``weights``, ``notes``, ``violations``, ``slopes`` ({Nonlinear: E phi'^2 per part}),
     ``windows`` of pools, and ``correlations`` ({Pool: r}).
@@ -327,7 +327,7 @@ class ScalingForward:
 
 
 def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
-    """(law, ``support``, ``final``) for a sum or a concatenation of feature maps."""
+    """(distribution, ``support``, ``final``) for a sum or a concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
     law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")
@@ -346,7 +346,7 @@ def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
 
 
 def _by_signs(one: State, two: State) -> bool:
-    """Whether flipping the sign of the last weights of one feature map changes only that one."""
+    """Whether flipping the sign of one feature map's last weights changes only that map."""
     alone = one.final and not one.final & two.support
     return bool(alone or (two.final and not two.final & one.support))
 

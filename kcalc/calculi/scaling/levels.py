@@ -22,7 +22,7 @@ FAR = 200  # mantissas beyond 2^+-FAR are rescaled
 class Level:
     """Numbers with a common exponent, ``values * 2^exponent``.
 
-    ``values`` has one number per location (P,) or per pair of locations (P, P), or is one SymPy
+    ``values`` has one value per location (P,) or per pair of locations (P, P), or is one SymPy
     expression for all of them.
     """
 
@@ -128,7 +128,7 @@ def one_value(level: Level, what: str) -> Any:
 
 
 def quotient(one: Level, two: Level) -> Any:
-    """The quotient of two single numbers, simplified if they are expressions.
+    """The quotient of two scalars, simplified if they are expressions.
 
     Raises: KcalcError beyond double precision.
     """

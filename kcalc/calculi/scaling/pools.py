@@ -248,7 +248,7 @@ def _largest_part(
 def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
     """:func:`_off_diagonal` of the matrix sum_k v_k(p) v_k(r), which is not formed.
 
-    The exponent of each vector v_k is that of v_k^2.
+    Each vector v_k is stored with the exponent of v_k^2.
     """
     size = level.values.size
     if size == 1:

@@ -91,7 +91,7 @@ class TensorScaling:
         return self.forward_level.log10(), self.backward_level.log10()
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as plain data, with logarithms for numbers beyond double precision."""
+        """All values as plain data, with logarithms if they are beyond double precision."""
         names = ("forward", "backward", "scaling")
         if self.forward_level.symbolic:
             values: dict[str, Any] = {name: str(getattr(self, name)) for name in names}
@@ -130,7 +130,7 @@ class WeightScaling:
 
     @cached_property
     def gamma(self) -> Number:
-        """zeta / (n m k^2 E[W^2]^2 / groups), where zeta has the gradient through this layer only.
+        """zeta / (n m k^2 E[W^2]^2 / groups), with zeta for the gradient through this layer only.
 
         It predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of different
         locations are uncorrelated. The name follows the paper; the gamma of shaped activations
@@ -178,7 +178,7 @@ class WeightScaling:
         return root(relative)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with the logarithm of gamma if it is a number."""
+        """Return everything as plain data, with the logarithm of gamma if it is a number."""
         names = ("inputs", "outputs", "taps", "groups", "variance", "relative", "correction")
         found = {name: plain(getattr(self, name)) for name in names}
         if self.gamma_level.symbolic:
@@ -233,7 +233,7 @@ class Scaling(Shown):
 
     @property
     def symbolic(self) -> bool:
-        """Whether numbers are SymPy expressions."""
+        """Whether values are SymPy expressions."""
         return self.reference_level.symbolic
 
     @property
@@ -264,7 +264,7 @@ class Scaling(Shown):
         return max(values) / min(values) if values else 1.0
 
     def ordered(self) -> list[tuple[Node, WeightScaling]]:
-        """(node, weight), with the largest gamma first; with symbols, in the order of the network.
+        """List (node, weight) by decreasing gamma; with symbols, in the order of the network.
 
         Returns
         -------
@@ -292,7 +292,7 @@ class Scaling(Shown):
         return DRAWINGS["Scaling"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------

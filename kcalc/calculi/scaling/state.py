@@ -181,7 +181,7 @@ class State:
 
 
 def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
-    """The weighted mean of levels, from (weight, level)."""
+    """The weighted mean of levels, from pairs (weight, level)."""
     if len(given) == 1:
         return given[0][1]
     total = sum(weight for weight, _ in given)

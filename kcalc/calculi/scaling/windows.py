@@ -1,4 +1,4 @@
-"""The transposed sums of backpropagation over the windows of convolutions and pooling."""
+"""Transposed window sums, for backpropagation through convolutions and pooling."""
 
 from __future__ import annotations
 

@@ -70,8 +70,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 
     On a finite interval, the bounds are proven by ball arithmetic. On the whole line, they are
     proven for piecewise polynomials. For other catalogue activations, they rely on declared
-    behaviour at infinity. Both remain true after transformations by the four constants. For all
-    other activations, the bounds on the whole line are infinite, and ``note`` recommends ``reach``.
+    behaviour at infinity. All of this remains true after transformations by the four constants. For
+    all other activations, the bounds on the whole line are infinite, and ``note`` recommends
+    ``reach``.
 
     The search for the suprema has a budget. Bounds usually exceed the suprema by a relative error
     of at most 1e-9. If the budget runs out, they are still valid but less tight.
@@ -215,6 +216,6 @@ def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
 
 
 def _outwards(exact: Any, place: float, side: int) -> float:
-    """Convert the end of a piece to a float, rounded outwards unless it is exact."""
+    """Convert the endpoint of a piece to a float, rounded outwards unless it is exact."""
     is_float = exact is None or sp.Rational(*place.as_integer_ratio()) == exact
     return place if is_float else below(place) if side < 0 else above(place)

@@ -69,7 +69,7 @@ def smoothness(
     radius
         The parameters of every layer lie in a Frobenius ball of this radius around its weights, or
         around 0 if no weights are given. The default is 0 for layers with given weights. The bounds
-        of a normalised layer without weights and radius hold for all w.
+        of a normalised layer with neither weights nor a radius hold for all w.
     normalisation
         The layer's weights are W = P(w). None means P(w) = w. "entry": every entry x of w becomes
         scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become scale r /
@@ -156,7 +156,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The part of a network on which one output depends."""
+    """The part of a network that one output depends on."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()

@@ -24,7 +24,7 @@ REFUTED = (
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A hypothesis.
+    """A hypothesis of a theorem, and whether it holds.
 
     ``holds`` is True if it is proven, False if not, and None if the trajectory must be checked.
     """
@@ -45,7 +45,7 @@ def hypotheses(
     loss: Loss,
     data: Mapping[Node, Any],
 ) -> tuple[Hypothesis, ...]:
-    """Hypotheses of the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
+    """Hypotheses for the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
     return (
         _smooth(rules),
         _trajectory(rules),

@@ -60,12 +60,12 @@ def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
 
 
 def number(logarithm: float) -> float:
-    """exp of a logarithm, inf if it overflows."""
+    """The exponential of a logarithm, inf if it overflows."""
     return math.exp(logarithm) if logarithm < 709.78 else math.inf
 
 
 def shown(logarithm: float, digits: int = 5) -> str:
-    """Format exp of a logarithm, with powers of ten beyond the range of floats."""
+    """Format the exponential of a logarithm, as a power of ten beyond the range of floats."""
     if math.isinf(logarithm) or abs(logarithm) < 690:
         return f"{number(logarithm):.{digits}g}"
     exponent = math.floor(logarithm / math.log(10))

@@ -5,7 +5,7 @@ Each class provides the value, the first and second derivatives, and bounds for 
 With eps > 0 and, for a row w, s = eps + |w|^2:
 
     entry    en(w)_j = w_j (eps + w_j^2)^(-1/2)
-    weight   wn(w)   = w s^(-1/2), every row on its own
+    weight   wn(w)   = w s^(-1/2), every row separately
     batch    bn(y)   = v(m(y)) on rows y of N examples; m subtracts the mean.
              v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 
@@ -40,7 +40,7 @@ class NormaliserBounds:
     ``value`` is the supremum of the spectral norm of the matrix; ``first`` and ``second`` are the
     suprema of norms of the derivatives.
 
-    ``first`` belongs to the operator norm of the derivative, and ``second`` to the norm of the
+    ``first`` refers to the operator norm of the derivative, and ``second`` to the norm of the
     bilinear map D^2, both with respect to Frobenius norms.
     """
 
@@ -176,8 +176,7 @@ class BatchNormalisation(Normaliser):
 
     Gain and offset are omitted.
 
-    :meth:`value` and the derivatives belong to bn; :meth:`scaling` and :meth:`centring` are v and
-    m.
+    :meth:`value` and the derivatives describe bn; :meth:`scaling` and :meth:`centring` are v and m.
     """
 
     kind: ClassVar[str] = "batch"

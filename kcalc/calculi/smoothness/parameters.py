@@ -38,9 +38,10 @@ class ParameterSet:
     Bounds over a set of parameters: ``spectral`` >= |W|_2 and ``bias`` >= |b|.
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
-    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` on that of
-    W as a map to the outputs (0 if there are more outputs than inputs). ``trained_bias``: whether
-    the bias is a parameter. ``whole``: whether the set is all of parameter space.
+    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` is one on
+    the smallest singular value of W as a map to the outputs (0 if there are more outputs than
+    inputs). ``trained_bias``: whether the bias is a parameter. ``whole``: whether the set is all of
+    parameter space.
     """
 
     spectral: float
@@ -56,9 +57,9 @@ class ParameterSet:
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of :func:`kcalc.calculi.smoothness.smoothness` about parameters.
+    """The options of :func:`kcalc.calculi.smoothness.smoothness` that concern parameters.
 
-    Each is one value or {node: value, None: others}.
+    Each is one value or {node: value, None: value for all others}.
     """
 
     weights: Mapping[Node, Any]
@@ -223,7 +224,7 @@ def _least_first(
 ) -> float:
     """A lower bound on the smallest singular value of DP over the ball.
 
-    It is attained when the longest entry or row is longer by ``radius``.
+    It is attained when the longest entry or row grows by ``radius``.
     """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):

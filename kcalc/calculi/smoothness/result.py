@@ -47,7 +47,7 @@ class LayerBound:
 
     @property
     def part(self) -> float:
-        """The log of lambda(Df) prod lambda(Jf), the layer's term of Prop. 4.6."""
+        """The log of lambda(Df) prod lambda(Jf), the layer's term in Prop. 4.6."""
         return 2 * (self.least + self.gain.smallest)
 
     @property
@@ -102,7 +102,7 @@ class Smoothness(Shown):
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
-        """{input: Lipschitz constant of the output in it}, for any fixed parameters in the set."""
+        """{input: Lipschitz constant of the output in that input}, for any fixed parameters."""
         return {
             node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()
         }
@@ -185,7 +185,7 @@ class Smoothness(Shown):
 
     @property
     def ingredients(self) -> dict[Node, dict[str, float]]:
-        """{layer: factors of its part of lambda, and the part}.
+        """{layer: the factors of its part of lambda, and the part itself}.
 
         The factors are the smallest singular values of the layer's data, of DP, of Df, and of the
         Jacobian from the layer to the output.
@@ -254,7 +254,7 @@ class Smoothness(Shown):
             )
         return 1 - self.pl_constant * eta * (1 - self.beta * eta / 2)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -291,7 +291,7 @@ class Smoothness(Shown):
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Constants that do not exist are None, and large numbers are given as logs.
 

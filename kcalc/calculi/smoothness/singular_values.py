@@ -37,8 +37,8 @@ class ResidualSpectrum(Printed):
 
     The entries have Var A_ij = sigma_w^2 / n, with n large.
 
-    It describes the bulk for random A. A few singular values of a draw may lie outside. For a fixed
-    matrix, such as A = -I/2, all of them may lie outside.
+    It describes the bulk for random A. A few singular values of a draw may lie outside the bulk.
+    For a fixed matrix, such as A = -I/2, all of them may lie outside.
     """
 
     sigma_w: float
@@ -59,9 +59,9 @@ class ResidualSpectrum(Printed):
 
         ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. With a = 1 and t
         = tau, ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
-        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both scale with a. A by itself
-        fills [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the support is [1/(2 sqrt
-        3), 4 sqrt 2 / 3].
+        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both scale with a. Without a
+        shortcut, the support is [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the
+        support is [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:
@@ -173,7 +173,7 @@ class ResidualSpectrum(Printed):
         return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -209,7 +209,7 @@ class ResidualSpectrum(Printed):
         low, high = self.support
         return f"ResidualSpectrum([{low:.6g}, {high:.6g}], mean square {self.mean_square:.6g})"
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _points(self, x: Any) -> Array:
         points = real_array(x, "x")

@@ -49,7 +49,7 @@ def _bounds(phi: Any, reach: float = math.inf) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """Natural logs of bounds on one feature map Z; arrays hold (all examples, any one example).
+    """Natural logs of bounds on one feature map Z; arrays are (all examples, any one example).
 
     ``size`` bounds |Z|_F, ``spectral`` |Z|_2, and ``bend`` |D2Z|. ``own`` is {source: bound on
     |DZ|}, and ``inputs`` is {input: bound on the Lipschitz constant}.
@@ -81,7 +81,7 @@ def start(
     channels: int,
     locations: tuple[int, int] | None,
 ) -> Bound:
-    """The bound on an input: ``size`` is |X|_F of (all examples, one), ``spectral`` is |X|_2."""
+    """The bound on an input; ``size`` is |X|_F (all examples, one example), ``spectral`` |X|_2."""
     sizes = np.array([log(s) for s in size])
     widest = np.array([log(min(spectral, size[0])), sizes[1]])
     return Bound(sizes, widest, {}, np.full(2, NONE), {node: 0.0}, channels, locations)
@@ -132,7 +132,7 @@ class Upper:
         raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
     def _rows(self, places: int) -> np.ndarray:
-        """The logs of the numbers of rows for (all examples, one example)."""
+        """The log of the number of rows, for (all examples, one example)."""
         return np.log(np.array([self.examples * places, places], float))
 
     @_rule.register

@@ -32,7 +32,7 @@ def affine_window(
     """(taps, norm of the map from an image to its patches, locations of the output).
 
     A location lies in at most ``prod ceil(k/s)`` patches, and the square root of this number bounds
-    the norm. The norm is 1 for a kernel of one tap. Raises: KcalcError for kernels without
+    the norm. The norm is 1 for a kernel with one tap. Raises: KcalcError for kernels without
     locations to act on, and if no window fits.
     """
     kernel, stride = _pair(op.kernel, node), _pair(op.stride, node)

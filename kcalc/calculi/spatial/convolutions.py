@@ -78,7 +78,7 @@ class ConvolutionWeights:
 
 @dataclass(frozen=True)
 class Convolutions:
-    """The rule of new weights."""
+    """The rule for new weights."""
 
     kernel: Kernel
     forms: Forms

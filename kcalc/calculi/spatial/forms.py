@@ -1,9 +1,9 @@
-"""Array shapes of numbers over locations: per location of one image, or per pair of locations.
+"""Array shapes of values per location of one image, or per pair of locations.
 
 P is the number of locations, and leading axes index images. If all pairs of locations are followed,
-numbers of the first image are ``(..., P, 1)``, numbers of the second image ``(..., 1, P)``, and
-numbers of a pair ``(..., P, P)``. Otherwise all three are ``(..., P)``. A number that is equal at
-all locations may be a scalar.
+values for the first image have shape ``(..., P, 1)``, values for the second image ``(..., 1, P)``,
+and values for a pair ``(..., P, P)``. Otherwise all three shapes are ``(..., P)``. A value that is
+the same at all locations may be a scalar.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Forms:
     parents: Mapping[Node, Sequence[Node]]
 
     def first(self, value: Any, node: Node) -> Array:
-        """A number of the first image as ``(..., P)``."""
+        """A value for the first image as ``(..., P)``."""
         return (
             np.asarray(value)[..., 0]
             if self.places[node].full and np.ndim(value)
@@ -41,7 +41,7 @@ class Forms:
         )
 
     def second(self, value: Any, node: Node) -> Array:
-        """A number of the second image as ``(..., P)``."""
+        """A value for the second image as ``(..., P)``."""
         return (
             np.asarray(value)[..., 0, :]
             if self.places[node].full and np.ndim(value)
@@ -49,11 +49,11 @@ class Forms:
         )
 
     def sides(self, values: tuple[Any, Any], node: Node) -> tuple[Array, Array]:
-        """A number of the first image and a number of the second image, each as ``(..., P)``."""
+        """A value for the first image and a value for the second image, each as ``(..., P)``."""
         return self.first(values[0], node), self.second(values[1], node)
 
     def lifted(self, one: Array, two: Array, node: Node) -> tuple[Array, Array]:
-        """Numbers ``(..., P)`` of the two images in the shapes of a node's state."""
+        """Values ``(..., P)`` for the two images, in the shapes of a node's state."""
         return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
 
     def gathered(self, values: Array, window: TapWindow, node: Node) -> Array:
@@ -65,7 +65,7 @@ class Forms:
         return window.summed(values)
 
     def spread(self, values: Array, node: Node) -> Array:
-        """Numbers ``(..., P)`` from one number per location, or from one for all locations."""
+        """Values ``(..., P)`` from one value per location, or one value for all locations."""
         count = self.places[node].count
         return (
             np.broadcast_to(values, (*np.shape(values)[:-1], count))

@@ -1,8 +1,8 @@
 """Exact kernel rules over pairs of locations: dense convolutions, mean pooling, flattening.
 
-The numbers of a state are arrays, with P locations per image and images in the leading axes. If all
-pairs of locations are followed, q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap
-``(..., P, P)``. If equal locations suffice, all three are ``(..., P)``. Layers that act on each
+The values of a state are arrays, with P locations per image and images in the leading axes. If all
+pairs of locations are followed, q1 has shape ``(..., P, 1)``, q2 has ``(..., 1, P)`` and the gap
+has ``(..., P, P)``. If equal locations suffice, all three are ``(..., P)``. Layers that act on each
 location separately use the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
 locations:
 
@@ -69,8 +69,8 @@ def location_kernel(
 class LocationKernel:
     """The calculus of kernel maps over pairs of locations.
 
-    ``kernel`` contains the rules of layers that act on each location separately. ``convolutions``
-    has the rule of new weights, and ``pools`` has the rules of pooling and of matrices over
+    ``kernel`` contains the rules for layers that act on each location separately. ``convolutions``
+    has the rule for new weights, and ``pools`` has the rules for pooling and for matrices over
     locations.
     """
 
@@ -173,7 +173,7 @@ class LocationKernel:
         return state.map(lifted)
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
-        """Divide by the size over all channels and locations, and subtract the mean if centred."""
+        """Normalise over all channels and locations; subtract the mean first if centred."""
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)

@@ -49,9 +49,9 @@ Node = Hashable
 Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
-CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
+CACHED = 2**18  # entries per array in a block, so that arrays stay in the cache
 NUMBERS = (4, 20)  # float64 arrays per node: stored, and temporary in one rule
-COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
+COEFFICIENTS = 4000  # float64 values per location for the Hermite series of an activation
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class LocationReading:
         return out
 
     def bytes_per_pair(self) -> int:
-        """Estimated memory of one pair of images, in bytes."""
+        """Estimated memory for one pair of images, in bytes."""
         entries = [place.entries for place in self.places.values()]
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
@@ -290,7 +290,7 @@ class SpatialKernelMap(OfReading, Shown):
         Raises
         ------
         KcalcError
-            For arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
+            For arrays with another shape, for nan, and if one pair needs more than ``memory`` MiB.
 
         """
         table, _ = self._table(X, Y, False, memory, progress)
@@ -459,7 +459,7 @@ class SpatialKernelMap(OfReading, Shown):
         return sole(out)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: number of nodes, image shapes, kind of weights and assumptions.
+        """Return the number of nodes, image shapes, kind of weights and assumptions as plain data.
 
         Returns
         -------

@@ -66,8 +66,8 @@ def plan(
 
     ``delta``: whether convolutions read only their centre tap. Pairs of different locations matter
     only for mean pooling and token mixing, so they are followed only in layers before these.
-    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node for shapes that do not
-    fit, max pooling, and a convolution or pooling after Flatten.
+    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node, for shapes that do
+    not fit, for max pooling, and for a convolution or pooling after Flatten.
     """
     places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:
@@ -139,7 +139,7 @@ def _alike(
 
 
 def mixes(op: P.Primitive | None, place: SpatialPlace) -> bool:
-    """Whether the input of a primitive may follow other pairs of locations than its output.
+    """Whether a primitive's input and output may follow different pairs of locations.
 
     This is true for new weights, matrices over positions, and pooling windows of several locations.
     """

@@ -32,7 +32,7 @@ LOST = 1e-13  # a pooled q below this fraction of its upper bound is set to 0
 
 @dataclass(frozen=True)
 class Pools:
-    """The rules of pooling and of matrices over locations.
+    """The rules for pooling and for matrices over locations.
 
     ``pooled`` is {Pool node: [(q1, q2) per channel group]}, known from pairing every image with
     itself. It is None during that pass, in which ``recorded`` collects {Pool node: [q per channel
@@ -111,7 +111,7 @@ class Pools:
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian, pair.raw, mixed=True))
 
     def _picked(self, values: Any, at: Array, full: bool, wanted: bool) -> Array:
-        """Select a number of pairs of locations at the locations ``at``."""
+        """Select values for pairs of locations at the locations ``at``."""
         values = np.asarray(values)
         if full and wanted:
             return values[..., at[:, None], at[None]]

@@ -1,4 +1,4 @@
-"""The maximal subnetworks of a network, and the maxima over subnetworks used by shaping."""
+"""The maximal subnetworks of a network, and the maxima over subnetworks used for shaping."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if they do not.
+        It is None if no depth is hidden.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 
@@ -108,7 +108,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: entry, exit and layers of each subnetwork.
+        """Return everything as plain data: entry, exit and layers of each subnetwork.
 
         Returns
         -------
@@ -156,24 +156,24 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """Find the maximal subnetworks, which do not compose with others to larger subnetworks.
+    """Find the maximal subnetworks, which do not compose with others into larger ones.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
     several inputs, no subnetwork contains the layer where the inputs first meet.
 
     In the permissive reading, a subnetwork is any layer t together with all layers between it and a
-    feature map that every path to t passes. The maximal subnetworks, one for each t, begin at the
-    earliest such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum
-    over permissive subnetworks is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges)
-    log nodes); the attribute ``layers`` is computed on access.
+    feature map that every path to t passes through. The maximal subnetworks, one for each t, begin
+    at the earliest such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the
+    maximum over permissive subnetworks is ``kc.maximal_slope(net).forward``. The cost is O((nodes +
+    edges) log nodes); the attribute ``layers`` is computed on access.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     permissive
-        Whether inner feature maps may have readers outside.
+        Whether inner feature maps may have readers outside the subnetwork.
 
     Returns
     -------

@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """The calculus of these states; ``mixes[k]`` holds (shares, states) for base k + 1."""
+    """The calculus of these states; ``mixes[k]`` is (shares, states) for base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)
@@ -137,7 +137,7 @@ class ForwardSlope:
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
-        """The node t with the largest slope V(t) at a number ``psi``."""
+        """The node t with the largest slope V(t) at a scalar ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
             raise KcalcError("active accepts one psi at a time")
@@ -220,8 +220,8 @@ class SlopeBounds(Shown):
 
     ``strict`` is the maximum over subnetworks, ``forward`` is the maximum of the slope from the
     inputs to any node, and ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of
-    nonlinear layers of the deepest subnetwork. ``hidden`` says whether ``strict`` misses depth; if
-    so, use the other two.
+    nonlinear layers of the deepest subnetwork. If ``hidden``, ``strict`` misses depth; use the
+    other two.
     """
 
     psi: float
@@ -270,7 +270,7 @@ class SlopeBounds(Shown):
         return [f"warning: {self.warning}"] if self.warning else []
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain data."""
+        """All three values as plain data."""
         return asdict(self) | {"warning": self.warning}
 
 

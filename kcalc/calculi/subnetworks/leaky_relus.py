@@ -149,7 +149,7 @@ class MaximalCValue:
         return zero_between(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, 1e-15)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: kind of maximum, largest value and assumptions.
+        """Return everything as plain data: kind of maximum, largest value and assumptions.
 
         Returns
         -------

@@ -85,7 +85,7 @@ class _Expressions(ConvexCalculus[int]):
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
 
-        Raises: KcalcError if a function ``r`` decreases between values with which it was called;
+        Raises: KcalcError if a function ``r`` decreases between two of its arguments;
         _NegativeFactor for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
@@ -139,7 +139,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Reject a function ``r`` that decreases, at some point, on the values given to it."""
+    """Reject a function ``r`` that decreases anywhere on the values given to it."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
@@ -160,7 +160,7 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
 
 
 class _Exit(NamedTuple):
-    """The place of an expression: cut point ``index`` of ``path`` (node numbers).
+    """The position of an expression: cut point ``index`` of ``path`` (node numbers).
 
     ``states``: {index of a later cut point: expression}. ``start`` is the index of the cut point at
     which the value is x, or None if the path restarts at every cut point with a value below x.
@@ -244,8 +244,7 @@ class Maximal(Approximable):
     cut points.
 
     If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
-    LayerNorms act by their C maps. The object is callable on numbers, and on arrays if ``r``
-    accepts arrays.
+    LayerNorms act by their C maps. The object accepts scalars, and arrays if ``r`` accepts arrays.
 
     References
     ----------
@@ -299,7 +298,7 @@ class Maximal(Approximable):
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
 
     def active(self, x: float) -> Subnetwork:
-        """The first subnetwork that attains the maximum at a number ``x``.
+        """The first subnetwork that attains the maximum at a scalar ``x``.
 
         Among nested subnetworks, it is the longest.
 
@@ -355,7 +354,7 @@ class Maximal(Approximable):
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the map, the number of subnetworks and the assumptions.
+        """Return everything as plain data: the map, the number of subnetworks and the assumptions.
 
         Returns
         -------

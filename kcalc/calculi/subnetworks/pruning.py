@@ -48,8 +48,8 @@ def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]
     """Drop the products that are proven to lie below another for all ``psi >= 1``.
 
     Rationals are exact. Floats (as binary rationals, with the shares of a mix scaled to sum to 1)
-    and other numbers are in ball arithmetic. If weights have symbols or polynomials are too long,
-    all products are kept. With several slope symbols, only comparisons that are proven by Taylor
+    and other numbers use ball arithmetic. If weights have symbols or polynomials are too long, all
+    products are kept. With several slope symbols, only comparisons that are proven by Taylor
     coefficients of rational polynomials count.
     """
     kept = list(monomials)

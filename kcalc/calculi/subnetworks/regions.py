@@ -173,7 +173,7 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
     return Regions(tuple(idom[:size]), tuple(paths))
 
 
-# -- in a network ----------------------------------------------------------------------------------
+# -- regions of a network --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Subnetwork(Shown):
     def layers(self) -> tuple[Node, ...]:
         """The nodes on paths from ``entry`` to ``exit``, without entry, in topological order."""
         order: dict[Node, None] = {}
-        # no recursion, because networks are deep
+        # no recursion, because networks may be deep
         stack: list[tuple[Node, bool]] = [(self.exit, False)]
         while stack:
             node, done = stack.pop()
@@ -255,7 +255,7 @@ class Subnetwork(Shown):
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: entry, exit and layers.
+        """Return everything as plain data: entry, exit and layers.
 
         Returns
         -------

@@ -1,6 +1,6 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
-DKS and TAT choose activations such that these maxima have given values. The reading is strict. No
+DKS and TAT choose activations so that these maxima have given values. The reading is strict. No
 subnetwork contains an interior feature map that is an output or is read outside, or the node where
 two inputs meet. A maximum over subnetworks therefore misses the depth of paths across such nodes;
 see ``MaximalSlope.bounds`` and ``.warning``.
@@ -110,8 +110,8 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    The object is callable on numbers and arrays. If activations have separate symbols, it is
-    callable on a mapping {activation name: slope}.
+    The object accepts scalars and arrays. If activations have separate symbols, it accepts a
+    mapping {activation name: slope}.
 
     References
     ----------
@@ -130,7 +130,7 @@ class MaximalSlope(Approximable):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions under which the slope is computed.
 
-        Inputs of activations need not be Gaussian, and addends need not be independent.
+        Activation inputs need not be Gaussian, and addends need not be independent.
         """
         return self._set.calculus.assumptions
 
@@ -178,7 +178,7 @@ class MaximalSlope(Approximable):
         return exponential(logs.max(axis=0), shape)
 
     def active(self, psi: Any) -> Subnetwork:
-        """The first maximal subnetwork that attains the maximum at a number ``psi``.
+        """The first maximal subnetwork that attains the maximum at a scalar ``psi``.
 
         Parameters
         ----------
@@ -392,7 +392,7 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if they do not.
+        It is None if no depth is hidden.
 
         There are two criteria. Either the deepest subnetwork has less than 0.9 of the depth. Or,
         for numeric weights, ``log V`` of an output exceeds ``log mu`` by more than a tenth at
@@ -406,7 +406,7 @@ class MaximalSlope(Approximable):
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         return f"{HIDDEN}: {depths_text(strict, self.depth)}" if strict < 0.9 * self.depth else None
 
-    # -- habits ------------------------------------------------------------------------------------
+    # -- display and evaluation --------------------------------------------------------------------
 
     @property
     def _factors(self) -> Factors:
@@ -474,7 +474,7 @@ class MaximalSlope(Approximable):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the maximum as text, its symbols and the assumptions.
+        """Return everything as plain data: the maximum as text, its symbols and the assumptions.
 
         Returns
         -------
@@ -643,7 +643,7 @@ class MaximalCurvature:
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: the maximum as text and the assumptions.
+        """Return everything as plain data: the maximum as text and the assumptions.
 
         Returns
         -------
