@@ -2,8 +2,8 @@
 
 The formulas are exact for every number of tokens.
 
-The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances
-``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
+The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j. For each j,
+their variances are ``v1`` and ``v2`` and their covariance is ``k``. With ``f(x) = exp(-e^x)`` and
 ``Phi(u, w) = E f(u + a) f(w + b)``:
 
     S = T int int Phi_uw Phi^(T-1) du dw.
@@ -41,7 +41,7 @@ STEP = 0.25  # step of the trapezoidal rule in u and w
 TAIL = 35.0  # the part of S below the grid is about e^-35
 CUT = 8.6  # Gaussians are cut off at this many standard deviations
 SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 1e-15
-FINEST = 0.3  # largest distance of the nodes at which f is averaged
+FINEST = 0.3  # largest distance between the nodes at which f is averaged
 NARROW = 0.4  # Gaussians with a smaller standard deviation use Gauss-Hermite nodes
 CLOSE = 0.3  # averages at shifts within this distance are interpolated
 # ranges of the covariance over which 1, 2 or 3 nodes integrate dS/dk to rounding
@@ -63,8 +63,7 @@ def _log_kept(missing: Array) -> Array:
 class Overlap:
     """The overlap S of two rows over the same tokens, and its derivatives.
 
-    The derivatives are with respect to the covariance of the scores of the rows and their
-    variances.
+    The derivatives are taken with respect to the covariance and the variances of the rows' scores.
 
     ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``. For variances up
     to 25, relative errors are 1e-13 (S) and 1e-12 (derivatives). ``more`` is the number of tokens
@@ -179,7 +178,7 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the first i and the first k tokens, shape (T, T).
+    """Overlaps S of rows over the first i and the first k tokens, shape (T, T).
 
     ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
     ``M(w) = E f(w + b)``.
@@ -197,7 +196,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 
 
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the tokens that they see, shape (T, T).
+    """Overlaps S of rows over the tokens that they see, shape (T, T).
 
     ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
     tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
@@ -229,7 +228,7 @@ def sink_overlap(
 ) -> tuple[float, float]:
     """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
 
-    The sink is an additional score of 0; its weight is dropped. The other scores are ``c + a_j``
+    The sink is an additional score of 0; its weight is discarded. The other scores are ``c + a_j``
     and ``d + b_j``, and ``common`` holds the variances of c and d and their covariance. With
     ``N = E f(u - c) f(w - d)`` the results are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
@@ -287,7 +286,7 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """Make the grid of a row over ``tokens`` tokens, or over any number from ``fewest``.
+        """Make the grid of a row over ``tokens`` tokens, or any number >= ``fewest``.
 
         ``width`` is the standard deviation of the scores.
         """
@@ -298,7 +297,7 @@ class _Side(NamedTuple):
     def averaged(
         self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None
     ) -> Functions:
-        """Average the functions over a Gaussian, on the grid moved by ``shift``.
+        """Average the functions over a Gaussian, on the grid shifted by ``shift``.
 
         ``width`` is the standard deviation of the Gaussian.
         """

@@ -1,8 +1,8 @@
 """Moments of two softmax rows over exchangeable tokens and one special token.
 
 The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with the same variances
-and covariance for all j. The scores of the special token, ``a_0, b_0``, have other variances and
-another covariance. With the powers ``p_j`` and ``q_j`` of the weights of token j:
+and covariance for all j. The scores of the special token, ``a_0, b_0``, have different variances
+and a different covariance. With the powers ``p_j`` and ``q_j`` of the weights of token j:
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))
@@ -108,7 +108,7 @@ def _smoothed(points: Array, deviation: float) -> list[Array]:
 
 
 def _normal(deviation: float) -> tuple[Array, Array]:
-    """Nodes and weights for a standard normal variable, fine enough if scaled by ``deviation``."""
+    """Nodes and weights for a standard normal, fine enough to be scaled by ``deviation``."""
     if deviation == 0:
         return np.zeros(1), np.ones(1)
     step = min(0.5, STEP / deviation)
