@@ -179,7 +179,7 @@ class Activation(PiecewiseFunction):
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -202,7 +202,7 @@ class Activation(PiecewiseFunction):
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -225,7 +225,7 @@ class Activation(PiecewiseFunction):
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class Activation(PiecewiseFunction):
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -383,7 +383,7 @@ class Activation(PiecewiseFunction):
         order
             The highest order, an integer >= 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------

@@ -23,7 +23,7 @@ ELEMENTARY = (
     *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
     *("asinh", "acosh", "atanh", "erf", "erfc"),
 )
-"""SymPy's names of the functions that files and frameworks use."""
+"""SymPy's names for the functions that files and frameworks use."""
 RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 
 

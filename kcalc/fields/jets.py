@@ -187,7 +187,7 @@ class JetField(Field):
 
     @staticmethod
     def _oscillating(x: Jet, first: Number, second: Number, sign: int) -> tuple[Jet, Jet]:
-        """Return the pair with ``s' = c`` and ``c' = sign s``."""
+        """Return the pair (s, c) with ``s' = c`` and ``c' = sign s``."""
         s, c = [first], [second]
         for k in range(1, x.order + 1):
             rows = range(1, k + 1)
