@@ -55,7 +55,7 @@ _NODES, _WEIGHTS = gauss_hermite(28)
 
 
 def _log_kept(missing: Array) -> Array:
-    """log(1 - missing), finite even if ``missing`` is 1."""
+    """Return log(1 - missing), finite even if ``missing`` is 1."""
     return np.log1p(-np.minimum(missing, ALMOST_ONE))
 
 
@@ -113,7 +113,7 @@ class Overlap:
         return self._derivative(self._grid.bend(row), slope, slope) / 2
 
     def _derivative(self, second: Array, left: Array, right: Array) -> float:
-        """``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
+        """Return ``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
         grid, tokens = self._grid, self.tokens
         total = 2 * float(np.vdot(grid.crossed * self._power, second))
         if tokens > 2:
@@ -131,7 +131,7 @@ class Overlap:
 
 
 def self_overlap(tokens: int, variance: float) -> float:
-    """``S_self = E sum_j A_j^2`` of one row.
+    """Return ``S_self = E sum_j A_j^2`` of one row.
 
     It is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
     """
@@ -143,7 +143,7 @@ def self_overlap(tokens: int, variance: float) -> float:
 
 
 def row_entropy(tokens: int, variance: float) -> float:
-    """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
+    """Return ``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
 
     It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
     ``v (1 - S_self)`` by Stein's lemma, the first is
@@ -160,7 +160,7 @@ def row_entropy(tokens: int, variance: float) -> float:
 
 
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
-    """The difference ``S_self - S`` at the covariance ``variance - below``.
+    """Return the difference ``S_self - S`` at the covariance ``variance - below``.
 
     It uses ``dS/dk`` if the difference would lose digits.
     """
@@ -178,7 +178,7 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
-    """Overlaps S of rows over the first i and the first k tokens, shape (T, T).
+    """Return the overlaps S of rows over the first i and the first k tokens, shape (T, T).
 
     ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
     ``M(w) = E f(w + b)``.
@@ -196,7 +196,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 
 
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
-    """Overlaps S of rows over the tokens that they see, shape (T, T).
+    """Return the overlaps S of rows over the tokens that they see, shape (T, T).
 
     ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
     tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
@@ -226,7 +226,7 @@ def sink_overlap(
     covariance: float,
     common: tuple[float, float, float],
 ) -> tuple[float, float]:
-    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
+    """Return ``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
 
     The sink is an additional score of 0; its weight is discarded. The other scores are ``c + a_j``
     and ``d + b_j``, and ``common`` holds the variances of c and d and their covariance. With
@@ -260,7 +260,7 @@ def sink_overlap(
 
 
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
-    """The two results of :func:`sink_overlap` for a row with itself.
+    """Return the two results of :func:`sink_overlap` for a row with itself.
 
     ``common`` is the variance of the common part of its scores.
     """
@@ -305,9 +305,9 @@ class _Side(NamedTuple):
 
 
 def _end(tokens: int, width: float) -> float:
-    """A point above which the product of T factors ``P(a < -u)`` is below ``e^-TAIL / T^2``.
+    """Return a point above which ``P(a < -u)^T`` is below ``e^-TAIL / T^2``.
 
-    For many tokens the product is this small long before a single factor is.
+    For many tokens, this power is that small long before a single factor is.
     """
     from scipy.special import ndtri
 
@@ -350,7 +350,7 @@ class _ScoreGrid:
         self.crossed = self._product(1, 1)
 
     def _product(self, first: int, second: int) -> Array:
-        """The average of a function of ``u + a`` times a function of ``w + b``."""
+        """Return the average of a function of ``u + a`` times a function of ``w + b``."""
         return (self._first[first] * self._weights) @ self._second[second].T
 
     @cached_property
@@ -366,7 +366,7 @@ class _ScoreGrid:
         )
 
     def bend(self, side: int) -> Array:
-        """``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
+        """Return ``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
         if side == 0:
             return (self._first[2] @ self._weights)[:, None] - self._product(2, 0)
         return self._second[2] @ self._weights - self._product(0, 2)
@@ -384,7 +384,7 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
 def _columns(
     tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int
 ) -> tuple[_Side, Functions]:
-    """The grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
+    """Return the grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
 
     The functions are averaged over the separate part of the Gaussian. ``tokens`` is the largest and
     the smallest number of tokens; the latter is 0 if they are equal.
@@ -408,7 +408,7 @@ def _columns(
 
 @lru_cache(64)
 def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
-    """``order`` Chebyshev nodes on [-1, 1], and a matrix that interpolates to other points.
+    """Return ``order`` Chebyshev nodes on [-1, 1], and a matrix that interpolates to other points.
 
     Those points run from -1 to 1 in steps of ``1 / reach``.
     """
@@ -418,7 +418,7 @@ def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
 
 
 def _functions(x: Array) -> Functions:
-    """``1 - f``, ``-f'`` and ``f''`` of ``f(x) = exp(-e^x)``."""
+    """Return ``1 - f``, ``-f'`` and ``f''`` of ``f(x) = exp(-e^x)``."""
     e = np.exp(np.minimum(x, 40.0))
     missing = -np.expm1(-e)
     slope = e * (1 - missing)
@@ -426,7 +426,7 @@ def _functions(x: Array) -> Functions:
 
 
 def _squares(x: Array) -> Functions:
-    """``1 - f``, ``-f'`` and ``e^(2x) f``, which is ``f'' - f'`` without cancellation."""
+    """Return ``1 - f``, ``-f'`` and ``e^(2x) f``, which is ``f'' - f'`` without cancellation."""
     e = np.exp(np.minimum(x, 40.0))
     missing = -np.expm1(-e)
     slope = e * (1 - missing)

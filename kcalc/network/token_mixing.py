@@ -241,7 +241,7 @@ def _uniform_step(count: int, before: float, after: float) -> Array:
 
 
 def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
-    """(L_jj, L_ij for i > j, -(L^-1)_ji for i < j)."""
+    """Return (L_jj, L_ij for i > j, -(L^-1)_ji for i < j)."""
     j = np.arange(count)
     known = 1 + (j - 1) * r
     known[0] = 1 - r
