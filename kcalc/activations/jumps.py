@@ -197,7 +197,7 @@ def may_be_rough(piece: sp.Expr) -> bool:
 
 
 def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """Return, for each kink k, the largest p with which a piece grows as |x - k|^-p; 0 if bounded."""
+    """Return, for each kink k, the largest p for which a piece grows as |x - k|^-p, or 0."""
     with decimal_digits(_DIGITS):
         return tuple(
             max(_growth(left, k, -1), _growth(right, k, 1))

@@ -231,7 +231,7 @@ class PiecewiseFunction:
         return len(powers) == 1 and all(power.is_number for power in powers)
 
     def steepness(self, n: int) -> tuple[float, ...]:
-        """Return, for each kink k, the p with which phi^(n) grows as |x - k|^-p; 0 if bounded."""
+        """Return, for each kink k, the p for which phi^(n) grows as |x - k|^-p; 0 if bounded."""
         known = self.__dict__.setdefault("_steepness", {})
         if self.numeric_only:
             return (0.0,) * len(self.kinks)

@@ -1,6 +1,6 @@
 """Truncated Taylor series in one perturbation: derivatives of a whole network from one pass.
 
-A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``.
+A :class:`Jet` contains the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``.
 Each coefficient is a number of some field: a float, a NumPy array, an mpmath or SymPy number. Rules
 written with ``+ - * /`` and :func:`sqrt` work on jets unchanged.
 """

@@ -229,7 +229,7 @@ def sink_overlap(
     """Return ``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
 
     The sink is an additional score of 0; its weight is discarded. The other scores are ``c + a_j``
-    and ``d + b_j``, and ``common`` holds the variances of c and d and their covariance. With
+    and ``d + b_j``, and ``common`` contains the variances of c and d and their covariance. With
     ``N = E f(u - c) f(w - d)`` the results are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """

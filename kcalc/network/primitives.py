@@ -155,8 +155,8 @@ class Mix(Primitive):
 class Prod(Primitive):
     """The elementwise product of the inputs.
 
-    ``slopes`` holds the weights of the inputs' slopes in the slope of the product; None sets them
-    to 1.
+    ``slopes`` contains the weights of the inputs' slopes in the slope of the product; None sets
+    them to 1.
     """
 
     slopes: tuple[float, ...] | None = None
@@ -166,7 +166,7 @@ class Prod(Primitive):
 class Join(Primitive):
     """Concatenation of the inputs.
 
-    ``counts`` holds their channels. If these are unknown, ``problem`` says why.
+    ``counts`` contains their channel counts. If these are unknown, ``problem`` gives the reason.
     """
 
     counts: tuple[Count, ...] | None

@@ -18,7 +18,7 @@ from .dyadic import BITS, DEGREE, OCTAVES, PARTS, ROWS
 def table_function(
     kind: str, coefficients: np.ndarray, end_slopes: tuple[np.ndarray, np.ndarray]
 ) -> Callable[[Any], Any]:
-    """Return the function of a table on JAX arrays, in the precision of the array.
+    """Return a function that evaluates a table on JAX arrays, in the precision of the array.
 
     Half precisions are computed in float32.
 
@@ -118,9 +118,9 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``rate`` with an error on differentiation.
+    """Return ``rate``, changed to raise an error when it is differentiated.
 
-    Without it, bit operations would silently have the derivative zero.
+    Otherwise the derivative of its bit operations would silently be zero.
     """
     import jax
 
