@@ -1,6 +1,7 @@
 """Activations: functions of one real variable, with their kernel quantities in every field.
 
-The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives in c:
+The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives with
+respect to c:
 
     C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)).
 

@@ -24,9 +24,9 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
-    They are differentiable in gap, and with a closed form also in q1 and q2. An infinite C' at
-    c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed form,
-    raises KcalcError for traced q, several q values, and orders above 1.
+    They are differentiable with respect to gap and, with a closed form, to q1 and q2. An infinite
+    C' at c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed
+    form, raises KcalcError for traced q, several q values, and orders above 1.
     """
     import jax.numpy as jnp
 
@@ -46,7 +46,7 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
     """Return C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.
 
-    Gradients and errors are those of :func:`taylor`.
+    Gradients and errors are the same as in :func:`taylor`.
     """
     field = jax_field()
     one = field.number(q1)
@@ -119,7 +119,7 @@ def _closed(
 
 
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
-    """Return 1 - C, with the closed form of C' (if there is one) as its derivative in the gap.
+    """Return 1 - C, using the closed form of C' (if there is one) to differentiate it.
 
     Automatic differentiation would give nan at c = +-1, where the angle has infinite slope.
     """

@@ -40,7 +40,7 @@ _NARROW = 0.25
 class PiecewiseFunction:
     """A function of one real variable that is smooth between its kinks; immutable.
 
-    The fields are those of :class:`kcalc.activations.Activation`.
+    The fields are the same as in :class:`kcalc.activations.Activation`.
     """
 
     name: str

@@ -42,7 +42,7 @@ HIGHEST = 3
 
 @lru_cache(maxsize=HIGHEST + 1)
 def _differentiation(n: int) -> Array:
-    """Return the matrix that maps Chebyshev coefficients to those of the n-th derivative.
+    """Return the matrix that maps Chebyshev coefficients to coefficients of the n-th derivative.
 
     The derivative is taken in the coordinate of the window, which runs from -1 to 1.
     """

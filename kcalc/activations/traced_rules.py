@@ -1,6 +1,7 @@
 """Gaussian expectations of functions that JAX traces.
 
-The expectations include moments, C maps and cross moments. All are differentiable in all arguments.
+The expectations include moments, C maps and cross moments. They are differentiable with respect to
+all arguments.
 
 For smooth functions, one matrix product gives the Hermite coefficients
 ``a_n(q) = E[f(sqrt(q) z) h_n(z)]``, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). For
@@ -205,7 +206,7 @@ def _crossed(
 def _alike(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """Return the decrease ``E f(u) (g(u') - g(v))`` and its derivative in ``gap``.
+    """Return the decrease ``E f(u) (g(u') - g(v))`` and its derivative with respect to ``gap``.
 
     ``u'`` is u scaled to the variance of v.
 
@@ -281,7 +282,8 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
     """Merge edges and kinks in ascending order, clipped to [-reach, reach].
 
-    The result is differentiable in the kinks; integrals do not depend on the other edges.
+    The result is differentiable with respect to the kinks; integrals do not depend on the other
+    edges.
     """
     import jax
     import jax.numpy as jnp
@@ -354,7 +356,7 @@ def _plane(
 ) -> tuple[Any, Any, Any]:
     """Quadrature nodes and weights (u, v, weights) in the plane, in the last two axes.
 
-    ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` that of g.
+    ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` is the argument of g.
     """
     import jax.numpy as jnp
 

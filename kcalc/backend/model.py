@@ -90,7 +90,7 @@ class Model(Shown):
         Returns
         -------
         Params
-            Random initial parameters; those of repeated blocks are stacked.
+            Random initial parameters, stacked for repeated blocks.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class Model(Shown):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Return a context like :meth:`precision` with accurate matrix products.
+        """Return a context like :meth:`precision` that also makes matrix products accurate.
 
         By default, GPUs may round the factors of float32 products to 10 bits.
         """

@@ -99,7 +99,7 @@ def dtype_name(given: Any) -> str:
 
 
 def runnable(network: Network) -> None:
-    """Raise NoRule, naming the first node that cannot run on arrays."""
+    """Raise NoRule, naming the node, if a node cannot be run on arrays."""
     for node, layer, parents in network.steps():
         if parents and not has_rule(layer):
             raise no_rule("arrays", layer, node)

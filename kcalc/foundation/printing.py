@@ -86,7 +86,7 @@ def _cell(text: str, column: int) -> str:
 
 
 def shown(value: Any, digits: int = 6) -> str:
-    """Format a value for a table: floats with ``digits``, booleans as yes or no, None as "-"."""
+    """Format a table value: floats with ``digits`` digits, booleans as yes or no, None as "-"."""
     if value is None:
         return "-"
     if isinstance(value, bool | np.bool_):

@@ -150,7 +150,7 @@ class Network:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """Primitives of the network, which calculi interpret.
+        """Primitives that make up the network; calculi interpret them.
 
         See :mod:`kcalc.network.primitives`.
         """
@@ -496,7 +496,7 @@ class Network:
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """Return the network with a name, shown in plot legends and in the ``repr`` of maps.
+        """Return the network with a name, which plot legends and the ``repr`` of maps show.
 
         Parameters
         ----------

@@ -83,7 +83,7 @@ class Fresh(Primitive):
     ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
     ``reads`` is the number of input channels, None if unknown. ``one_hot`` is true if the inputs
-    are one-hot vectors, as in an embedding. The other fields are those of
+    are one-hot vectors, as in an embedding. The other fields are the same as in
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -201,7 +201,7 @@ class Norm(Primitive):
 class Window(Primitive):
     """Reduce each window of positions to one value; ``window=None`` covers all positions.
 
-    The fields are those of :class:`kcalc.network.layers.Pool`. ``matrix`` is the matrix of a
+    The fields are the same as in :class:`kcalc.network.layers.Pool`. ``matrix`` is the matrix of a
     :class:`Blend`, otherwise None.
     """
 
@@ -278,7 +278,7 @@ class Reshape(Passing):
 class Resize(Moving):
     """A change of the number of positions.
 
-    The fields are those of :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
+    The fields are the same as in :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
     """
 
     factor: Any
@@ -303,8 +303,8 @@ class Shuffle(Moving):
 class Attend(Primitive):
     """Attention over tokens; its three inputs are queries, keys and values.
 
-    The fields are those of :class:`kcalc.network.layers.Attend`. A token sees another only if all
-    ``masks`` allow it.
+    The fields are the same as in :class:`kcalc.network.layers.Attend`. A token sees another only if
+    all ``masks`` allow it.
     """
 
     heads: int | None

@@ -136,7 +136,7 @@ def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
-    """Return (1 - C, its derivative in w) at the distance w from the lower or the ``upper`` end.
+    """Return (1 - C, its derivative) at the distance w from the lower or the ``upper`` end.
 
     See :func:`kcalc.fields.tables.dyadic.locate`.
     """

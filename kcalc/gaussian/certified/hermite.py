@@ -63,7 +63,7 @@ class CertifiedHermite:
 def cross_series(
     first: CertifiedHermite, second: CertifiedHermite, c: Ball, order: int
 ) -> list[Ball]:
-    """Return the Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1.
+    """Return the Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, for |c| < 1.
 
     Order 0 is also available at c = +-1. The two tables must have the same length.
     """

@@ -241,7 +241,7 @@ def _dot(weights: Sequence[Ball], values: Sequence[Ball]) -> Ball:
 
 
 def _step(like: Ball, goal: float) -> Ball:
-    """Return the step of sums over u, an exact number."""
+    """Return the step for sums over u as an exact number."""
     return type(like)(math.pi**2 / (goal + 2 * math.log(goal) + 5))
 
 

@@ -111,7 +111,7 @@ class Corners:
     def _dipoles(self) -> float:
         """Return the contribution of the delta-function derivatives at the jumps J_k of phi.
 
-        sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
+        It is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
         """
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:

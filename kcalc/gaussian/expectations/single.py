@@ -328,7 +328,7 @@ def hermite(profile: Profile, q: float) -> Hermite:
 def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
     """Return (grid, values): phi(sqrt(q) z) at the nodes of a grid for many q.
 
-    The values have the shape (n, nodes). The grid is that of the largest q, because a grid that
+    The values have the shape (n, nodes). The grid is the one for the largest q, because a grid that
     resolves phi(sqrt(q) .) also resolves it at smaller q. Returns None if there is no such grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -344,9 +344,9 @@ def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, 
 def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
     """Return (alpha, variances) of a smooth function at many q.
 
-    ``alpha`` (terms, n) has the means in row 0 and the coefficients a_k in row k. The series ends
-    when further terms matter neither for E phi(u) phi(v) nor for its first two derivatives in c.
-    Returns None for functions with kinks or narrow features, and if the series is too long.
+    ``alpha`` (terms, n) contains the means in row 0 and the coefficients a_k in row k. The series
+    ends when further terms matter neither for E phi(u) phi(v) nor for its first two derivatives in
+    c. Returns None for functions with kinks or narrow features, and if the series is too long.
     """
     for terms in _LARGEST_GRID:
         found = sampled(profile, q, terms)

@@ -155,7 +155,7 @@ class _Shares:
 def _known(
     kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
 ) -> tuple[_Shares, WithZeros | None]:
-    """Return the arrays of concrete data, and the plan of zero rows if there are any."""
+    """Return the arrays of concrete data, and the plan for zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
@@ -404,7 +404,7 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 
 @lru_cache(maxsize=1)
 def _lookup() -> Callable[..., Any]:
-    """Return the JAX function that evaluates a table at distances w, with a derivative in w.
+    """Return a differentiable JAX function that evaluates a table at distances w.
 
     It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
     polynomials, and it is 0 at w = 0.

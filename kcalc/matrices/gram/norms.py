@@ -179,7 +179,7 @@ def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTab
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
-    """Return (coordinate with the shortest series, an even length) for kernels at one q value."""
+    """Return (coordinate with the shortest series, its even length) for kernels at one q value."""
     best: tuple[Coordinate, int] | None = None
     count = _MOST_ANGLES
     for both in (True,) if odd else (False, True):

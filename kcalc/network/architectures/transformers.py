@@ -313,7 +313,7 @@ def gpt2(
     causal: bool = True,
     depth_scaled: bool = True,
 ) -> Network:
-    """Build GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
+    """Build GPT-2: learned positions, pre-norm blocks with biases, and a final LayerNorm.
 
     The network ends before the tied readout.
 
@@ -359,7 +359,7 @@ def llama(
     routed_scale: Any = 1,
     shared_hidden: int | None = None,
 ) -> Network:
-    """Build Llama, Mistral or Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
+    """Build Llama, Mistral or Qwen: RMSNorm, rotary embeddings and gated MLPs, without biases.
 
     The network ends with the norm before the readout.
 
@@ -367,8 +367,8 @@ def llama(
     means ``heads``. ``rotary`` is the base of the rotary angles; None means no positions. With
     ``causal=False, rotary=None``, tokens stay exchangeable and kernel maps are exact.
     ``query_norm`` applies RMSNorm to queries and keys. ``window`` is the number of tokens that a
-    token sees, including itself, as in Mistral; None means all. The other arguments have the same
-    meaning as in :func:`gpt2`.
+    token sees, itself and earlier ones, as in Mistral; None means all. The other arguments have the
+    same meaning as in :func:`gpt2`.
 
     ``experts`` is the number of experts that replace every MLP, each with ``hidden`` channels. A
     router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise`` and
