@@ -70,7 +70,7 @@ class Program(Fold[int]):
         self.outputs = [self(expr) for expr in exprs]
 
     def run(self, x: Any, numbers: Any) -> list[Any]:
-        """Return the values of the expressions at x, a number that ``numbers`` can handle."""
+        """Return the values of the expressions at x, computed with ``numbers``."""
         values = [x]
         for step in self.steps:
             values.append(step(values, numbers))

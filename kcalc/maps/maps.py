@@ -446,7 +446,7 @@ class CMap(KernelMap):
         return GapAt(self, first, second, output)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, ascending.
+        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, in order.
 
         For the identity map, return None.
 

@@ -238,7 +238,7 @@ class PairMap:
 
 
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
-    """Return [1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, with q values for each pair.
+    """Return [1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, for pairs with any q values.
 
     Here psi = phi, and C is Gamma / sqrt(Q(q1) Q(q2)). If alpha and alpha' are the Hermite
     coefficients at q1 and q2, divided by sqrt(Q), then 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n

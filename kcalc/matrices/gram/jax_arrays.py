@@ -76,7 +76,7 @@ def _overwritten(zeros: WithZeros, part: int, values: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Kernels from an :class:`.tables.AngleTable`, with ``octaves`` and ``first`` as in it."""
+    """Kernels from an :class:`.tables.AngleTable`, with the same ``octaves`` and ``first``."""
 
     parts: tuple[int, ...]
     octaves: int

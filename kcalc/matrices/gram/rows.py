@@ -1,6 +1,6 @@
-"""The rows of a data matrix, checked, with their norms and the distances of near-duplicates.
+"""Checked rows of a data matrix, with their norms and the distances between near-duplicates.
 
-Distances of near-duplicates are computed from differences of the rows.
+Distances between near-duplicates are computed from differences of the rows.
 """
 
 from __future__ import annotations
