@@ -1,4 +1,4 @@
-"""The only module that knows every room, and the objects that each guest provides.
+"""The only module that knows all rooms and the objects that each guest provides.
 
 It contains names, never imports; a guest is imported on first use. ``print(kcalc.wiring.table())``
 shows all entries.
@@ -72,7 +72,7 @@ OF_TOKENS = {
     "depth trace": "shaping.traces:depth_trace",
 }
 
-PLOTTING = {  # a class, or a class and another method than plot
+PLOTTING = {  # a class, or a class and a method other than plot
     "Activation": "plotting.cards:card",
     "CMap": "plotting:c_maps",
     "Comparison": "plotting:accuracies",

@@ -61,8 +61,8 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
 def simplest(where: float, reach: float = 2e-6) -> float:
     """Return the number with the fewest decimals within ``reach`` of ``where``.
 
-    The tolerance is absolute up to |where| = 1 and relative beyond. Its default is the precision of
-    the search for kinks, about 1e-6.
+    The tolerance is absolute up to |where| = 1 and relative beyond. By default it is the precision
+    of the search for kinks, about 1e-6.
     """
     rounded = (round(where, decimals) for decimals in range(12))
     return next(

@@ -1,6 +1,7 @@
 """Activations: functions of one real variable, with their kernel quantities in every field.
 
-The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives in c:
+The kernel quantities are the mean, Q(q) = E phi(sqrt q z)^2, and C with its derivatives with
+respect to c:
 
     C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)).
 
@@ -8,7 +9,7 @@ An activation class may override the ``_closed_*`` hooks. Each hook is written o
 every field. If a hook returns None, the quantity is integrated numerically (NumPy, mpmath) or
 printed as an undefined function (SymPy).
 
-This module also defines the transformed and the composed activations.
+This module also defines transformed and composed activations.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ class Activation(PiecewiseFunction):
     """
 
     closed_in_numpy: ClassVar[bool] = False
-    """Whether the closed forms keep relative accuracy at every gap; if not, NumPy integrates."""
+    """Whether closed forms keep relative accuracy at every gap; if not, NumPy uses quadrature."""
 
     closed_over_jets: ClassVar[bool] = True
-    """Whether the closed form of Q keeps its digits in its Taylor series in q."""
+    """Whether the Taylor series in q of the closed form of Q is accurate."""
 
     # --- hooks: closed forms over any field; None if unknown -----------------------------------
 
@@ -95,13 +96,13 @@ class Activation(PiecewiseFunction):
         return truncated.mean_slope(self, q, field)
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
-        """1 - C(1 - gap, q1, q2)."""
+        """Return 1 - C(1 - gap, q1, q2)."""
         return None
 
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """(C', C'') at c = 1 - gap; a divergent derivative is infinite."""
+        """Return (C', C'') at c = 1 - gap; a divergent derivative is infinite."""
         return None
 
     @property
@@ -130,7 +131,7 @@ class Activation(PiecewiseFunction):
         return LocalQMap(self)
 
     def q_expr(self, q: object = 1) -> sp.Expr | None:
-        """Q(q) in SymPy, for a number or a positive symbol q.
+        """Return Q(q) in SymPy, for a number or a positive symbol q.
 
         Parameters
         ----------
@@ -146,7 +147,7 @@ class Activation(PiecewiseFunction):
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
-        """C(c, q1, q2) in SymPy in textbook form.
+        """Return C(c, q1, q2) in SymPy in textbook form.
 
         Parameters
         ----------
@@ -172,14 +173,14 @@ class Activation(PiecewiseFunction):
     # --- one-dimensional quantities ---------------------------------------------------------------
 
     def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """E phi(sqrt(q) z).
+        """Return E phi(sqrt(q) z).
 
         Parameters
         ----------
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -195,14 +196,14 @@ class Activation(PiecewiseFunction):
         return self._moment("M", self._closed_mean, expectations.mean, q, field)
 
     def second_moment(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """Q(q) = E phi(sqrt(q) z)^2.
+        """Return Q(q) = E phi(sqrt(q) z)^2.
 
         Parameters
         ----------
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -218,14 +219,14 @@ class Activation(PiecewiseFunction):
         return self._moment("Q", self._closed_second_moment, expectations.second_moment, q, field)
 
     def mean_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """E phi'(sqrt(q) z), with deltas in phi' at the jumps of phi.
+        """Return E phi'(sqrt(q) z), with delta functions in phi' at the jumps of phi.
 
         Parameters
         ----------
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -236,14 +237,14 @@ class Activation(PiecewiseFunction):
         return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
 
     def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus terms for the jumps of phi.
+        """Return dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus terms for the jumps of phi.
 
         Parameters
         ----------
         q
             The mean square of the inputs, > 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -257,7 +258,7 @@ class Activation(PiecewiseFunction):
         return self._moment("", self._closed_q_slope, expectations.q_slope, q, field)
 
     def _closed_q_slope(self, q: Number, field: Field) -> Number | None:
-        """dQ/dq from the closed form of Q, evaluated at a jet."""
+        """Return dQ/dq from the closed form of Q, evaluated at a jet."""
         if field is not NUMPY or not self.closed_over_jets:
             return None
         series = self._closed_second_moment(Jet.variable(q, 1), JetField(field))
@@ -266,7 +267,7 @@ class Activation(PiecewiseFunction):
         )
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
+        """Return the Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
 
         Power 1 gives the mean, power 2 gives Q. NumPy only.
 
@@ -288,7 +289,7 @@ class Activation(PiecewiseFunction):
         return series(lambda value: q_series.moment_series(self, power, value, order), q)
 
     def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E phi'(sqrt(q) z). NumPy only.
+        """Return the Taylor coefficients in q of E phi'(sqrt(q) z). NumPy only.
 
         Parameters
         ----------
@@ -306,7 +307,7 @@ class Activation(PiecewiseFunction):
         return series(lambda value: q_series.slope_series(self, value, order), q)
 
     def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)].
+        """Return the Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)].
 
         NumPy only.
 
@@ -367,7 +368,7 @@ class Activation(PiecewiseFunction):
     def taylor(
         self, gap: Any, q1: Any = 1, q2: Any = None, order: int = 0, field: Field = NUMPY
     ) -> tuple[Number, ...]:
-        """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
+        """Return (1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
         NumPy broadcasts ``gap``, ``q1`` and ``q2``. Derivatives that diverge at c = +-1 are
         infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1 + c near c = -1.
@@ -383,7 +384,7 @@ class Activation(PiecewiseFunction):
         order
             The highest order, an integer >= 0.
         field
-            The number field to compute in, NumPy by default.
+            The number system to compute in, NumPy by default.
 
         Returns
         -------
@@ -432,7 +433,7 @@ class Activation(PiecewiseFunction):
     def _closed_series(
         self, gap: Number, q1: Number, q2: Number, order: int, field: Field
     ) -> tuple[Number, ...] | None:
-        """Taylor coefficients of any order, from the closed form evaluated at a jet.
+        """Return the Taylor coefficients of any order, from the closed form evaluated at a jet.
 
         They exist for |c| < 1 only.
         """
@@ -494,7 +495,7 @@ class Activation(PiecewiseFunction):
     def cross_drop(
         self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0
     ) -> tuple[Number, ...]:
-        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap.
+        """Return (G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap.
 
         G(c) = E[phi(u) psi(v)], where psi is ``other``. The drop G(1) - G(c) is computed without
         cancellation.
@@ -527,7 +528,7 @@ class Activation(PiecewiseFunction):
     def cross(
         self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0
     ) -> tuple[Number, ...]:
-        """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
+        """Return Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
 
         NumPy only.
 
@@ -602,11 +603,11 @@ class Activation(PiecewiseFunction):
         input_scale
             The factor of x, not 0.
         input_shift
-            The number added to the scaled x.
+            The value added to the scaled x.
         output_scale
             The factor of the result, not 0.
         output_shift
-            The number added to phi before scaling.
+            The value added to phi before scaling.
 
         Returns
         -------
@@ -739,7 +740,7 @@ class Transformed(Activation):
         return transform(self.original.subs(values), Transformation(*numbers))
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
-        """(a^2, a, scale, shift) of the affine transformation, in numbers of the field.
+        """Return (a^2, a, scale, shift) of the affine transformation, in numbers of the field.
 
         a is the input scale.
         """
@@ -775,7 +776,7 @@ class Transformed(Activation):
         return None if mean is None else scale**2 * (inner + 2 * shift * mean + shift**2)
 
     def _ratio(self, q1: Number, q2: Number, field: Field) -> tuple[Number, Number] | None:
-        """(r, d) with 1 - C = r (1 - C_original) + d, for a shifted output.
+        """Return (r, d) with 1 - C = r (1 - C_original) + d, for a shifted output.
 
         At equal q values d is exactly 0.
         """

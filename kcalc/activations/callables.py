@@ -3,8 +3,8 @@
 Values come from the callable itself. Derivatives come from nested ``jax.grad`` if JAX can
 differentiate the callable and its gradient matches the values (a straight-through estimator fails
 this test). Otherwise they come from Chebyshev panels fitted to the values. On a dozen catalogue
-activations, for q from 0.04 to 30 and c from -1 to 1, C agrees with the closed expressions within
-1e-15, C' within 5e-15 and C'' within 2e-12.
+activations, for q from 0.04 to 30 and c from -1 to 1, C agrees with the closed forms to within
+1e-15, C' to within 5e-15 and C'' to within 2e-12.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
-_REACH = 128.0  # |x| reached by inputs of q <= 100
-_AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances between JAX's and numerical derivatives
+_REACH = 128.0  # |x| reached by inputs with q <= 100
+_AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances for JAX's derivatives
 
 
 class _Named(UndefinedFunction):
@@ -98,7 +98,7 @@ class FromCallable(Activation):
         return Panels(self.rule, self.kink_points, self.name)
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        """The callable itself for n = 0, its n-th derivative for n > 0.
+        """Return the callable itself for n = 0 and its n-th derivative for n > 0.
 
         Evaluating a derivative farther out extends the panels there and searches the new range for
         undeclared kinks.
@@ -124,7 +124,7 @@ class FromCallable(Activation):
         return values
 
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
-        """The n-th derivative by nested ``jax.grad`` of sums.
+        """Return the n-th derivative by nested ``jax.grad`` of sums.
 
         It is None if JAX fails or its result does not match the values.
         """

@@ -26,7 +26,7 @@ KEPT = 1e-13  # largest relative error at the probes at which an expression is k
 LARGE = 1e-2  # cancellation is harmless if the value at 0 is larger than this
 ORDER, DIGITS = 36, 60
 RADII = (0.25, 0.1, 0.03, 0.01)
-NOISE = 1e-25  # smaller Taylor coefficients are rounding errors of 0
+NOISE = 1e-25  # smaller Taylor coefficients are zeros with rounding errors
 
 
 @dataclass(frozen=True)

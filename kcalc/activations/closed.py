@@ -34,13 +34,13 @@ def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
 
 
 def half_distance(q1: Number, q2: Number, field: Field) -> Number:
-    """(sqrt q1 - sqrt q2)^2/2 = Var(u - v)/2 at c = 1; exactly 0 for q1 = q2."""
+    """Return (sqrt q1 - sqrt q2)^2/2 = Var(u - v)/2 at c = 1; exactly 0 for q1 = q2."""
     distance = field.sqrt(q1) - field.sqrt(q2)
     return distance * distance / 2
 
 
 def whole_power(x: Number, n: int) -> Number:
-    """Return x^n for n >= 1 by repeated products, since a ball around 0 has no ``**``."""
+    """Return x^n for n >= 1 by repeated products, because a ball around 0 has no ``**``."""
     return math.prod([x] * (n - 1), start=x)
 
 
@@ -58,7 +58,7 @@ class Closed(Activation):
         raise NotImplementedError
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        """1 - C(1 - gap) without cancellation."""
+        """Return 1 - C(1 - gap) without cancellation."""
         raise NotImplementedError
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
@@ -75,18 +75,18 @@ class ClosedKernel(Closed):
     """
 
     def _top(self, q1: Number, q2: Number, field: Field) -> Number:
-        """Gamma(1) = E[phi(sqrt(q1) z) phi(sqrt(q2) z)]."""
+        """Return Gamma(1) = E[phi(sqrt(q1) z) phi(sqrt(q2) z)]."""
         raise NotImplementedError
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        """Gamma(1) - Gamma(1 - gap) without cancellation.
+        """Return Gamma(1) - Gamma(1 - gap) without cancellation.
 
         Implementations must not use tanh, which jets do not support.
         """
         raise NotImplementedError
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        """(Gamma', Gamma'') at c = 1 - gap."""
+        """Return (Gamma', Gamma'') at c = 1 - gap."""
         raise NotImplementedError
 
     def _norm(self, q1: Number, q2: Number, field: Field) -> Number:
@@ -104,7 +104,7 @@ class ClosedKernel(Closed):
         return (self._refined(apart, drop, q1, q2) if field is NUMPY else apart) + drop
 
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
-        """1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
+        """Return 1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
 
         Small values are integrated, because the difference ``apart`` cancels.
         """

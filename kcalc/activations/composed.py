@@ -20,7 +20,7 @@ _FLAT = np.linspace(-30.0, 30.0, 601)
 def chain_rule(
     outer: PiecewiseFunction, inner: PiecewiseFunction, n: int
 ) -> Callable[[Array], Array]:
-    """The derivative of order n <= 3 of outer(inner(x)), by Faa di Bruno's formula."""
+    """Return the derivative of order n <= 3 of outer(inner(x)), by Faa di Bruno's formula."""
     f = [outer.numeric(k) for k in range(n + 1)]
     g = [inner.numeric(k) for k in range(n + 1)]
 
@@ -39,7 +39,7 @@ def chain_rule(
 
 
 def _preimages(inner: PiecewiseFunction, level: sp.Expr) -> list[Any]:
-    """The points where ``inner`` crosses ``level``."""
+    """Return the points where ``inner`` crosses ``level``."""
     if inner.expr.is_polynomial(X):
         return real_roots(inner.expr - level)
     value, target = inner.numeric(0), float(level)

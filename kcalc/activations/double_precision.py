@@ -19,7 +19,7 @@ from kcalc.gaussian.expectations.single import pair_distance
 EXTREME = 1e70
 LARGEST = 1e150  # the same for a product of two numbers
 MANY = 8
-"""With this many distinct pairs of q values or more, smooth activations share one grid."""
+"""For at least this many distinct pairs of q values, smooth activations share one grid."""
 
 
 def positive(q: Array) -> Array:
@@ -67,7 +67,7 @@ def _unit_gap(gap: Array) -> Array:
 
 
 def spread(part: Any, shape: tuple[int, ...]) -> Array:
-    """Broadcast ``part`` to the shape; the shape () gives a number."""
+    """Broadcast ``part`` to the shape; shape ``()`` gives a scalar."""
     array = np.asarray(part, dtype=float)
     return (array if array.shape == shape else np.broadcast_to(array, shape))[()]
 
@@ -91,7 +91,7 @@ def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
 
 
 def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
-    """A moment of phi at every q value in ``flat``."""
+    """Return a moment of phi at every q value in ``flat``."""
     (unique,), inverse = distinct(flat.reshape(1, -1))
     with np.errstate(over="ignore"):
         found = _moments_together(phi, integrate, unique)
@@ -101,7 +101,7 @@ def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
 
 
 def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Array | None:
-    """Mean or second moment at many q on a common grid of nodes, or None if no grid suffices."""
+    """Return the mean or second moment at many q on one grid, or None if no grid suffices."""
     powers: dict[Any, int] = {expectations.mean: 1, expectations.second_moment: 2}
     power = powers.get(integrate)
     if power is None or q.size < MANY:
@@ -111,7 +111,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """The Taylor coefficients in q, from ``integrate``, at every q value of an array."""
+    """Return the Taylor coefficients in q, from ``integrate``, at every q value of an array."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])
@@ -121,7 +121,7 @@ def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[
 def taylor(
     phi: Any, gap: Array, rest: Array, q1: Array, q2: Array, order: int
 ) -> tuple[Number, ...]:
-    """The Taylor coefficients of C for arrays of the same shape.
+    """Return the Taylor coefficients of C for arrays of the same shape.
 
     ``rest`` is 2 - gap with full relative accuracy.
     """
@@ -138,7 +138,7 @@ def taylor(
 
 
 def _normalised(phi: Any, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
-    """The Taylor coefficients of C for one pair of q values."""
+    """Return the Taylor coefficients of C for one pair of q values."""
     gamma = pair_map(phi, q1, phi, q2)
     parts = gamma.taylor(gap, order, rest=rest)
     norm = (
@@ -156,7 +156,7 @@ def _normalised(phi: Any, gap: Array, rest: Array, q1: float, q2: float, order: 
 
 
 def cross_drop(phi: Any, other: Any, q1: Any, q2: Any, gap: Any, order: int) -> tuple[Number, ...]:
-    """The drop of E[phi(u) psi(v)], where psi is ``other``; see ``Activation.cross_drop``."""
+    """Return the drop of E[phi(u) psi(v)], with psi = ``other``; see ``Activation.cross_drop``."""
     gap, q1, q2 = broadcast(gap, q1, q2)
     out = np.empty((order + 2, gap.size))
     pairs, inverse = distinct(np.stack([q1.ravel(), q2.ravel()]))

@@ -1,6 +1,6 @@
 """Python and JAX callables as functions of float64 arrays, and checks that they are elementwise.
 
-An elementwise callable treats each number separately.
+An elementwise callable treats each entry of an array separately.
 
 JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed
 shape, so each is compiled only once. Results are NumPy arrays. This module never imports JAX,
@@ -97,7 +97,7 @@ class Elementwise:
         return values.reshape(x.shape)
 
     def raw(self, x: Array) -> Array:
-        """The values at a flat array; they may be nan."""
+        """Return the values at a flat array; they may be nan."""
         if self.kind == "scalar":
             return np.array([self._scalar(value) for value in x.tolist()])
         if self.is_jax:
@@ -153,7 +153,7 @@ def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
 
 
 def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
-    """The result of one call, as a float64 array with the shape of the argument."""
+    """Return the result of one call, as a float64 array with the shape of the argument."""
     try:
         result = _outcome(function, argument)
     except KcalcError:
@@ -340,7 +340,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
 
 
 def _check_alone(rule: Elementwise) -> None:
-    """Check that the value at x depends neither on the rest of the array nor on the call."""
+    """Check that the value at x depends neither on the rest of the array nor on earlier calls."""
     random = np.random.default_rng(0)
     x = random.uniform(-6, 6, 64)
     x[5] = x[40]

@@ -24,11 +24,11 @@ def gain(
 @overload
 def gain(activation: Any, q: sp.Expr, centred: bool = False) -> sp.Expr | float: ...
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
-    """The weight scale ``sigma_w = sqrt(q / Q(q))`` that preserves ``q`` after an activation.
+    """Return the weight scale ``sigma_w = sqrt(q / Q(q))`` that preserves q after an activation.
 
     If the preactivations have mean square q, so do the outputs of ``Affine(sigma_w=gain)`` after
-    the activation. Weights that sum to zero over their inputs (weight standardisation) only see the
-    variance of phi; use ``centred=True`` for them.
+    the activation. Weights that sum to zero over their inputs (weight standardisation) depend only
+    on the variance of phi; use ``centred=True`` for them.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Shipped:
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:
-        """The q value after ``layers`` layers of activation and weights with this gain.
+        """Return the q value after ``layers`` layers of activation and weights with this gain.
 
         The q value of the input is 1.
         """
@@ -150,7 +150,7 @@ Two gains of timm are left out: identity (gain 1) and log_softmax (not elementwi
 
 
 def comparison(layers: int = 100) -> str:
-    """A Markdown table of the shipped gains and the exact gains."""
+    """Return a Markdown table of the shipped gains and the exact gains."""
     rows = [
         "| library | activation | keeps | shipped | exact | relative error | "
         f"q after {layers} layers |",

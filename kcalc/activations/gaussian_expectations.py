@@ -23,7 +23,7 @@ def expectation(f: Any, q: sp.Expr) -> sp.Expr | float: ...
 @overload
 def expectation(f: Any, q: ArrayLike) -> Array: ...
 def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
-    """E f(sqrt(q) z) for a standard normal z.
+    """Return E f(sqrt(q) z) for a standard normal z.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def pair_expectation(
 def pair_expectation(
     f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
 ) -> float | Array:
-    """E[f(u) g(v)] for centred Gaussians u, v with correlation c.
+    """Return E[f(u) g(v)] for centred Gaussians u, v with correlation c.
 
     The variances are q1 and q2, or ``q`` (default 1) for both.
 

@@ -24,11 +24,11 @@ JaxFunction = Callable[[Any], Any]
 
 @lru_cache(maxsize=512)
 def jax_function(phi: Any, n: int = 0) -> JaxFunction:
-    """phi^(n) as an elementwise function of JAX arrays, for jit, vmap and grad.
+    """Return phi^(n) as an elementwise function of JAX arrays, for jit, vmap and grad.
 
     It is right-continuous at kinks. Its gradient is ``jax_function(phi, n + 1)``, which is itself
-    differentiable; deltas at kinks are ignored. float32 and float64 are kept; integers become
-    floats. Raises KcalcError if n is not an integer >= 0, and for functions that JAX lacks.
+    differentiable; delta functions at kinks are ignored. float32 and float64 are kept; integers
+    become floats. Raises KcalcError if n is not an integer >= 0, and for functions that JAX lacks.
     """
     import jax
     import jax.numpy as jnp
@@ -60,7 +60,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
 
 
 def differentiated(function: JaxFunction, n: int) -> JaxFunction:
-    """The n-th derivative of an elementwise function, by forward-mode differentiation."""
+    """Return the n-th derivative of an elementwise function, by forward-mode differentiation."""
     import jax
     import jax.numpy as jnp
 
@@ -71,12 +71,12 @@ def differentiated(function: JaxFunction, n: int) -> JaxFunction:
 
 
 def piecewise(phi: Any, n: int) -> JaxFunction:
-    """phi^(n) from the activation's expression."""
+    """Return phi^(n) from the activation's expression."""
     return _pieces(stable_derivative(phi, n), phi)
 
 
 def stable_derivative(phi: Any, n: int) -> Any:
-    """phi^(n), derived from the overflow-free expressions in ``phi.stable`` if there are any."""
+    """Return phi^(n), derived from the overflow-free expressions in ``phi.stable`` if possible."""
     if not phi.stable:
         return phi.derivative_expr(n)
     last = min(n, len(phi.stable) - 1)

@@ -1,4 +1,4 @@
-"""Local kernel quantities of JAX arrays.
+"""Local kernel quantities for JAX arrays.
 
 They use closed forms that are accurate in floats. Without such forms, C comes from a table and the
 moments come from NumPy, both at concrete q values.
@@ -20,13 +20,13 @@ from ..fields.tables import Table, tabulate
 
 
 def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field) -> tuple[Any, ...]:
-    """(1 - C, C', ..., C^(order)/order!) at c = 1 - gap as JAX arrays.
+    """Return (1 - C, C', ..., C^(order)/order!) at c = 1 - gap as JAX arrays.
 
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
-    They are differentiable in gap, and with a closed form also in q1 and q2. An infinite C' at
-    c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed form,
-    raises KcalcError for traced q, several q values, and orders above 1.
+    They are differentiable with respect to gap and, with a closed form, to q1 and q2. An infinite
+    C' at c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed
+    form, raises KcalcError for traced q, several q values, and orders above 1.
     """
     import jax.numpy as jnp
 
@@ -44,9 +44,9 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
 
 def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
-    """C(c, q1, q2) for JAX arrays, in their precision; nan if |c| exceeds 1 by more than rounding.
+    """Return C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.
 
-    Gradients and errors are those of :func:`taylor`.
+    Gradients and errors are the same as in :func:`taylor`.
     """
     field = jax_field()
     one = field.number(q1)
@@ -62,7 +62,7 @@ def moment(
     q: Number,
     field: Field,
 ) -> Any:
-    """``quantity`` ("mean", "second_moment", "mean_slope" or "q_slope") of phi at q.
+    """Return ``quantity`` ("mean", "second_moment", "mean_slope" or "q_slope") of phi at q.
 
     Returns a JAX array if q is one, otherwise a float.
 
@@ -119,7 +119,7 @@ def _closed(
 
 
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
-    """1 - C, with the closed form of C' (if there is one) as its derivative in the gap.
+    """Return 1 - C, using the closed form of C' (if there is one) to differentiate it.
 
     Automatic differentiation would give nan at c = +-1, where the angle has infinite slope.
     """
@@ -165,7 +165,7 @@ def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
 
 @lru_cache(maxsize=64)
 def local_table(phi: Any, q1: float, q2: float) -> Table:
-    """The cached table of C(., q1, q2) for phi."""
+    """Return the cached table of C(., q1, q2) for phi."""
     return tabulate(lambda gap: phi.taylor(gap, q1, q2)[0], name=phi.name)
 
 

@@ -44,7 +44,7 @@ _EPS = float(np.finfo(float).eps)
 
 @alone
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
-    """The one-sided limit of a smooth piece at a kink.
+    """Return the one-sided limit of a smooth piece at a kink.
 
     Raises KcalcError if SymPy finds no limit.
     """
@@ -59,7 +59,7 @@ def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
 
 @alone
 def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-    """The right limit minus the left limit at each kink, for the pieces between the kinks."""
+    """Return the right limit minus the left limit at each kink, given the smooth pieces."""
     jumps = (
         side_value(right, k, "+") - side_value(left, k, "-")
         for k, left, right in zip(kinks, parts, parts[1:], strict=False)
@@ -68,7 +68,7 @@ def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.
 
 
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats, with rounding residues set to 0.
+    """Return the jumps as floats, with rounding residues set to 0.
 
     Raises KcalcError if a one-sided limit is infinite.
     """
@@ -92,7 +92,7 @@ def _jump(left: sp.Expr, right: sp.Expr, kink: sp.Expr) -> float:
 
 
 def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
-    """The number of known bits of a kink: 53 if the kink or a piece contains doubles."""
+    """Return the number of known bits of a kink: 53 if the kink or a piece contains doubles."""
     floats = _long_floats(kink)
     if not floats:
         return _MOST_BITS
@@ -103,13 +103,13 @@ def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
 
 
 def _long_floats(expr: sp.Expr) -> list[Any]:
-    """The floats in ``expr`` that have too many bits to count as exact."""
+    """Return the floats in ``expr`` that have too many bits to count as exact."""
     floats: Any = expr.atoms(sp.Float)
     return sorted((one for one in floats if one._mpf_[3] > _SHORT), key=sp.default_sort_key)
 
 
 def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, dict[Any, Any]]:
-    """(one-sided limit, {rounded number: change of the limit per unit in its last place})."""
+    """Return (one-sided limit, {rounded number: change of limit per unit in its last place})."""
     point = _point(kink)
     try:
         function, floats = _with_constants(piece)
@@ -141,12 +141,12 @@ def _diverges(values: Callable[[Any], Any], point: Any, side: int, bits: int) ->
 
 
 def _distances(bits: int) -> tuple[int, int]:
-    """Powers of 10 of two small distances from a kink, both large compared with its error."""
+    """Return the powers of 10 for two small distances from a kink, both well above its error."""
     return (-8, -12) if bits <= _DOUBLE else (-20, -40)
 
 
 def _towards(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> tuple[Any, Any]:
-    """The absolute values at the larger and at the smaller distance from a kink."""
+    """Return the absolute values at the larger and at the smaller distance from a kink."""
     far, near = (
         abs(values(point + side * (1 + abs(point)) * mpmath.mpf(10) ** power))
         for power in _distances(bits)
@@ -197,7 +197,7 @@ def may_be_rough(piece: sp.Expr) -> bool:
 
 
 def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """For each kink k, the largest p with which a piece grows as |x - k|^-p; 0 if bounded."""
+    """Return, for each kink k, the largest p for which a piece grows as |x - k|^-p, or 0."""
     with decimal_digits(_DIGITS):
         return tuple(
             max(_growth(left, k, -1), _growth(right, k, 1))
@@ -220,7 +220,7 @@ def _growth(piece: sp.Expr, kink: sp.Expr, side: int) -> float:
 
 
 def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
-    """The values of a piece at kink + side * distances, accurate to rounding at any distance."""
+    """Return the values of a piece at kink + side * distances, accurate at any distance."""
     function, floats = _with_constants(piece)
     out = []
     for distance in np.asarray(distances, dtype=float).tolist():
@@ -235,7 +235,7 @@ def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
 
 
 def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
-    """The jumps of phi^(n) at the kinks of a function known by its values.
+    """Return the jumps of phi^(n) at the kinks of a function known by its values.
 
     Each one-sided limit is extrapolated from a point one step away with the next derivative. Jumps
     that may be residues of rounding or numerical differentiation count as 0.

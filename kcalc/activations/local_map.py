@@ -129,7 +129,7 @@ class LocalCMap(_Local, CMap):
         }
 
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition:
-        """The map as a formula in ``kc.symbols.c``.
+        """Return the map as a formula in ``kc.symbols.c``.
 
         The q values may be numbers or SymPy expressions.
 
@@ -167,7 +167,7 @@ class LocalCMap(_Local, CMap):
         return Composition(arguments, (), value, "C", functions)
 
     def _level(self, q: sp.Symbol) -> LocalFunction:
-        """Q(q), which normalises the Gaussian integral of C."""
+        """Return Q(q), which normalises the Gaussian integral of C."""
         value = self.activation.second_moment(q, SYMPY)
         closed = None if value.atoms(AppliedUndef) else value
         return LocalFunction(
@@ -175,7 +175,7 @@ class LocalCMap(_Local, CMap):
         )
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """The coefficients b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q.
+        """Return the coefficients b_0 ... b_(n-1) of C(c) = sum_n b_n c^n at q1 = q2 = q.
 
         b_n = a_n^2/Q >= 0 with a_n = E[phi(sqrt(q) z) h_n(z)], and sum b_n = 1.
 
@@ -211,7 +211,7 @@ class LocalCMap(_Local, CMap):
         return out / self._power(size)
 
     def tail(self, n: int, q: Any = 1) -> float:
-        """The tail sum_{k >= n} b_k of the series of C at uniform q.
+        """Return the tail sum_{k >= n} b_k of the series of C at uniform q.
 
         It bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the cancellation of 1
         - sum b_k.
@@ -245,7 +245,7 @@ class LocalCMap(_Local, CMap):
         return power
 
     def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
-        """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None).
+        """Return dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or dC/dq along q1 = q2 (None).
 
         Parameters
         ----------
@@ -270,10 +270,10 @@ class LocalCMap(_Local, CMap):
 
 @dataclass(frozen=True)
 class LocalCMapQDerivative:
-    """A derivative of a local C map in its q values; call it like the map.
+    """A derivative of a local C map with respect to its q values; call it like the map.
 
     dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)). If phi jumps, phi' has
-    deltas at the jumps.
+    delta functions at the jumps.
     """
 
     base: LocalCMap
@@ -293,7 +293,7 @@ class LocalCMapQDerivative:
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """The derivative at c, with the arguments and shapes of the map."""
+        """Return the derivative at c, with the arguments and shapes of the map."""
         cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)
         if self.which in (1, None):
@@ -343,7 +343,7 @@ class LocalQMap(_Local, QMap):
         return {self.name: self.activation.second_moment(q[self.name], field)}
 
     def symbolic(self, q: Any = symbols.q) -> Composition:
-        """The map at a number or a SymPy expression q.
+        """Return the map at a number or a SymPy expression q.
 
         Parameters
         ----------
@@ -409,7 +409,7 @@ def _euler(phi: Any) -> _Euler:
 
 
 def _in_first_q(phi: Any, c: Array, q1: Array, q2: Array) -> Array:
-    """dC/dq1 at fixed c, elementwise."""
+    """Return dC/dq1 at fixed c, elementwise."""
     if phi.degree is not None:
         return np.zeros(c.shape)
     phi.refuse_rough("derivatives of C in q values")
@@ -435,7 +435,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
-    """dC/dq1 from the closed form, evaluated at a jet in q1; None if the result is not finite."""
+    """Return dC/dq1 from the closed form at a jet in q1, or None if the result is not finite."""
     with np.errstate(all="ignore"):
         series = phi._closed_gap(
             1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)
@@ -447,7 +447,7 @@ def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
 
 
 def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
-    """sum_k k J_k N(k; 0, q1) E[phi(v) | u = k] over the jumps J_k of phi."""
+    """Return sum_k k J_k N(k; 0, q1) E[phi(v) | u = k] over the jumps J_k of phi."""
     total = np.zeros(c.shape)
     for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True):
         if not jump or not k:
@@ -463,7 +463,7 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _middle(phi: Any, x: Array) -> Array:
-    """phi(x), or the mean of the two one-sided limits at a jump."""
+    """Return phi(x), or the mean of the two one-sided limits at a jump."""
     step = 1e-13 * (1 + np.abs(x))
     return (phi.numeric(0)(x - step) + phi.numeric(0)(x + step)) / 2
 

@@ -78,7 +78,7 @@ def check_constant(symbol: sp.Symbol, text: str) -> None:
 
 
 def named(name: Any, usual: str) -> str:
-    """The given name of an activation, or the default.
+    """Return the given name of an activation, or the default.
 
     Raises KcalcError unless it is text.
     """
@@ -86,7 +86,7 @@ def named(name: Any, usual: str) -> str:
 
 
 def label(value: sp.Expr) -> str:
-    """A parameter as shown in an activation's name: 1/2, 0.03, sqrt(2)."""
+    """Return a parameter as shown in an activation's name: 1/2, 0.03, sqrt(2)."""
     return repr(float(value)) if value.is_Float else str(value).replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Construction of activations from user input.
+"""Make activations from user input.
 
 The input is a registered name, an Activation, a SymPy expression in one symbol, or a callable.
 """
@@ -58,7 +58,7 @@ _FARTHER = np.concatenate([np.linspace(KINK_REACH, 3e2, 173), np.geomspace(3e2, 
 def activation(
     spec: Any, name: str | None = None, kinks: Iterable[Any] | None = None, growth: Any = None
 ) -> Activation:
-    """The activation that ``spec`` describes.
+    """Return the activation that ``spec`` describes.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | No
 
 
 def _with_symbols(expr: sp.Expr) -> str:
-    """The catalogue call to suggest for an expression with symbols.
+    """Return the catalogue call to suggest for an expression with symbols.
 
     It reproduces an expression that is linear on each side of 0; otherwise it is only an example.
     """
@@ -216,7 +216,7 @@ def _with_symbols(expr: sp.Expr) -> str:
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:
-    """The candidate as an activation with two slopes, such as Max(x, x/5), or None."""
+    """Return the candidate as an activation with two slopes, such as Max(x, x/5), or None."""
     if candidate.kinks != (0,) or not all(
         piece.is_polynomial(X) and expandable(piece) for piece in candidate.pieces
     ):
@@ -284,7 +284,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
 
 
 def _check_symbol(symbol: Any) -> None:
-    """Reject symbols with more assumptions than real.
+    """Reject symbols with assumptions other than ``real``.
 
     For example, SymPy simplifies Abs(x) to x if x is positive.
     """
@@ -322,7 +322,7 @@ def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | Non
 
 
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
-    """The candidate kinks at which the expression really changes."""
+    """Return the candidate kinks at which the expression really changes."""
     pieces = smooth_pieces(expr, points)
     return tuple(
         k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right
@@ -330,7 +330,7 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 
 
 def _known(candidate: Activation) -> Activation | None:
-    """The registered activation that is the same function, or None.
+    """Return the registered activation that is the same function, or None.
 
     It has the same expression, or the same kinks and pieces: |x| and sign(x) x are one function.
     """
@@ -413,7 +413,7 @@ class Ranged(Activation):
 
 
 def _with_reach(candidate: Activation, whole: Callable[[Array], Array]) -> Activation:
-    """The candidate, with limited reach if its kinks continue beyond the searched range."""
+    """Return the candidate, with limited reach if its kinks continue beyond the searched range."""
     if not candidate.kinks:
         return candidate
     probes = np.concatenate([_FARTHER, -_FARTHER])

@@ -17,7 +17,7 @@ from kcalc.activations.registry import register
 from kcalc.activations.tails import Core, tails
 from kcalc.fields import SYMPY, Field, Number
 
-_TURN = Core(-4, 4)  # more than a period
+_TURN = Core(-4, 4)  # contains more than one period
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class _Form:
     """The parts of the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
 
     With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a
-    (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. A 1 marks the value at c = 1. The
-    last four fields are D - D1, E - E1, K1 - K and K1 + K, all of them >= 0.
+    (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. The suffix 1 marks values at c =
+    1. The last four fields are D - D1, E - E1, K1 - K and K1 + K, all of them >= 0.
     """
 
     d1: Number
@@ -93,7 +93,7 @@ class Gabor(ClosedKernel):
         return scale * (by_d + by_k + by_e) / (2 * here)
 
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
-        """(Gamma', Gamma'') from L = log(D^(-1/2) e^(-E)) and K.
+        """Return (Gamma', Gamma'') from L = log(D^(-1/2) e^(-E)) and K.
 
         They are Gamma (L' + K' tanh K) and Gamma (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K). For
         c > 0 all terms are positive.
@@ -200,7 +200,7 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
 
 
 def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -> Number:
-    """The scaled drop of cosh or sinh from r to c r, without cancellation or overflow.
+    """Return the scaled drop of cosh or sinh from r to c r, without cancellation or overflow.
 
     For parity 1 it is e^(-(p1+p2)/2) (cosh r - cosh(c r)), for parity -1 it is
     e^(-(p1+p2)/2) (sinh r - sinh(c r)), with r = sqrt(p1 p2) and c = 1 - gap.
@@ -212,7 +212,7 @@ def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -
 
 
 def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Number]:
-    """e^(-(p1+p2)/2) cosh(c r) and e^(-(p1+p2)/2) sinh(c r), with r = sqrt(p1 p2)."""
+    """Return e^(-(p1+p2)/2) cosh(c r) and e^(-(p1+p2)/2) sinh(c r), with r = sqrt(p1 p2)."""
     root = field.sqrt(p1 * p2)
     even = (
         field.exp(-half_distance(p1, p2, field))
@@ -270,7 +270,7 @@ class Snake(ClosedKernel):
         return q / q
 
     def _gamma(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """4 a^2 Gamma in SymPy."""
+        """Return 4 a^2 Gamma in SymPy."""
         square = 4 * self.frequency**2
         p1, p2, k = square * q1, square * q2, square * c * sp.sqrt(q1 * q2)
         return k + 1 - sp.exp(-p1 / 2) - sp.exp(-p2 / 2) + sp.exp(-(p1 + p2) / 2) * sp.cosh(k)
@@ -280,7 +280,7 @@ class Snake(ClosedKernel):
         return self._gamma(c, q1, q2) / (first if q1 == q2 else sp.sqrt(first * second))
 
     def _whole(self, q: sp.Expr) -> sp.Expr:
-        """4 a^2 Q in SymPy."""
+        """Return 4 a^2 Q in SymPy."""
         p = 4 * self.frequency**2 * q
         return p + sp.Rational(3, 2) - 2 * sp.exp(-p / 2) + sp.exp(-2 * p) / 2
 
@@ -357,7 +357,7 @@ class Rbf(Closed):
         return sp.exp(-q1 * (1 - c)) if q1 == q2 else sp.exp(c * sp.sqrt(q1 * q2) - (q1 + q2) / 2)
 
     def _half_square(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
-        """Var(u - v)/2 = (q1 + q2)/2 - c sqrt(q1 q2), without cancellation near c = 1."""
+        """Return Var(u - v)/2 = (q1 + q2)/2 - c sqrt(q1 q2), without cancellation near c = 1."""
         return half_distance(q1, q2, field) + field.sqrt(q1 * q2) * gap
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:

@@ -30,21 +30,21 @@ X = sp.Symbol("x", real=True)
 
 MOST_KINKS = 500
 KINK_REACH = 128
-"""Kinks are searched for |x| <= 128, the reach of inputs with q = 100 (polynomials: all x)."""
+"""Kinks are searched up to |x| = 128, the reach of inputs with q = 100 (polynomials: all x)."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
 _SAME = 4e-15  # roots at a smaller relative distance are one root in two forms
 _MOST_BITS = 10_000  # limit for a number that is exponentiated
 _BALL_BITS = (200, 1200)  # 1200 bits enclose even values that underflow
-_ISOLATED = 8  # more sign changes than this beyond KINK_REACH are an undersampled wave
+_ISOLATED = 8  # more sign changes than this beyond KINK_REACH indicate an undersampled wave
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
 
 @alone
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
-    """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches.
+    """Return sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign switches.
 
-    These points are the candidates for kinks.
+    These points are the candidates for kinks of ``expr``.
 
     All switches of a polynomial in X are found. For other expressions they are found for |x| <= 128
     (and isolated switches beyond). Raises KcalcError for more than 500 points.
@@ -64,14 +64,14 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """0 for exact numbers; the fewer digits a float has, the larger the result."""
+    """Return 0 for exact numbers, and a larger value the fewer digits a float has."""
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 
 
 @alone
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
-    """The real zeros of ``expr`` in X.
+    """Return the real zeros of ``expr`` in X.
 
     They are exact if SymPy finds them. Otherwise they are sign changes between samples, refined to
     50 digits (see :func:`crossings`).
@@ -141,10 +141,10 @@ def _too_many(count: int) -> KcalcError:
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
-    """The zeros of f where it changes sign, and its isolated zeros on the sampling grid.
+    """Return the zeros of f where it changes sign, and its isolated zeros on the sampling grid.
 
-    The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), and is finer
-    near 0. Between 128 and 1000 only isolated zeros are found. Raises KcalcError for more than 500
+    The grid spacing is 1/64 for |x| <= 128 (the reach of inputs with q <= 100), and is finer near
+    0. Between 128 and 1000 only isolated zeros are found. Raises KcalcError for more than 500
     zeros.
     """
     side = np.concatenate(
@@ -200,7 +200,7 @@ def _roots_between(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> list
 
 
 def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
-    """A point inside the index-th interval between ``points``."""
+    """Return a point inside the index-th interval between ``points``."""
     if not points:
         return sp.Float("0.0123456789", 30)
     if index == 0:
@@ -211,10 +211,10 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
-    """The distance of the probe point of an outermost piece from its kink.
+    """Return the distance between the probe point of an outermost piece and its kink.
 
-    It is at most half the distance of the last two kinks, so the probe does not pass the next kink
-    of an oscillation.
+    It is at most half the distance between the last two kinks, so the probe does not pass the next
+    kink of an oscillation.
     """
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
@@ -229,7 +229,7 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """The pieces between the points, from left to right; without points, the whole expression."""
+    """Return the pieces between the points, from left to right, or the whole expression."""
     if not points:
         return [expr]
     return [resolve(expr, points, index) for index in range(len(points) + 1)]
@@ -378,7 +378,7 @@ def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
 
 @lru_cache(maxsize=1024)
 def series_near_zero(piece: sp.Expr) -> NearZero | None:
-    """The Taylor series of a smooth expression if floats lose digits near 0, otherwise None."""
+    """Return the Taylor series of a smooth expression if floats lose digits near 0, else None."""
     return near_zero(piece, _plain(piece))
 
 
@@ -395,7 +395,7 @@ def _exact_values(piece: sp.Expr, points: Array) -> Array:
 
     Wide floats are tried first, then balls, then SymPy.
     """
-    if piece.has(sp.I):  # its values may only be real after SymPy has simplified it
+    if piece.has(sp.I):  # its values may be real only after SymPy has simplified it
         return np.array([_exact_value(piece, point) for point in points])
     try:
         out = np.array(compile_wide(piece, X)(points))
@@ -408,7 +408,7 @@ def _exact_values(piece: sp.Expr, points: Array) -> Array:
 
 
 def _by_ball(piece: sp.Expr, point: float) -> float | None:
-    """The value of ``piece`` at a point from a narrow enclosure, or None."""
+    """Return the value of ``piece`` at a point, from a narrow enclosure, or None."""
     from flint import arb
 
     from kcalc.fields.balls import working
@@ -426,7 +426,7 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
-    """A smooth expression as a function of balls; None if it has corners or no enclosures."""
+    """Return an expression as a function of balls; None if it has corners or no enclosures."""
     from kcalc.fields.balls import Numbers
     from kcalc.fields.programs import Program
 
@@ -450,7 +450,7 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
 
 @alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
-    """The value of ``piece`` at ``point`` without intermediate overflow; nan if it is not real."""
+    """Return the value of ``piece`` at ``point`` without overflow; nan if it is not real."""
     if not np.isfinite(point):
         return float("nan")
     try:

@@ -40,7 +40,7 @@ _NARROW = 0.25
 class PiecewiseFunction:
     """A function of one real variable that is smooth between its kinks; immutable.
 
-    The fields are those of :class:`kcalc.activations.Activation`.
+    The fields are the same as in :class:`kcalc.activations.Activation`.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PiecewiseFunction:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The pickled state: the fields, without compiled functions and caches."""
+        """Return the pickled state: the fields, without compiled functions and caches."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class PiecewiseFunction:
         return known[n]
 
     def derivative_expr(self, n: int = 1) -> sp.Expr:
-        """The n-th derivative away from kinks, without deltas at jumps.
+        """Return the n-th derivative away from kinks, without deltas at jumps.
 
         If there are kinks, it is a right-continuous Piecewise.
         """
@@ -184,7 +184,7 @@ class PiecewiseFunction:
         return sp.Piecewise(*zip(parts, [*conditions, True], strict=True))  # type: ignore[return-value]
 
     def jumps(self, n: int = 0) -> tuple[tuple[sp.Expr, sp.Expr], ...]:
-        """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
+        """Return (kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
         found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
@@ -194,7 +194,7 @@ class PiecewiseFunction:
         return tuple(zip(self.kinks, found, strict=True))
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
-        """The jumps of phi^(n) as floats, with rounding residues set to 0."""
+        """Return the jumps of phi^(n) as floats, with rounding residues set to 0."""
         known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
         if n not in known:
             known[n] = self._symbolic_jumps(n) if self.free_symbols else self._find_jumps(n)
@@ -231,7 +231,7 @@ class PiecewiseFunction:
         return len(powers) == 1 and all(power.is_number for power in powers)
 
     def steepness(self, n: int) -> tuple[float, ...]:
-        """For each kink k, the p with which phi^(n) grows as |x - k|^-p; 0 if it is bounded."""
+        """Return, for each kink k, the p for which phi^(n) grows as |x - k|^-p; 0 if bounded."""
         known = self.__dict__.setdefault("_steepness", {})
         if self.numeric_only:
             return (0.0,) * len(self.kinks)
@@ -240,9 +240,9 @@ class PiecewiseFunction:
         return known[n]
 
     def strengths(self, n: int) -> tuple[float, ...]:
-        """The order p of the singularity |x - k|^-p of the distribution phi^(n) at each kink k.
+        """Return, for each kink k, the order p of the singularity |x - k|^-p of phi^(n).
 
-        A jump of phi^(m) with m < n counts as order n - m.
+        Here phi^(n) is a distribution: a jump of phi^(m) with m < n counts as order n - m.
         """
         found = np.array(self.steepness(n))
         for m in range(n):
@@ -251,7 +251,7 @@ class PiecewiseFunction:
         return tuple(found.tolist())
 
     def _finite_jumps(self, n: int) -> list[float]:
-        """The jumps of phi^(n); 0 at kinks where phi^(n) is infinite."""
+        """Return the jumps of phi^(n); 0 at kinks where phi^(n) is infinite."""
         parts, found = self._piece_derivatives(n), []
         for index, p in enumerate(self.steepness(n)):
             pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
@@ -259,7 +259,7 @@ class PiecewiseFunction:
         return found
 
     def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
-        """phi^(n) at small distances from a kink, on the right (side 1) or left (side -1)."""
+        """Return phi^(n) at small distances to the right (side 1) or left (side -1) of a kink."""
         piece = self._piece_derivatives(n)[index + (side > 0)]
         return beside(piece, self.kinks[index], side, distances)
 
@@ -276,7 +276,7 @@ class PiecewiseFunction:
         return tuple(sorted((c, w) for c, w in found if w < _NARROW))
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
-        """The n-th derivative away from kinks as a vectorised float64 function.
+        """Return the n-th derivative away from kinks as a vectorised float64 function.
 
         The function does not overflow and is right-continuous at kinks.
         """
@@ -306,7 +306,7 @@ class PiecewiseFunction:
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
 
     def jax_values(self, n: int) -> JaxFunction:
-        """The derivative phi^(n) on JAX arrays of floats.
+        """Return the derivative phi^(n) on JAX arrays of floats.
 
         It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
         """

@@ -37,7 +37,7 @@ class Polynomial(Closed):
         return tuple(reversed(poly(self.expr, X).all_coeffs()))
 
     def _hermite(self, n: int, q: Number, field: Field) -> Number:
-        """A_n(q) = sum_j p_(n+2j) q^(n/2+j) (n+2j)!/(2^j j! n!)."""
+        """Return A_n(q) = sum_j p_(n+2j) q^(n/2+j) (n+2j)!/(2^j j! n!)."""
         terms = [0 * q]
         for m in range(n, len(self._coefficients), 2):
             j = (m - n) // 2
@@ -71,7 +71,7 @@ class Polynomial(Closed):
         return out
 
     def _products(self, q1: Number, q2: Number, field: Field) -> list[Number]:
-        """n! A_n(q1) A_n(q2) for n = 0, 1, ..."""
+        """Return n! A_n(q1) A_n(q2) for n = 0, 1, ..."""
         degree = len(self._coefficients)
         return [
             field.number(math.factorial(n))
@@ -149,7 +149,7 @@ class HermitePolynomial(Polynomial):
         )
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        """He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence.
+        """Return He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence.
 
         A sum of powers would cancel.
         """
@@ -182,7 +182,7 @@ def polynomial(expr: sp.Expr, name: str) -> Polynomial:
 
 
 def _hermite_coefficients(n: int) -> dict[int, int]:
-    """{power: coefficient} of He_n: the coefficient of x^(n-2j) is (-1)^j n!/(2^j j! (n-2j)!)."""
+    """Return {power: coefficient} of He_n; for x^(n-2j) it is (-1)^j n!/(2^j j! (n-2j)!)."""
     sizes = {
         n - 2 * j: math.factorial(n) // (2**j * math.factorial(j) * math.factorial(n - 2 * j))
         for j in range(n // 2 + 1)

@@ -23,7 +23,7 @@ _ZERO = 12  # a ball around 0 counts as 0 if its radius is this many digits belo
 def midpoints(
     read: Callable[[BallField], tuple[Ball, ...]], field: Field, positive: bool, what: str
 ) -> tuple[Number, ...]:
-    """The midpoints of the balls from ``read``, as numbers of an mpmath field.
+    """Return the midpoints of the balls from ``read``, as numbers of an mpmath field.
 
     ``positive`` is True if the first value is known to be nonzero; a ball that contains 0 is then
     too wide. Another ball around 0 counts as 0 if its radius is 10^-12 of the field's last digit.
@@ -53,5 +53,5 @@ def _narrow(ball: Ball, digits: int, positive: bool) -> bool:
 
 
 def _number(ball: Ball) -> Any:
-    """The midpoint of a ball, or 0 if the ball contains 0."""
+    """Return the midpoint of a ball, or 0 if the ball contains 0."""
     return mpmath.mpf(0) if ball.contains(0) else exact_mpf(ball.mid())

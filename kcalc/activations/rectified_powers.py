@@ -20,7 +20,7 @@ _ORIGIN = (sp.Integer(0),)
 
 
 def _double_factorial(n: int) -> int:
-    """n!! = n (n-2) (n-4) ..., and 1 for n <= 0."""
+    """Return n!! = n (n-2) (n-4) ..., and 1 for n <= 0."""
     return math.prod(range(n, 0, -2))
 
 
@@ -41,7 +41,7 @@ class RectifiedPower(Closed):
         return self._half_moment(self.power, q, field)
 
     def _half_moment(self, k: int, q: Number, field: Field) -> Number:
-        """E max(u, 0)^k = (k-1)!! q^(k/2)/2, divided by sqrt(pi/2) for odd k."""
+        """Return E max(u, 0)^k = (k-1)!! q^(k/2)/2, divided by sqrt(pi/2) for odd k."""
         value = _double_factorial(k - 1) * (field.sqrt(q) ** k if k else q / q)
         return value / field.sqrt(2 * field.pi) if k % 2 else value / 2
 
@@ -75,7 +75,7 @@ class RectifiedPower(Closed):
         )
 
     def _gaps(self, gap: Number, field: Field) -> list[Number]:
-        """1 - C_j for j = 0 ... max(k, 1)."""
+        """Return 1 - C_j for j = 0 ... max(k, 1)."""
         c, square = field.cosine(gap), gap * (2 - gap)
         out = [field.angle(gap) / field.pi, gap - field.sine_excess(gap) / field.pi]
         for k in range(2, self.power + 1):
@@ -95,7 +95,7 @@ class RectifiedPower(Closed):
         )
 
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
-        """The derivative of C_k of the given order.
+        """Return the derivative of C_k of the given order.
 
         It is k^2/(2k-1) times the derivative of C_(k-1) of one order less, down to
         C_0' = 1/(pi sin t).

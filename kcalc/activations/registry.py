@@ -62,7 +62,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, sorted, without aliases.
+    """Return the registered names, sorted, without aliases.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """The entries of the catalogue, sorted by name, with activation, aliases and source.
+    """Return the catalogue entries, sorted by name, with activation, aliases and source.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
 
 
 def aliases() -> dict[str, str]:
-    """The registered name for every alias.
+    """Return the registered name for every alias.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def by_name(name: str) -> Activation:
 
 
 def entered() -> tuple[Activation, ...]:
-    """The registered activations in order of registration.
+    """Return the registered activations in order of registration.
 
     If two of them are the same function (elu and celu), the usual name comes first.
     """
@@ -118,7 +118,7 @@ def entered() -> tuple[Activation, ...]:
 
 
 def same_function(activation: Activation) -> Activation | None:
-    """The registered activation that equals ``activation``, or None.
+    """Return the registered activation that equals ``activation``, or None.
 
     The registered activation may have closed forms that ``activation`` lacks.
     """

@@ -1,4 +1,4 @@
-"""Registered activations at another scale, s phi(a x): sin(30 x) uses the closed forms of sin x."""
+"""Rescaled activations s phi(a x): sin(30 x), for example, uses the closed forms of sin x."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _gabors(expr: Any) -> Iterator[Activation]:
 
 
 def _monomial(expr: Any) -> tuple[Any, Any]:
-    """(c, n) of c x^n, with floats as exact rationals; (nan, n) if c is not a real number."""
+    """Return (c, n) of c x^n, with floats as exact rationals; (nan, n) if c is not real."""
     factor, power = expr.as_coeff_exponent(X)
     if not factor.is_number or not factor.is_real:
         return sp.nan, power
@@ -86,7 +86,7 @@ def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
 
 
 def _factor(expr: Any, known: Any) -> Any:
-    """The number s with ``expr`` = s ``known``, or None."""
+    """Return the number s with ``expr`` = s ``known``, or None."""
     if expr.has(sp.Float):
         known = known.xreplace(
             {r: sp.Float(r) for r in known.atoms(sp.Rational) if not r.is_Integer}

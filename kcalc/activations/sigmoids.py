@@ -53,7 +53,7 @@ class Erf(ClosedKernel):
         return 2 * a / field.sqrt(field.pi * (1 + 2 * a * a * q)) / (1 + self.offset)
 
     def _arc(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """E[erf erf] times pi/2, in SymPy."""
+        """Return E[erf erf] times pi/2, in SymPy."""
         p1, p2 = self._widths(q1, q2, SYMPY)
         if p1 == p2:
             return sp.asin(2 * p1 * c / (1 + 2 * p1))
@@ -118,7 +118,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
-    """1/(1 + exp(-argument)), accurate on both sides of 0; the argument has the sign of X."""
+    """Return 1/(1 + exp(-argument)), accurate on both sides of 0; argument has the sign of X."""
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
 

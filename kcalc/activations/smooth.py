@@ -74,7 +74,7 @@ class Gelu(ClosedKernel):
         return root * (field.pi / 2 + field.atan(root / at_one) + tail) / (2 * field.pi)
 
     def _rest(self, gap: Number, q1: Number, q2: Number) -> Number:
-        """D, without cancellation."""
+        """Return D without cancellation."""
         return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
@@ -169,7 +169,7 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
 
 
 def _mish_stable() -> sp.Expr:
-    """x (w^2 + 2w)/(w^2 + 2w + 2) with w = e^x; the fraction is reduced by w^2 for x > 0."""
+    """Return x (w^2 + 2w)/(w^2 + 2w + 2) with w = e^x; the fraction is reduced by w^2 for x > 0."""
     w, v = sp.exp(X), sp.exp(-X)
     return sp.Piecewise(
         (X * w * (w + 2) / (w * (w + 2) + 2), X < 0),
@@ -178,7 +178,7 @@ def _mish_stable() -> sp.Expr:
 
 
 def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
-    """phi and three derivatives, written with 1/cosh^2.
+    """Return phi and three derivatives, written with 1/cosh^2.
 
     1 - tanh^2 would cancel for large |x|, and sinh would overflow.
     """

@@ -42,7 +42,7 @@ HIGHEST = 3
 
 @lru_cache(maxsize=HIGHEST + 1)
 def _differentiation(n: int) -> Array:
-    """The matrix that maps Chebyshev coefficients to those of the n-th derivative.
+    """Return the matrix that maps Chebyshev coefficients to coefficients of the n-th derivative.
 
     The derivative is taken in the coordinate of the window, which runs from -1 to 1.
     """
@@ -217,7 +217,7 @@ class Panels:
         self._derived.clear()
 
     def derivative(self, n: int, x: Array) -> Array:
-        """The n-th derivative at x (0 <= n <= 3), right-continuous at kinks."""
+        """Return the n-th derivative at x (0 <= n <= 3), right-continuous at kinks."""
         x = np.asarray(x, dtype=float)
         if x.size == 0:
             return np.zeros_like(x)

@@ -49,7 +49,7 @@ def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:
 
 
 def polynomial_tail(expr: sp.Expr, symbol: sp.Symbol, side: int) -> Tail | None:
-    """The tail of a polynomial on one side (-1 or 1); None for other expressions.
+    """Return the tail of a polynomial on one side (-1 or 1); None for other expressions.
 
     Beyond a bound for the zeros of the first derivative, no higher derivative has a zero either
     [Cauchy; Gauss and Lucas].

@@ -6,7 +6,8 @@ u, v with variances q1, q2 and covariance k
     E[e^(a u) e^(b v)] = exp((a^2 q1 + 2 a b k + b^2 q2)/2),
 
 and derivatives in a and b give the powers. A sum of terms erf(b x) may also have a term linear in
-x, because E[u f(v)] = k E f'(v). These closed forms serve formulas only; numbers are integrated.
+x, because E[u f(v)] = k E f'(v). These closed forms are used only in formulas; numerical values
+come from integration.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class TermSum(Activation):
 
 
 def as_sum(candidate: Activation) -> TermSum | None:
-    """The candidate with its closed forms if it is a sum of such terms, otherwise None."""
+    """Return the candidate with its closed forms if it is a sum of such terms, otherwise None."""
     if candidate.kinks or candidate.numeric_only or candidate.expr.is_polynomial(X):
         return None
     if _split(candidate.expr) is None:
@@ -81,7 +82,7 @@ def as_sum(candidate: Activation) -> TermSum | None:
 
 @lru_cache(maxsize=256)
 def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
-    """(the terms, {b: coefficient of erf(b x)}); None for other expressions."""
+    """Return (the terms, {b: coefficient of erf(b x)}); None for other expressions."""
     if expr.has(sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside):
         return None
     if _terms(expr) > MOST_EXPANDED:
@@ -112,7 +113,7 @@ def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
 
 
 def _terms(expr: Any) -> int:
-    """A bound for the number of terms of an expression after expansion."""
+    """Return a bound on the number of terms of an expression after expansion."""
     inner = [_terms(part) for part in expr.args]
     if expr.is_Add:
         return sum(inner)
@@ -126,7 +127,7 @@ def _terms(expr: Any) -> int:
 
 
 def _term(term: sp.Expr) -> tuple[int, sp.Expr, sp.Expr] | None:
-    """(n, rate, coefficient) of a term coefficient x^n e^(rate x); None for other terms."""
+    """Return (n, rate, coefficient) of a term coefficient x^n e^(rate x); None for other terms."""
     power, rate, coefficient = 0, sp.S.Zero, sp.S.One
     for factor in sp.Mul.make_args(sp.powsimp(term)):
         if not factor.has(X):
@@ -145,7 +146,7 @@ def _term(term: sp.Expr) -> tuple[int, sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=256)
 def _kernel(expr: sp.Expr) -> sp.Expr:
-    """E[phi(u) phi(v)] in Q1, Q2 and K."""
+    """Return E[phi(u) phi(v)] in Q1, Q2 and K."""
     terms, errors = _split(expr)  # type: ignore[misc]
     total: Any = sum(
         one * two * _pair(n, m, a, b)
@@ -183,13 +184,13 @@ def _hyperbolic(expr: sp.Expr) -> sp.Expr:
 
 @lru_cache(maxsize=1024)
 def _pair(n: int, m: int, a: sp.Expr, b: sp.Expr) -> sp.Expr:
-    """E[u^n e^(a u) v^m e^(b v)]."""
+    """Return E[u^n e^(a u) v^m e^(b v)]."""
     whole = sp.exp((A**2 * Q1 + 2 * A * B * K + B**2 * Q2) / 2)
     return sp.diff(sp.diff(whole, A, n), B, m).subs({A: a, B: b}, simultaneous=True)
 
 
 def _erf_slope(b: sp.Expr, q: sp.Expr) -> sp.Expr:
-    """The expected derivative of erf(b u), for u with variance q."""
+    """Return the expected derivative of erf(b u), for u with variance q."""
     return 2 * b / sp.sqrt(sp.pi * (1 + 2 * b**2 * q))
 
 

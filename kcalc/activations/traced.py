@@ -52,7 +52,7 @@ class TracedActivation(TracedMaps):
         return self.phi.name
 
     def __call__(self, x: Any, n: int = 0) -> Any:
-        """f^(n)(x)."""
+        """Return f^(n)(x)."""
         inner = jax_function(self.phi, n)(self.input_scale * x + self.input_shift)
         return (
             self.output_scale * (inner + self.output_shift)
@@ -75,7 +75,7 @@ class TracedActivation(TracedMaps):
         return (jnp.asarray(self.phi.kink_points) - self.input_shift) / self.input_scale
 
     def rescaled(self, scale: Any) -> TracedActivation:
-        """x -> f(scale x)."""
+        """Return the function x -> f(scale x)."""
         return replace(self, input_scale=self.input_scale * scale)
 
 
@@ -96,7 +96,7 @@ class FusedActivation(TracedMaps):
         return f"{self.outer.name}({' + '.join(f.name for _, f, _ in self.terms)})"
 
     def __call__(self, x: Any, n: int = 0) -> Any:
-        """f(x), or f'(x) for n = 1."""
+        """Return f(x), or f'(x) for n = 1."""
         inner = self.shift + sum(a * f(s * x) for a, f, s in self.terms)
         return (
             self.outer(inner)
@@ -118,7 +118,7 @@ class FusedActivation(TracedMaps):
         return jnp.concatenate([f.kink_points() / s for _, f, s in self.terms if f.kinked])
 
     def rescaled(self, scale: Any) -> FusedActivation:
-        """x -> f(scale x)."""
+        """Return the function x -> f(scale x)."""
         return replace(self, terms=tuple((a, f, s * scale) for a, f, s in self.terms))
 
 
@@ -148,7 +148,7 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
 
 
 def split(activation: Activation) -> tuple[Activation, dict[str, float]]:
-    """The activation before its transformation, and the transformation's constants as floats."""
+    """Return the untransformed activation, and the constants of the transformation as floats."""
     if activation.transformation is not None:
         return activation.base, {
             name: float(getattr(activation.transformation, name)) for name in NAMES

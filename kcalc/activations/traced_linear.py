@@ -44,7 +44,7 @@ class Pieces:
 
 @lru_cache(maxsize=256)
 def linear_pieces(phi: Activation) -> Pieces | None:
-    """The pieces of a continuous piecewise linear function with 1 to 4 kinks, otherwise None."""
+    """Return the pieces of a continuous piecewise linear function with 1 to 4 kinks, else None."""
     if phi.numeric_only or not 0 < len(phi.kinks) <= MOST or any(phi.jump_sizes(0)):
         return None
     pieces: Any = phi.pieces
@@ -103,11 +103,11 @@ class LinearMaps(TracedMaps):
         return (jnp.asarray(self.pieces.kinks) - self.input_shift) / self.input_scale
 
     def rescaled(self, scale: Any) -> LinearMaps:
-        """x -> f(scale x)."""
+        """Return the function x -> f(scale x)."""
         return replace(self, input_scale=self.input_scale * scale)
 
     def _at(self, q: Any) -> Standard:
-        """The standardised data at q, computed once."""
+        """Return the standardised data at q, which are computed once."""
         import jax.numpy as jnp
 
         for known, found in self.seen:
@@ -137,12 +137,12 @@ class LinearMaps(TracedMaps):
         )
 
     def second_moment(self, q: Any) -> Any:
-        """E f(sqrt(q) z)^2 in closed form."""
+        """Return E f(sqrt(q) z)^2 in closed form."""
         at = self._at(q)
         return self._scaled(self._product(at, at), 2)
 
     def _product(self, one: Standard, two: Standard) -> Any:
-        """E f(sqrt(q1) z) f(sqrt(q2) z) / output_scale^2 in closed form."""
+        """Return E f(sqrt(q1) z) f(sqrt(q2) z) / output_scale^2 in closed form."""
         p = self.pieces
         total = one.level * two.level + self.pieces.slope**2 * one.spread * two.spread
         # products of the line level + slope z with (z - k)+
@@ -165,7 +165,7 @@ class LinearMaps(TracedMaps):
         return total
 
     def mean(self, q: Any) -> Any:
-        """E f(sqrt(q) z) in closed form."""
+        """Return E f(sqrt(q) z) in closed form."""
         at = self._at(q)
         return self._scaled(
             at.level
@@ -175,14 +175,14 @@ class LinearMaps(TracedMaps):
         )
 
     def mean_slope(self, q: Any) -> Any:
-        """E f'(sqrt(q) z) in closed form."""
+        """Return E f'(sqrt(q) z) in closed form."""
         slope = self.pieces.slope + sum(
             j * h.tail for j, h in zip(self.pieces.jumps, self._at(q).kinks, strict=True)
         )
         return self._scaled(self.input_scale * slope, 1)
 
     def slope_at_one(self, q: Any, second_moment: Any) -> Any:
-        """C'(1) = q E f'(sqrt(q) z)^2 / E f^2 in closed form."""
+        """Return C'(1) = q E f'(sqrt(q) z)^2 / E f^2 in closed form."""
         at, p = self._at(q), self.pieces
         pairs = [
             (i * j, h, low)
@@ -195,7 +195,7 @@ class LinearMaps(TracedMaps):
         return self._scaled(at.spread**2 * squares / second_moment, 2)
 
     def _straight(self, one: Standard, two: Standard) -> Any:
-        """The contribution of the leftmost straight line to E phi' phi'."""
+        """Return the contribution of the leftmost straight line to E phi' phi'."""
         p = self.pieces
         terms = zip(p.jumps, one.kinks, two.kinks, strict=True)
         return (
@@ -253,7 +253,7 @@ class Kink:
         return self.density - self.place * self.tail
 
     def farther(self, other: Kink) -> Kink:
-        """The kink with the larger ``place``, elementwise."""
+        """Return the kink with the larger ``place``, elementwise."""
         import jax.numpy as jnp
 
         if other is self:
@@ -294,7 +294,7 @@ class Standard:
 
 
 def _tail(x: Any) -> Any:
-    """P(z > x)."""
+    """Return P(z > x)."""
     from jax import lax
 
     return lax.erfc(x * 0.5**0.5) / 2
@@ -309,9 +309,9 @@ def _density(x: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _orthants() -> Any:
-    """The function (h, l, P(z > max(h, l)), gap) -> (L, drop), with short derivatives.
+    """Return the function (h, l, P(z > max(h, l)), gap) -> (L, drop), with short derivatives.
 
-    L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from gap 0 to
+    L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from a gap of 0 to
     ``gap``.
     """
     import jax
@@ -341,7 +341,7 @@ def _orthants() -> Any:
 
 
 def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
-    """The integrals of p and of (1 - cos t) p over t from 0 to arccos(1 - gap)."""
+    """Return the integrals of p and of (1 - cos t) p over t from 0 to arccos(1 - gap)."""
     import jax.numpy as jnp
 
     end = ((jnp.log(jnp.maximum(gap, TINY)) - jnp.log(jnp.maximum(2 - gap, TINY))) / 2)[..., None]

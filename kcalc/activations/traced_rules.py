@@ -1,6 +1,7 @@
 """Gaussian expectations of functions that JAX traces.
 
-They include moments, C maps and cross moments, and are differentiable in all arguments.
+The expectations include moments, C maps and cross moments. They are differentiable with respect to
+all arguments.
 
 For smooth functions, one matrix product gives the Hermite coefficients
 ``a_n(q) = E[f(sqrt(q) z) h_n(z)]``, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). For
@@ -42,7 +43,7 @@ class TracedMaps(ABC):
 
     @abstractmethod
     def __call__(self, x: Any, n: int = 0) -> Any:
-        """f(x), or f'(x) for n = 1."""
+        """Return f(x), or f'(x) for n = 1."""
 
     @property
     @abstractmethod
@@ -51,7 +52,7 @@ class TracedMaps(ABC):
 
     @abstractmethod
     def kink_points(self) -> Any:
-        """The kinks, shape (kinks,), in any order."""
+        """Return the kinks, shape (kinks,), in any order."""
 
     @property
     def endless(self) -> bool:
@@ -60,24 +61,24 @@ class TracedMaps(ABC):
 
     @abstractmethod
     def rescaled(self, scale: Any) -> TracedMaps:
-        """x -> f(scale x)."""
+        """Return the function x -> f(scale x)."""
 
     # -- moments -----------------------------------------------------------------------------------
 
     def second_moment(self, q: Any) -> Any:
-        """E f(sqrt(q) z)^2."""
+        """Return E f(sqrt(q) z)^2."""
         return _line((self,), lambda x: self(x) ** 2, q)
 
     def mean(self, q: Any) -> Any:
-        """E f(sqrt(q) z)."""
+        """Return E f(sqrt(q) z)."""
         return _line((self,), self, q)
 
     def mean_slope(self, q: Any) -> Any:
-        """E f'(sqrt(q) z)."""
+        """Return E f'(sqrt(q) z)."""
         return _line((self,), lambda x: self(x, 1), q)
 
     def slope_at_one(self, q: Any, second_moment: Any) -> Any:
-        """C'(1) = q E f'(sqrt(q) z)^2 / E f^2, given the ``second_moment`` E f^2 at q."""
+        """Return C'(1) = q E f'(sqrt(q) z)^2 / E f^2, given the ``second_moment`` E f^2 at q."""
         return q * _line((self,), lambda x: self(x, 1) ** 2, q) / second_moment
 
     # -- two inputs --------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class TracedMaps(ABC):
         uniform: bool,
         second_moments: tuple[Any, Any] | None = None,
     ) -> tuple[Any, Any]:
-        """(1 - C, C') at c = 1 - gap.
+        """Return (1 - C, C') at c = 1 - gap.
 
         1 - C keeps its digits near c = 1. ``uniform`` is True if q2 is q1. ``second_moments`` are
         E f^2 at q1 and q2, if known.
@@ -144,21 +145,21 @@ class TracedMaps(ABC):
 
 
 def cross(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, cosine: Any) -> Any:
-    """E f(u) g(v) for Gaussians with variances q1, q2 and the given cosine."""
+    """Return E f(u) g(v) for Gaussians with variances q1, q2 and the given cosine."""
     return cross_drop(f, g, q1, q2, cosine, None)[0]
 
 
 def cross_alike(f: TracedMaps, g: TracedMaps, q: Any) -> Any:
-    """E f(u) g(u) for a Gaussian u with variance q."""
+    """Return E f(u) g(u) for a Gaussian u with variance q."""
     return _line((f, g), lambda x: f(x) * g(x), q)
 
 
 def cross_drop(
     f: TracedMaps, g: TracedMaps, q1: Any, q2: Any, top: Any, loss: Any
 ) -> tuple[Any, Any, Any]:
-    """``E f(u) g(v)`` at the cosine ``top``, its decrease, and the derivative of the decrease.
+    """Return ``E f(u) g(v)`` at cosine ``top``, its decrease, and the decrease's derivative.
 
-    The cosine decreases by ``loss``, and the derivative is taken in ``loss``.
+    The cosine decreases by ``loss``, and the derivative is with respect to ``loss``.
 
     ``top`` is None if f and g have the same Gaussian input (cosine 1). ``loss`` is None if only the
     first result is needed.
@@ -194,7 +195,7 @@ def cross_drop(
 def _crossed(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """E f(u) g(v) and its derivative in the cosine, integrated over the plane."""
+    """Return E f(u) g(v) and its derivative with respect to the cosine, by a plane integral."""
     import jax.numpy as jnp
 
     u, v, weights = _plane(f, g, gap, q1, q2, most)
@@ -205,7 +206,7 @@ def _crossed(
 def _alike(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """The decrease ``E f(u) (g(u') - g(v))``, and its derivative in ``gap``.
+    """Return the decrease ``E f(u) (g(u') - g(v))`` and its derivative with respect to ``gap``.
 
     ``u'`` is u scaled to the variance of v.
 
@@ -223,7 +224,7 @@ def _alike(
 
 
 def _line(functions: tuple[TracedMaps, ...], integrand: Any, q: Any) -> Any:
-    """E integrand(sqrt(q) z), with the integral split at the kinks of the functions."""
+    """Return E integrand(sqrt(q) z), with the integral split at the kinks of the functions."""
     import jax.numpy as jnp
 
     spread = jnp.sqrt(jnp.asarray(q) * 1.0)[..., None]
@@ -232,7 +233,7 @@ def _line(functions: tuple[TracedMaps, ...], integrand: Any, q: Any) -> Any:
 
 
 def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
-    """E f(sqrt(q1) z) g(sqrt(q2) z)."""
+    """Return E f(sqrt(q1) z) g(sqrt(q2) z)."""
     import jax.numpy as jnp
 
     one, two = (jnp.sqrt(jnp.asarray(q) * 1.0)[..., None] for q in (q1, q2))
@@ -241,7 +242,7 @@ def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
 
 
 def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
-    """1 - C at c = 1 for two q values.
+    """Return 1 - C at c = 1 for two q values.
 
     It is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2 given as
     ``first`` and ``second``.
@@ -255,7 +256,7 @@ def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> A
 
 
 def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
-    """The kinks of f(spread z) in z, with shape (..., kinks).
+    """Return the kinks of f(spread z) in z, with shape (..., kinks).
 
     ``most`` limits their number; the kinks nearest to 0 are kept.
     """
@@ -269,7 +270,7 @@ def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
 
 
 def _panels(kinks: list[Any]) -> tuple[Any, Any]:
-    """Nodes and Gaussian weights on [-13, 13], split at kinks."""
+    """Return the nodes and Gaussian weights on [-13, 13], split at kinks."""
     import jax.numpy as jnp
 
     if not kinks:
@@ -281,7 +282,8 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
     """Merge edges and kinks in ascending order, clipped to [-reach, reach].
 
-    The result is differentiable in the kinks; integrals do not depend on the other edges.
+    The result is differentiable with respect to the kinks; integrals do not depend on the other
+    edges.
     """
     import jax
     import jax.numpy as jnp
@@ -354,7 +356,7 @@ def _plane(
 ) -> tuple[Any, Any, Any]:
     """Quadrature nodes and weights (u, v, weights) in the plane, in the last two axes.
 
-    ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` that of g.
+    ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` is the argument of g.
     """
     import jax.numpy as jnp
 
@@ -376,7 +378,7 @@ def _plane(
 def _outer(
     f: TracedMaps, g: TracedMaps, c: Any, s: Any, spread1: Any, spread2: Any, most: int | None
 ) -> tuple[Any, Any]:
-    """Nodes and weights in x, on panels that are split at kinks.
+    """Return the nodes and weights in x, on panels that are split at kinks.
 
     Panels are split at the kinks of f(u), and around the points where the mean of v is at a kink of
     g, in a zone proportional to the spread of v.
@@ -397,7 +399,7 @@ def _outer(
 
 
 def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
-    """Gauss-Legendre nodes and Gaussian weights on the panels between the edges (last axis)."""
+    """Return Gauss-Legendre nodes and Gaussian weights on the panels between edges (last axis)."""
     import jax.numpy as jnp
 
     z, weight = (part.reshape(*edges.shape[:-1], -1) for part in panel_nodes(edges, count))
@@ -408,7 +410,7 @@ def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
 
 
 def _coefficients(f: TracedMaps, q: Any) -> Any:
-    """a_0(q) ... a_255(q) with shape (256, ...); nan if 256 terms are too few for C'."""
+    """Return a_0(q) ... a_255(q) with shape (256, ...); nan if 256 terms are too few for C'."""
     import jax.numpy as jnp
 
     q = jnp.asarray(q) * 1.0
@@ -458,7 +460,7 @@ def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, 
 
 @lru_cache(maxsize=1)
 def _hermite() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes z and the matrix h_n(z) exp(-z^2/2) STEP / sqrt(2 pi), shape (256, nodes).
+    """Return the nodes z and the matrix h_n(z) exp(-z^2/2) STEP / sqrt(2 pi), shape (256, nodes).
 
     h_n is orthonormal under the standard Gaussian.
     """

@@ -14,7 +14,7 @@ from kcalc.foundation.errors import KcalcError
 
 
 def short(value: sp.Expr) -> str:
-    """A number with at most four digits: .0904 for 0.0904379, 2 for 2."""
+    """Format a number with at most four digits: .0904 for 0.0904379, 2 for 2."""
     if value.free_symbols:
         return f"({value})" if value.args else str(value)
     text = str(value) if value.is_Rational else f"{float(value):.3g}"
@@ -22,7 +22,7 @@ def short(value: sp.Expr) -> str:
 
 
 def _added(value: sp.Expr) -> str:
-    """A shift with its sign, such as ``+.5`` or ``-.5``; empty for 0."""
+    """Format a shift with its sign, such as ``+.5`` or ``-.5``; empty for 0."""
     text = "" if value == 0 else short(value)
     return text if not text or text.startswith("-") else f"+{text}"
 
@@ -47,7 +47,7 @@ class Transformation:
         )
 
     def label(self, name: str) -> str:
-        """The printed name, such as ``14.9(tanh[.0904x+.56]-.505)``."""
+        """Return the printed name, such as ``14.9(tanh[.0904x+.56]-.505)``."""
         inside = "x" if self.input_scale == 1 else f"{short(self.input_scale)}x"
         inside += _added(self.input_shift)
         out = name if inside == "x" else f"{name}[{inside}]"
@@ -61,7 +61,7 @@ class Transformation:
         )
 
     def after(self, first: Transformation) -> Transformation:
-        """The transformation that applies ``first``, then this transformation."""
+        """Return the transformation that applies ``first``, then this transformation."""
         ratio = self.output_shift / first.output_scale
         return Transformation(
             first.input_scale * self.input_scale,
@@ -71,7 +71,7 @@ class Transformation:
         )
 
     def as_floats(self) -> tuple[float, float, float, float]:
-        """(input scale, input shift, output scale, output shift) in double precision."""
+        """Return (input scale, input shift, output scale, output shift) in double precision."""
         constants = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
         a, b, scale, shift = map(float, constants)
         return a, b, scale, shift
@@ -91,7 +91,7 @@ class Transformation:
 
 
 def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
-    """The transformed kinks of ``base``, sorted.  Raises KcalcError if they cannot be ordered."""
+    """Return the sorted transformed kinks of ``base``; KcalcError if they cannot be ordered."""
     a, b = constants.input_scale, constants.input_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(
@@ -110,7 +110,7 @@ def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.
 def shifted_ratio(
     powers: tuple[Number, Number], means: tuple[Number, Number], shift: Any, field: Field
 ) -> tuple[Number, Number]:
-    """(r, d) with 1 - C = r (1 - C_original) + d for phi + shift.
+    """Return (r, d) with 1 - C = r (1 - C_original) + d for phi + shift.
 
     ``powers`` are E phi^2 and ``means`` are E phi at the two q values.
     """

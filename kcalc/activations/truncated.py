@@ -1,8 +1,8 @@
 """Truncated Gaussian moments.
 
-They give E phi, E phi^2 and E phi' for every activation with pieces that are sums of x^n e^(rate
-x). These include all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu,
-selu and celu, and many sums, affine transformations and compositions of them.
+They give E phi, E phi^2 and E phi' for every activation whose pieces are sums of x^n e^(rate x).
+These include all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu
+and celu, and many sums, affine transformations and compositions of them.
 
 On a piece from a to b, u = sqrt(q) z has the density N(x; 0, q). Completing the square gives:
 
@@ -38,13 +38,13 @@ _MPMATH = type(mpmath_field(30))
 
 
 def mean(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi(u), or None if the pieces of phi are not such sums."""
+    """Return E phi(u), or None if the pieces of phi are not such sums."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, parts, (), q, field)
 
 
 def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi(u)^2, or None if the pieces of phi are not such sums."""
+    """Return E phi(u)^2, or None if the pieces of phi are not such sums."""
     parts = pieces(phi, field is not SYMPY)
     return (
         None
@@ -54,7 +54,7 @@ def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
 
 
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
-    """E phi'(u), where each jump of phi counts with the density at its kink.
+    """Return E phi'(u), where each jump of phi counts with the density at its kink.
 
     None if the pieces of phi are not such sums.
     """
@@ -73,7 +73,7 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 
 @lru_cache(maxsize=1024)
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
-    """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
+    """Return the pieces of phi as sums of x^n e^(rate x), or None if a piece is not such a sum.
 
     With ``exact``, floats are converted to exact fractions, so expanding does not round.
     """
@@ -82,7 +82,7 @@ def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
 
 
 def _exact_pieces(phi: Any) -> tuple[sp.Expr, ...]:
-    """The pieces with floats converted to fractions.
+    """Return the pieces with floats converted to fractions.
 
     For a transformed activation they are derived from the original, because the transformed pieces
     already contain rounded products of constants.
@@ -123,7 +123,7 @@ def _is_power(p: sp.Basic) -> bool:
 
 
 def _factors(term: sp.Expr) -> tuple[sp.Expr, int, sp.Expr] | None:
-    """(coefficient, n, rate) of coefficient x^n e^(rate x), or None."""
+    """Return (coefficient, n, rate) of coefficient x^n e^(rate x), or None."""
     coefficient, dependent = term.as_independent(X, as_Add=False)
     power, rate = 0, sp.Integer(0)
     for factor in sp.Mul.make_args(dependent):
@@ -164,7 +164,7 @@ def _derivative(part: Terms) -> Terms:
 
 
 def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
-    """The (kink, jump) pairs, with jumps computed from exact fractions.
+    """Return the (kink, jump) pairs, with jumps computed from exact fractions.
 
     Pieces do not quite meet at a rounded kink; the jumps include this difference.
     """
@@ -192,7 +192,7 @@ def _evaluate(
     q: Number,
     field: Field,
 ) -> Number:
-    """The sum of the moments of all pieces, plus jump times density for each jump."""
+    """Return the sum of the moments of all pieces, plus jump times density for each jump."""
 
     def total(q: Number, field: Field) -> Number:
         ends: list[Any] = [None, *phi.kinks, None]
@@ -217,7 +217,7 @@ def _evaluate(
 def _moments(
     a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: Number, field: Field
 ) -> list[Number]:
-    """M_0 ... M_top of the piece from a to b; None is infinity."""
+    """Return M_0 ... M_top of the piece from a to b; None is infinity."""
     slope = field.number(rate)
     out = [field.exp(slope * slope * q / 2) * _probability(a, b, rate, q, field)]
     ends = [(sign, field.number(end)) for sign, end in ((1, b), (-1, a)) if end is not None]
@@ -232,14 +232,14 @@ def _moments(
 
 
 def _density(x: Number, rate: sp.Expr, q: Number, field: Field) -> Number:
-    """e^(rate x) N(x; 0, q)."""
+    """Return e^(rate x) N(x; 0, q)."""
     return field.exp(field.number(rate) * x - x * x / (2 * q)) / field.sqrt(2 * field.pi * q)
 
 
 def _probability(
     a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, q: Number, field: Field
 ) -> Number:
-    """P(a < u < b) for a normal u with mean rate q and variance q.
+    """Return P(a < u < b) for a normal u with mean rate q and variance q.
 
     It is a difference of tail probabilities, lower tails for rate > 0, so that it does not cancel.
     """

@@ -24,7 +24,7 @@ _MOST = 500  # the largest power of a mantissa that is computed directly
 
 @dataclass(frozen=True, eq=False)
 class Wide:
-    """The numbers ``mantissa * 2^exponent``; 1/2 <= |mantissa| < 1 or 0, exponents are integers."""
+    """Numbers ``mantissa * 2^exponent``; |mantissa| is 0 or in [1/2, 1), exponents are integers."""
 
     mantissa: Array
     exponent: Array
@@ -33,12 +33,12 @@ class Wide:
 
     @classmethod
     def of(cls, values: Any, exponent: Any = 0.0) -> Wide:
-        """``values * 2^exponent``."""
+        """Return ``values * 2^exponent``."""
         mantissa, shift = np.frexp(np.asarray(values, dtype=float))
         return cls(mantissa, np.where(mantissa == 0, 0.0, exponent + shift))
 
     def floats(self) -> Array:
-        """The nearest floats, infinite or 0 beyond their range."""
+        """Return the nearest floats, infinite or 0 beyond their range."""
         return _shifted(self.mantissa, self.exponent) + 0 * self.exponent
 
     def __add__(self, other: Any) -> Wide:
@@ -85,7 +85,7 @@ class Wide:
 
 
 def _shifted(mantissa: Array, exponent: Array) -> Array:
-    """``mantissa * 2^exponent`` as floats."""
+    """Return ``mantissa * 2^exponent`` as floats."""
     return np.ldexp(mantissa, np.clip(np.nan_to_num(exponent), -_FAR, _FAR).astype(int))
 
 
@@ -94,14 +94,14 @@ def _wide(value: Any) -> Wide:
 
 
 def exp(x: Any) -> Wide:
-    """e^x; its only significant error comes from the rounding of x."""
+    """Return e^x; its only significant error comes from the rounding of x."""
     u = _wide(x).floats()
     power = np.rint(u / math.log(2))
     return Wide.of(np.exp(u - power * _LN2_HIGH - power * _LN2_LOW), power)
 
 
 def log(x: Any) -> Wide:
-    """log x."""
+    """Return log x."""
     x = _wide(x)
     return Wide.of(np.log(x.mantissa) + x.exponent * math.log(2))
 

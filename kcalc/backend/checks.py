@@ -46,7 +46,7 @@ def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
 
 
 def refuse_traced(what: str, tree: Any) -> None:
-    """Raise KcalcError if ``tree`` is traced, because JAX would draw in single precision."""
+    """Raise KcalcError if ``tree`` is traced, because JAX would then draw in single precision."""
     import jax
     from jax.core import Tracer
 
@@ -60,7 +60,7 @@ def refuse_traced(what: str, tree: Any) -> None:
 def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     """Raise KcalcError unless all inputs have the same leading axes.
 
-    ``axes`` gives the number of axes of one example of each input.
+    ``axes`` gives the number of axes of one example for each input.
     """
     leading = {
         node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()

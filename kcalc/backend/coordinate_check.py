@@ -83,7 +83,7 @@ class CoordinateCheck(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether no node deviates."""
+        """Whether no node deviates from its expected power."""
         return not any(self.deviates(node) for node in self.slopes)
 
     def _frame(self) -> dict[str, np.ndarray]:
@@ -135,8 +135,8 @@ def coordinate_check(
     Parameters
     ----------
     network
-        A network without widths in its hidden layers. At every width, its inputs have the channels
-        of ``x``, and its outputs have ``outputs`` channels.
+        A network with unspecified hidden widths. At every width, its inputs have the channels of
+        ``x``, and its outputs have ``outputs`` channels.
     x
         Example inputs, (batch, ..., channels).
     outputs
@@ -160,7 +160,7 @@ def coordinate_check(
     Raises
     ------
     KcalcError
-        For fewer than two widths or draws, networks without an open width or with BatchNorm, and
+        For fewer than two widths or draws, networks with fixed hidden widths or with BatchNorm, and
         coordinates that are 0 or not finite (because of the data or the weights).
 
     """
@@ -211,7 +211,7 @@ def coordinate_check(
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
     """Return the widths as integers.
 
-    Raises KcalcError for fewer than two widths or draws, and for numbers that are not integers.
+    Raises KcalcError for fewer than two widths or draws, and for values that are not integers.
     """
     given = items(widths, "widths")
     for name, value in (*(("a width", w) for w in given), ("draws", draws), ("outputs", outputs)):
@@ -225,7 +225,7 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
 
 
 def _usable(model: Model, x: Any) -> None:
-    """Raise KcalcError if the example is zero everywhere or has numbers that are not finite."""
+    """Raise KcalcError if the example is zero everywhere or has values that are not finite."""
     with model.precision():
         arrays = {node: np.asarray(a, float) for node, a in model.inputs_of(x).items()}
     for node, values in arrays.items():

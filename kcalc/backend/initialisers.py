@@ -1,7 +1,7 @@
 """Distributions (laws) of initial weights.
 
-A law gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor that
-multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose
+An initialiser gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor
+that multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose
 nonzero entries have mean square 1. A parameterization decides whether the size of the weights goes
 into the draw or into a factor.
 """
@@ -25,10 +25,10 @@ KEY_WORDS = (2, 4)  # lengths of the keys that jax.random.PRNGKey makes
 
 @dataclass(frozen=True)
 class Fan:
-    """The extents of a weight.
+    """The dimensions of a weight array.
 
-    ``window`` is the kernel size, () for a dense layer. ``inputs`` and ``outputs`` are channels per
-    group.
+    ``window`` is the kernel size, ``()`` for a dense layer. ``inputs`` and ``outputs`` are the
+    numbers of channels per group.
     """
 
     window: tuple[int, ...]
@@ -43,7 +43,7 @@ class Fan:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the weight: window, channels read per group, all channels emitted."""
+        """Return the shape of the weight: window, input channels per group, all output channels."""
         return (*self.window, self.inputs, self.outputs * self.groups)
 
 
@@ -51,7 +51,7 @@ class Fan:
 class Initialiser:
     """Independent entries with variance ``sigma_w^2 / fan_in``, where fan_in counts every tap.
 
-    This is the base class of the other laws.
+    This is the base class of the other initialisers.
     """
 
     name: str = "gaussian"
@@ -66,7 +66,7 @@ class Initialiser:
         return 1.0
 
     def check(self, fan: Fan, node: Node) -> None:
-        """Raise KcalcError if the law does not fit the layer."""
+        """Raise KcalcError if the initialiser does not fit the layer."""
         if self.delta and any(extent % 2 == 0 for extent in fan.window):
             raise KcalcError(
                 f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, "
@@ -75,13 +75,13 @@ class Initialiser:
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        """Return the shape (groups, fan_in, fan_out) of the normals that make the weights."""
+        """Return the shape (groups, fan_in, fan_out) of the normals that become the weights."""
         return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
 
     def unit(self, noise: Array, fan: Fan) -> Array:
         """Return unit weights of shape ``fan.shape``.
 
-        ``noise`` holds standard normals of shape ``noise_shape(fan)``.
+        ``noise`` contains standard normals of shape ``noise_shape(fan)``.
         """
         import jax
         import jax.numpy as jnp
@@ -137,7 +137,7 @@ class Uniform(Initialiser):
 class Glorot(Uniform):
     """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``.
 
-    Kernel maps describe this law only if the fan-in equals the fan-out.
+    Kernel maps describe this distribution only if the fan-in equals the fan-out.
     """
 
     name: str = "glorot"
@@ -153,8 +153,8 @@ class Geometric(Initialiser):
     The weights are multiplied by ``sqrt(k_typ / k)``.
 
     n and m are the input and output channels, k is the side of the kernel, and ``typical`` = k_typ
-    is the kernel side of most layers of the network. With this law all weights have the same
-    scaling if the activation scaling is constant. relu needs sigma_w^2 = 2.
+    is the kernel side of most layers of the network. With this distribution, all weights have the
+    same scaling if the activation scaling is constant. relu needs sigma_w^2 = 2.
     """
 
     name: str = "geometric"
@@ -198,7 +198,7 @@ class Zeros(Initialiser):
 class Mirrored(Initialiser):
     """``(W, -W)`` over the two halves of the input channels [DKS sec. 26.5].
 
-    The halves contain phi(x) and phi(-x). ``half`` draws W.
+    The two halves read phi(x) and phi(-x). ``half`` is the distribution of W.
     """
 
     name: str = "looks_linear"
@@ -247,7 +247,7 @@ LAWS: dict[str, Initialiser] = {
 
 
 def initialiser(weights: Any) -> Initialiser:
-    """Return the law with the given name; a law is returned unchanged.
+    """Return the initialiser with the given name; an initialiser is returned unchanged.
 
     Raises KcalcError for unknown names.
     """
@@ -259,9 +259,9 @@ def initialiser(weights: Any) -> Initialiser:
 
 
 def describes_theory(law: Initialiser, fan: Fan) -> bool:
-    """Whether kernel maps describe a layer with this law.
+    """Whether kernel maps describe a layer with this initialiser.
 
-    The law must be Gaussian, orthogonal or uniform, with a single nonzero tap.
+    The weights must be Gaussian, orthogonal or uniform, with a single nonzero tap.
     """
     kind = type(law) in (Initialiser, Orthogonal, Uniform)
     return kind and (law.delta or fan.taps == 1)

@@ -1,6 +1,6 @@
 """Turn a network and the shapes of its inputs into an array operation for every node.
 
-Each operation has extents, numbers and the shapes of its weights.
+Each operation has extents, numerical parameters and the shapes of its weights.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def roles(network: Network) -> dict[Node, str]:
 
 @dataclass
 class Lowering:
-    """The calculus of shapes, whose state at a node is a :class:`Shape`.
+    """The calculus that propagates shapes; the state at a node is a :class:`Shape`.
 
     ``nodes`` collects the array operation of each node.
     """
@@ -90,7 +90,7 @@ class Lowering:
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """Return the channels per part. Raises KcalcError if the channels are not divisible."""
+        """Return the channels in each part. Raises KcalcError if they are not divisible."""
         if channels % parts:
             raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
         return channels // parts
@@ -142,7 +142,7 @@ class Lowering:
         return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
 
     def _located(self, layer: L.Affine, node: Node, below: Shape) -> tuple[int, int] | None:
-        """Return the height and width of the output, or None without locations."""
+        """Return the height and width of the output, or None if it has no locations."""
         for name in ("kernel", "stride", "padding", "dilation"):
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
@@ -418,7 +418,7 @@ class Lowering:
     def _(
         self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]
     ) -> Shape:
-        """Layers that act on every entry; the fields of the layer become its numbers."""
+        """Record an elementwise layer; its fields become its numerical parameters."""
         return self.found(node, inputs, inputs[0], numbers=tuple(map(float, astuple(layer))))
 
     @rule.register
@@ -427,7 +427,7 @@ class Lowering:
 
 
 def has_rule(layer: L.Layer) -> bool:
-    """Whether arrays can run a layer of this kind."""
+    """Whether this kind of layer can be run on arrays."""
     known: Any = Lowering.__dict__["rule"].dispatcher
     return known.dispatch(type(layer)) is not known.dispatch(object)
 

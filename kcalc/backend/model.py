@@ -36,7 +36,7 @@ Node = Hashable
 
 @dataclass(frozen=True, eq=False)
 class Model(Shown):
-    """A network with widths and laws of initial weights.
+    """A network with widths and distributions of initial weights.
 
     ``init`` and ``apply`` are pure functions, for use with jit, grad, vmap and shard_map.
 
@@ -70,7 +70,7 @@ class Model(Shown):
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without compiled functions, which belong to this process."""
+        """Return the state without compiled functions, which cannot leave this process."""
         return {**self.__dict__, "_compiled": {}}
 
     # -- the functions -----------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Model(Shown):
         Returns
         -------
         Params
-            Parameters drawn from the network's initial law; repeated blocks are stacked.
+            Random initial parameters, stacked for repeated blocks.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Model(Shown):
         return drawn
 
     def init_state(self, x: Any = None) -> Params:
-        """Return the state that is kept between steps, BatchNorm's running mean and variance.
+        """Return the state that is kept between steps: BatchNorm's running mean and variance.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class Model(Shown):
         Raises
         ------
         KcalcError
-            For inputs or parameters that do not fit.
+            For inputs or parameters that do not fit the model.
 
         """
         states, new = self._run(params, x, state, train, key, keep=False)
@@ -258,7 +258,7 @@ class Model(Shown):
     def _check_params(self, plan: ArrayPlan, params: Any) -> None:
         """Raise KcalcError unless the parameters fit the plan.
 
-        The message says so if they were made for inputs with other channels or tokens.
+        The message says so if they were made for inputs with different channels or tokens.
         """
         try:
             plan.check(params)
@@ -313,7 +313,7 @@ class Model(Shown):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Return a context like :meth:`precision` with accurate matrix products.
+        """Return a context like :meth:`precision` that also makes matrix products accurate.
 
         By default, GPUs may round the factors of float32 products to 10 bits.
         """
@@ -488,7 +488,7 @@ class Model(Shown):
         Returns
         -------
         Params
-            Parameters as :meth:`apply` reads them.
+            Parameters in the form that :meth:`apply` expects.
 
         """
         with self.precision():
@@ -563,7 +563,7 @@ class Model(Shown):
         return (*self.network.assumptions, *found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return widths, laws of the weights and settings as plain data.
+        """Return the widths, weight distributions and settings as plain data.
 
         Returns
         -------
@@ -599,7 +599,7 @@ class Model(Shown):
 def _by_position(run: Any, nodes: list[Node]) -> Any:
     """Return ``run`` as a function of a list of inputs.
 
-    Labels of nodes need not be valid keys of a pytree.
+    Node labels need not be valid pytree keys.
     """
     return lambda params, arrays, state, key: run(
         params, dict(zip(nodes, arrays, strict=True)), state, key
@@ -636,16 +636,17 @@ def to_jax(
     network
         A :class:`kcalc.Network` or a shaping.
     features
-        The width of layers that do not specify one, or {node: width}, with None for all other
-        nodes.
+        The width of layers that do not specify one, or {node: width}, in which the key None sets
+        all other nodes.
     image_shape
         The (height, width) of inputs that do not specify it.
     parameterization
         "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
     weights
-        The law of initial weights, or {node: law} with None for all others. The names are
-        "delta_orthogonal" (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal",
-        "gaussian", "geometric" and the others in ``kcalc.backend.LAWS``.
+        The distribution (law) of initial weights, or {node: distribution}, in which the key None
+        sets all other nodes. The names are "delta_orthogonal" (which is "orthogonal" in dense
+        layers), "delta_gaussian", "orthogonal", "gaussian", "geometric" and the others in
+        ``kcalc.backend.LAWS``.
     dtype
         "float32" or "float64".
     remat
@@ -664,9 +665,9 @@ def to_jax(
     Raises
     ------
     KcalcError
-        For symbolic constants, unknown names, nodes or laws, extents that do not fit, and layers
-        that cannot run on arrays. Also for a network that was read from a model and orders its
-        locations differently.
+        For symbolic constants, unknown names, nodes or distributions, extents that do not fit, and
+        layers that cannot run on arrays. Also for a network that was read from a model and orders
+        its locations differently.
 
     Examples
     --------
@@ -718,7 +719,7 @@ def as_model(model: Any) -> Model:
 
 
 def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
-    """Return the network to run, and the laws of initial weights that its shaping requires."""
+    """Return the network to run, and the initialisers that its shaping requires."""
     shaping: Any = None if isinstance(network, Network) else getattr(network, "to_train", None)
     if shaping is not None:
         source, mirrored = shaping

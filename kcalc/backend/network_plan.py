@@ -1,4 +1,4 @@
-"""Plans, which prepare a network for inputs of given shapes.
+"""Plans for running a network on inputs of given shapes.
 
 A plan contains the operation of each node, the repeated blocks, and the parameter entry that holds
 the weights of each node.
@@ -35,7 +35,7 @@ Params = dict[str, dict[str, Array]]
 class ParameterEntry:
     """One entry of the parameters.
 
-    It holds the weights of ``nodes``, stacked along the first axis if ``stacked`` is True.
+    It contains the weights of ``nodes``, stacked along the first axis if ``stacked`` is True.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ArrayPlan:
 
     @cached_property
     def names(self) -> dict[Node, str]:
-        """Return a distinct text for every node."""
+        """Return a distinct string for every node."""
         texts: dict[str, Node] = {}
         for i, node in enumerate(self.network):
             several = f"#{i} of {len(self.network)}: {node!r}"
@@ -208,8 +208,8 @@ class ArrayPlan:
         The parameters of a node depend on the key and on its position in the network, but not on
         how blocks are rolled.
 
-        They come from one vector of normals. Nodes with the same law and extents are drawn in one
-        loop, so compilation time does not grow with the number of layers.
+        All parameters come from one vector of normals. Nodes with the same initialiser and extents
+        are drawn in one loop, so compilation time does not grow with the number of layers.
         """
         import jax
 
@@ -256,7 +256,7 @@ class ArrayPlan:
         )
 
     def _leaf(self, leaf: str, nodes: Sequence[Node], noise: Array, dtype: Any) -> Array:
-        """Return one leaf, stacked over nodes that are drawn in the same way."""
+        """Return one leaf, stacked over nodes whose weights are drawn in the same way."""
         import jax
         import jax.numpy as jnp
 

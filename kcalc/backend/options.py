@@ -1,6 +1,6 @@
 """Checks of the options of :func:`kcalc.to_jax`.
 
-The options are image shapes, laws of weights and dtypes.
+The options are image shapes, weight initialisers and dtypes.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def _extents(shape: Any) -> tuple[int, int]:
 
 
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
-    """Return {Affine: its law}, from one law or {node: law} with None for all others.
+    """Return {Affine: its initialiser}, from one initialiser or {node: initialiser}.
 
-    Raises KcalcError for unknown laws and for nodes that are not Affine.
+    The key None sets all other nodes. Raises KcalcError for unknown initialisers and for nodes that
+    are not Affine.
     """
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))
@@ -98,7 +99,7 @@ def dtype_name(given: Any) -> str:
 
 
 def runnable(network: Network) -> None:
-    """Raise NoRule, naming the first node that cannot run on arrays."""
+    """Raise NoRule, naming the node, if a node cannot be run on arrays."""
     for node, layer, parents in network.steps():
         if parents and not has_rule(layer):
             raise no_rule("arrays", layer, node)

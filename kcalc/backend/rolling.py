@@ -12,14 +12,14 @@ from ..network.layers import Input, Layer
 from ..network.network import Network, Step
 
 Node = Hashable
-LEAST = 3  # fewest pieces of a block; a scan over two pieces saves nothing
+LEAST = 3  # fewest pieces in a block; a scan over two pieces saves nothing
 
 
 @dataclass(frozen=True)
 class Signature(Layer):
-    """The properties of a node that must agree for nodes to share a step of a scan.
+    """The properties that must be equal for nodes to share a step of a scan.
 
-    The numbers and the weights of the nodes may differ.
+    The numerical parameters and weights of the nodes may differ.
     """
 
     kind: type[Layer]
@@ -46,7 +46,7 @@ def repeated_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks with at least ``least`` repeated pieces, from first to last.
 
-    The pieces of a block differ only in numbers and weights.
+    The pieces of a block differ only in numerical parameters and weights.
     """
     steps = tuple(
         (node, signature(layer, nodes.get(node)), parents)

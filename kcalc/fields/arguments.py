@@ -164,7 +164,7 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """Return ``read(value, name)`` for both q values.
 
-    The second result is None if both inputs have the same q. Its name is then q.
+    If both inputs have the same q (``q2`` is None), its name is q and the second result is None.
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
@@ -205,7 +205,7 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 
 
 def series_length(n: Any) -> int:
-    """Return a number of series coefficients.
+    """Return the number of series coefficients.
 
     Raises: KcalcError unless it is an integer from 1 to a million.
     """
@@ -238,7 +238,7 @@ def per_input(
 
 
 def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
-    """Return 1 - c of each input from c values. Raises: KcalcError outside [-1, 1]."""
+    """Return 1 - c for each input from c values. Raises: KcalcError outside [-1, 1]."""
     return {
         node: Gap.from_cosine(value)
         for node, value in per_input(inputs)(c, cosine_array, "c").items()
@@ -246,7 +246,7 @@ def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
 
 
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
-    """Return 1 - c of each input from angles theta = arccos c. Small angles keep their digits.
+    """Return 1 - c for each input from angles theta = arccos c. Small angles keep their digits.
 
     Raises: KcalcError for angles outside [0, pi].
     """
@@ -260,7 +260,7 @@ def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
 def q_of_inputs(
     inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
-    """Return ({input: q1}, {input: q2} or None if they are equal, shape of q values and gaps).
+    """Return ({input: q1}, {input: q2} or None if equal, common shape of the q values and gaps).
 
     All q values are broadcast to this shape. Raises: KcalcError if a q value is not positive, or if
     shapes do not broadcast.
@@ -292,7 +292,7 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """Return 1 - c of each input as balls of a field. Raises: KcalcError if |c| > 1."""
+    """Return 1 - c for each input as balls of a field. Raises: KcalcError if |c| > 1."""
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():
@@ -310,7 +310,7 @@ def single_precision(*values: Any) -> bool:
 
 
 def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    """Return ``array`` broadcast to ``shape`` as a new float64 array, or a number for shape ().
+    """Return ``array`` broadcast to ``shape`` as a new float64 array, or a number for shape ``()``.
 
     The result is float32 if ``single`` is set.
     """

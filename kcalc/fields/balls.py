@@ -118,7 +118,7 @@ class Numbers:
         return enclose(expr)
 
     def power(self, u: Ball, exponent: Any) -> Ball:
-        """Return u^exponent: integer powers by products, halves by roots."""
+        """Return u^exponent: integer powers by products, half-integer powers by roots."""
         twice = _doubled(exponent)
         if twice is None:
             return self.raised(u, self.number(exponent))
@@ -260,7 +260,7 @@ class BallField(Field):
     def _apply(self, method: str, x: Ball, low: int | None = None, high: int | None = None) -> Ball:
         """Apply a function to a ball.
 
-        If the domain [low, high] is bounded, the function is monotone.
+        If the domain [low, high] is bounded, the function must be monotone.
         """
         from flint import arb
 
@@ -272,7 +272,7 @@ class BallField(Field):
             return getattr(ends[0], method)().union(getattr(ends[1], method)())
 
     def sqrt(self, x: Ball) -> Ball:  # type: ignore[override]
-        """Return the root of the nonnegative part of x."""
+        """Return the square root of the nonnegative part of x."""
         return self._apply("sqrt", x, 0)
 
     def asin(self, x: Ball) -> Ball:  # type: ignore[override]

@@ -31,7 +31,7 @@ _FIRST = 14  # number of terms tried on a panel before NODES
 _TOLERANCES = (1e-15, 5e-15)
 _NARROWEST = 1e-13
 _MOST = 400  # the largest number of panels of an adaptive table
-_EVEN = 1e-12  # relative difference up to which widths of panels count as equal
+_EVEN = 1e-12  # relative difference up to which panel widths count as equal
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +119,7 @@ class Piecewise:
     """A function given by Chebyshev polynomials on neighbouring panels.
 
     ``edges`` (panels + 1,) are the edges of the panels in ascending order. ``coefficients`` has
-    shape (terms, panels). Both are NumPy or JAX arrays.
+    shape (terms, panels). Both are NumPy arrays or both are JAX arrays.
     """
 
     edges: Array
@@ -131,7 +131,7 @@ class Piecewise:
         return bool(np.ptp(widths) <= _EVEN * widths.max())
 
     def __call__(self, x: Any) -> Any:
-        """Return the values at x between the edges. JAX in, JAX out (jit, vmap, grad)."""
+        """Return the values at x between the edges. JAX arrays give JAX arrays (also in jit)."""
         if is_jax(x):
             import jax.numpy as xp
         else:
@@ -195,8 +195,8 @@ def adaptive(
 ) -> Piecewise:
     """Fit f on [left, right]; bisect panels until the last coefficients are rounding errors.
 
-    Rounding is relative to the size of f on the whole interval, or to ``floor`` if that is larger.
-    It may grow like noise/t. Raises: KcalcError if too many panels are needed.
+    Rounding errors are measured relative to the size of f on the whole interval, or to ``floor`` if
+    that is larger. They may grow like noise/t. Raises: KcalcError if too many panels are needed.
     """
     done: list[tuple[float, Array]] = []
     waiting = [(left, right)]

@@ -72,7 +72,7 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
     """Reject an expression if a part has too high a degree.
 
-    ``degrees`` has bounds that are already known for the parts. Raises: KcalcError.
+    ``degrees`` contains bounds that are already known for the parts. Raises: KcalcError.
     """
     degrees = Degrees() if degrees is None else degrees
     degrees(expr)
@@ -87,7 +87,7 @@ def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
 
 
 class Terms(Fold[float]):
-    """An upper bound on the number of terms of expanded expressions."""
+    """An upper bound on the number of terms in expanded expressions."""
 
     def number(self, expr: Any) -> float:
         return 1.0

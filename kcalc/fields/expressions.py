@@ -23,7 +23,7 @@ ELEMENTARY = (
     *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
     *("asinh", "acosh", "atanh", "erf", "erfc"),
 )
-"""SymPy's names of the functions that files and frameworks use."""
+"""SymPy's names for the functions that files and frameworks use."""
 RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 
 
@@ -31,9 +31,9 @@ RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 class Known:
     """Facts about a function of one variable that number systems need.
 
-    ``name`` is its method on Arb balls, and its name in ``math`` if it exists there. ``trend`` says
-    whether it rises or falls on its real domain (for an even function, in |u|). ``bounds`` are
-    proven bounds on its real values. ``cuts`` says where its principal branch is not analytic,
+    ``name`` is its method on Arb balls, and its name in ``math`` if it exists there. ``trend``
+    tells whether it rises or falls on its real domain (for an even function, in |u|). ``bounds``
+    are proven bounds on its real values. ``cuts`` tells where its principal branch is not analytic,
     except at poles.
     """
 

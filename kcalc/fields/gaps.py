@@ -15,7 +15,7 @@ __all__ = ["Gap"]
 class Gap(np.ndarray):
     """A float64 array u that stores ``2 - u`` exactly as ``rest``.
 
-    All other operations are those of a plain array.
+    All other operations are the same as for a plain array.
     """
 
     rest: np.ndarray | None

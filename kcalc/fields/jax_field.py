@@ -57,10 +57,10 @@ def within(cosine: Any, low: float) -> Any:
 
 
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
-    """Call ``function`` of a NumPy array of doubles, (k, ...) to (...), from a compiled function.
+    """Call a function of NumPy arrays of doubles, (k, ...) to (...), from a compiled function.
 
     Doubles are passed as pairs of integers. In its callback threads, JAX would otherwise round them
-    to single precision, unless this is disabled for the whole process.
+    to single precision, unless double precision is enabled for the whole process.
     """
     import jax
     import jax.numpy as jnp
@@ -87,8 +87,9 @@ class JaxField(Field):
     """JAX arrays of floats, float32 or float64, elementwise. Use :func:`jax_field`.
 
     Numbers that are not JAX arrays stay Python floats. They are computed in double precision and
-    adopt the precision of the arrays that they are combined with. Derivatives of ``angle`` and
-    ``sine`` that are infinite at the gaps 0 and 2 have their values from one rounding unit away.
+    adopt the precision of the arrays that they are combined with. The derivatives of ``angle`` and
+    ``sine`` that are infinite at a gap of 0 or 2 are replaced by their values one rounding unit
+    away.
     """
 
     name = "jax"

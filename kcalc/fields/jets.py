@@ -1,6 +1,6 @@
 """Truncated Taylor series in one perturbation: derivatives of a whole network from one pass.
 
-A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``.
+A :class:`Jet` contains the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``.
 Each coefficient is a number of some field: a float, a NumPy array, an mpmath or SymPy number. Rules
 written with ``+ - * /`` and :func:`sqrt` work on jets unchanged.
 """
@@ -187,7 +187,7 @@ class JetField(Field):
 
     @staticmethod
     def _oscillating(x: Jet, first: Number, second: Number, sign: int) -> tuple[Jet, Jet]:
-        """Return the pair with ``s' = c`` and ``c' = sign s``."""
+        """Return the pair (s, c) with ``s' = c`` and ``c' = sign s``."""
         s, c = [first], [second]
         for k in range(1, x.order + 1):
             rows = range(1, k + 1)

@@ -132,8 +132,9 @@ def fit(
     whichever is larger.
 
     ``floor`` maps the values at u = 0 (functions,) to the smallest sizes (functions,) relative to
-    which errors count. ``symmetric`` has signs (functions,) with f(2 - u) = sign f(u). The upper
-    side is then reflected instead of evaluated. Raises: KcalcError if the function is not finite.
+    which errors count. ``symmetric`` contains signs (functions,) with f(2 - u) = sign f(u). The
+    upper side is then reflected instead of evaluated. Raises: KcalcError if the function is not
+    finite.
     """
     waiting = [
         _Panel(a, b, side)

@@ -70,7 +70,7 @@ class Program(Fold[int]):
         self.outputs = [self(expr) for expr in exprs]
 
     def run(self, x: Any, numbers: Any) -> list[Any]:
-        """Return the values of the expressions at x, a number of the kind of ``numbers``."""
+        """Return the values of the expressions at x, computed with ``numbers``."""
         values = [x]
         for step in self.steps:
             values.append(step(values, numbers))
@@ -170,7 +170,7 @@ class Program(Fold[int]):
 
 
 class Derivable(Program):
-    """Steps for jets. Functions whose derivatives have poor enclosures are rewritten."""
+    """Programs that run on jets. Functions whose derivatives have poor enclosures are rewritten."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
         argument = arguments[0]
@@ -193,7 +193,7 @@ class Derivable(Program):
         return super().function(kind, *arguments)
 
     def applied_kind(self, kind: Any, argument: Any) -> int:
-        """Add the step of a function whose derivatives are in ``_FORMS``."""
+        """Add the step for a function whose derivatives are in ``_FORMS``."""
         place = self(argument)
         return self.record(lambda values, numbers: numbers.function(kind, values[place]))
 

@@ -94,7 +94,7 @@ class Field(ABC):
         return self.sqrt(gap * (2 - gap))
 
     def erfc(self, x: Number) -> Number:
-        """Return 1 - erf x. Some fields keep its digits for large x."""
+        """Return 1 - erf x. Some fields keep full relative accuracy for large x."""
         return 1 - self.erf(x)
 
     def sine_excess(self, gap: Number) -> Number:
@@ -158,7 +158,7 @@ def sine_excess_at(t: Number, xp: Any) -> Number:
 
 
 class _Numpy(Field):
-    """float64, elementwise over arrays."""
+    """float64 numbers and arrays, elementwise."""
 
     name = "numpy"
     pi = math.pi

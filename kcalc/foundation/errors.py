@@ -67,7 +67,7 @@ class KcalcError(ValueError):
 
     node: Hashable | None = None
     remedies: tuple[Remedy, ...] = ()
-    _parts: tuple[str, str, str] = ("", "", "")  # of the message, around its remedies
+    _parts: tuple[str, str, str] = ("", "", "")  # the text before, between and after the remedies
     _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
@@ -167,7 +167,7 @@ class FreshnessError(KcalcError):
 
 @contextmanager
 def without_option() -> Iterator[None]:
-    """Context in which freshness errors omit ``assume_independent``, which the caller lacks."""
+    """Context in which freshness errors omit ``assume_independent``, for callers without it."""
     try:
         yield
     except FreshnessError as error:

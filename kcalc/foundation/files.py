@@ -54,8 +54,8 @@ def read_at_most(path: str | os.PathLike[str], what: str, most: int | None = Non
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary stream that replaces a file when the block ends.
 
-    If the block fails, the new contents are discarded. They are written next to the file, flushed
-    to disk and moved into place. A symbolic link stays a link, and its target is replaced. An
+    The new contents are written next to the file, flushed to disk and moved into place. If the
+    block fails, they are discarded. A symbolic link stays a link, and its target is replaced. An
     existing file keeps its permissions, and a new one gets the default permissions. Pipes and
     devices are written directly.
 

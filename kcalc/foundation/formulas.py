@@ -1,11 +1,11 @@
-r"""LaTeX of formulas in the notation of papers.
+r"""LaTeX for formulas, in the notation of the papers.
 
 Maps are calligraphic with upright indices, numbers are exact, and expectations are integrals.
 
-Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the
-first argument have a prefix ``D`` with their order: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
-Overlaps of softmax rows over 12 tokens are ``S_12``; their derivatives with respect to the
-variances are ``DvS_12`` and ``DwS_12``.
+Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives with
+respect to the first argument have a prefix ``D`` with their order: ``DC_phi``, ``D2C_phi``,
+``DQ_phi``. Overlaps of softmax rows over 12 tokens are ``S_12``; their derivatives with respect to
+the variances are ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 
 DIGITS = 15
-SHORT = 6  # a decimal with at most this many significant digits counts as typed
+SHORT = 6  # a decimal with at most this many significant digits is assumed to be typed
 DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
 PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
 OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {
@@ -62,7 +62,7 @@ def exact_or_root(value: Any) -> Any:
 
 
 def rounded(expr: Any) -> Any:
-    """Convert Floats that are integers to DIGITS digits into integers.
+    """Convert Floats that equal integers to DIGITS digits into integers.
 
     This removes factors of 1.0.
     """
@@ -116,9 +116,9 @@ def _primes(order: int) -> str:
 
 
 def formula_name(name: str) -> str:
-    """Return a word for an activation in the names of its local maps.
+    """Return the word that represents an activation in the names of its local maps.
 
-    This is the activation's name if it is a single word, otherwise "phi".
+    It is the activation's name if that is a single word, otherwise "phi".
     """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
@@ -174,7 +174,7 @@ def _differential(symbol: str, order: int) -> str:
 
 
 def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
-    """n-th derivative in c of the C map, as a Gaussian integral.
+    """Return the n-th derivative of the C map with respect to c, as a Gaussian integral.
 
     It is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with correlation c.
     """

@@ -197,7 +197,7 @@ DRAWINGS = Registry("drawings", "matplotlib")
 """{"Class" or "Class.method" of a result: the function that draws it}."""
 
 KERNELS = Registry("kernels by number system")
-"""{(question, name of a number system): the function that answers it there}."""
+"""{(question, name of a number system): the function that answers it in that system}."""
 
 SHAPED = Registry("things that are shaped")
 """{"room.Class": the function that shapes objects of a class that is not a network}."""
@@ -216,7 +216,7 @@ METHODS = Registry("shaping methods")
 """{name: the shaping method}."""
 
 SHAPING = Registry("parts of shaping")
-"""{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""
+"""{name: function for a part of shaping}, such as "tokens" or "depth trace"."""
 
 
 class FormerNames(Registry):

@@ -1,6 +1,6 @@
 """Convert formulas to MathML that can wrap.
 
-It needs no scripts and no embedded fonts, and is readable without a mathematical font.
+The MathML needs no scripts and no embedded fonts, and is readable without a mathematical font.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), fro
 _ROWS = frozenset({"math", "mrow", "msqrt", "mtd", "mstyle"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]+")
 _THIN = "0.167em"
-_LONG = 60  # characters of LaTeX, commands included, that fit a line on a phone
+_LONG = 60  # characters of LaTeX, including commands, that fit on one line of a phone
 
 
 def formulas(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Old paths of modules and names; they warn and stay for one minor release."""
+"""Old paths of modules and names, which warn and remain for one minor release."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Below(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if places and find_spec(f"{HERE}.{places[1]}") else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Return a plain module, which exec_module replaces by the moved one."""
+        """Return a plain module, which exec_module replaces with the moved one."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Register the moved module itself under its old path, so its classes stay identical."""

@@ -122,7 +122,7 @@ def file_path(value: Any, what: str = "path") -> Path:
 
 
 def is_key(value: Any, among: Any) -> bool:
-    """``value in among``, or False for objects without a hash or a reliable comparison."""
+    """Return ``value in among``, or False for objects without a hash or a reliable comparison."""
     try:
         return bool(value in among)
     except Exception:  # the hash or comparison of a user object may raise anything

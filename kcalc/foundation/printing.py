@@ -1,6 +1,6 @@
 """Show results as text tables, HTML tables and plain data.
 
-Terminals, notebooks and JSON files use them.
+These are used in terminals, notebooks and JSON files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def filled_columns(rows: Rows) -> Rows:
 
 
 def text_table(rows: Rows, most: int = MOST) -> str:
-    """Format rows as aligned columns: the first column to the left, the others to the right.
+    """Format rows as columns: the first column left-aligned, the others right-aligned.
 
     The first row is the header.
     """
@@ -86,7 +86,7 @@ def _cell(text: str, column: int) -> str:
 
 
 def shown(value: Any, digits: int = 6) -> str:
-    """Format a value for a table: numbers with ``digits``, booleans as yes or no, None as "-"."""
+    """Format a table value: floats with ``digits`` digits, booleans as yes or no, None as "-"."""
     if value is None:
         return "-"
     if isinstance(value, bool | np.bool_):
@@ -217,7 +217,7 @@ class Shown(Tabled):
 
 
 class Printed(Tabled):
-    """Base class of results whose text is already a table.
+    """Base class of results whose text form is already a table.
 
     A notebook shows the same text in a fixed-width font.
     """

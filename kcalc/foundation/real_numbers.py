@@ -49,7 +49,7 @@ def closed_value(value: sp.Basic) -> sp.Expr:
 
 
 def plain_number(value: object) -> int | float | Fraction | sp.Expr:
-    """Convert a number from the caller; every number argument passes through this function.
+    """Convert a number from the caller; every numerical argument passes through this function.
 
     It accepts finite real scalars of Python, NumPy, mpmath and SymPy.
     """
@@ -156,7 +156,7 @@ def raw_array(value: Any, what: str) -> Array:
             raise TypeError  # NumPy would iterate over a network
         exact = isinstance(value, EXACT) and not isinstance(value, bool)
         array = np.asarray(floats(value) if exact else value)
-        # a list of exact numbers, or of something that is not a number
+        # a list of exact numbers, or of objects that are not numbers
         if array.dtype.kind == "O" and isinstance(value, list | tuple):
             array = floats(array)
         if array.dtype.kind in "OSUmMc" or (

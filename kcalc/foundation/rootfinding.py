@@ -13,9 +13,10 @@ from .errors import KcalcError
 def zero_between(
     function: Callable[[float], float], low: float, high: float, xtol: float, **options: Any
 ) -> float:
-    """Return the zero between two points of opposite signs, by Brent's method.
+    """Return the zero between two points with values of opposite sign, by Brent's method.
 
-    ``options`` are passed to :func:`scipy.optimize.brentq`. Raises: ValueError for equal signs.
+    ``options`` are passed to :func:`scipy.optimize.brentq`. Raises: ValueError if the signs are
+    equal.
     """
     from scipy.optimize import brentq
 
@@ -25,7 +26,7 @@ def zero_between(
 def least_between(
     function: Callable[[float], float], low: float, high: float, xatol: float = 1e-8
 ) -> tuple[float, float]:
-    """Return (point, value) of a minimum between two points."""
+    """Return (point, value) at a minimum between two points."""
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(
@@ -61,7 +62,7 @@ def sign_changes(
 
 
 def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """Return the part of the grid, around its middle if possible, in which the function is finite.
+    """Return the part of the grid, around its middle if possible, on which the function is finite.
 
     Q may diverge or underflow outside this part.
     """

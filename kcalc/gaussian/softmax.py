@@ -2,8 +2,8 @@
 
 The formulas are exact for every number of tokens.
 
-The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances
-``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
+The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j. For each j,
+their variances are ``v1`` and ``v2`` and their covariance is ``k``. With ``f(x) = exp(-e^x)`` and
 ``Phi(u, w) = E f(u + a) f(w + b)``:
 
     S = T int int Phi_uw Phi^(T-1) du dw.
@@ -41,7 +41,7 @@ STEP = 0.25  # step of the trapezoidal rule in u and w
 TAIL = 35.0  # the part of S below the grid is about e^-35
 CUT = 8.6  # Gaussians are cut off at this many standard deviations
 SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 1e-15
-FINEST = 0.3  # largest distance of the nodes at which f is averaged
+FINEST = 0.3  # largest distance between the nodes at which f is averaged
 NARROW = 0.4  # Gaussians with a smaller standard deviation use Gauss-Hermite nodes
 CLOSE = 0.3  # averages at shifts within this distance are interpolated
 # ranges of the covariance over which 1, 2 or 3 nodes integrate dS/dk to rounding
@@ -55,7 +55,7 @@ _NODES, _WEIGHTS = gauss_hermite(28)
 
 
 def _log_kept(missing: Array) -> Array:
-    """log(1 - missing), finite even if ``missing`` is 1."""
+    """Return log(1 - missing), finite even if ``missing`` is 1."""
     return np.log1p(-np.minimum(missing, ALMOST_ONE))
 
 
@@ -63,8 +63,7 @@ def _log_kept(missing: Array) -> Array:
 class Overlap:
     """The overlap S of two rows over the same tokens, and its derivatives.
 
-    The derivatives are with respect to the covariance of the scores of the rows and their
-    variances.
+    The derivatives are taken with respect to the covariance and the variances of the rows' scores.
 
     ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``. For variances up
     to 25, relative errors are 1e-13 (S) and 1e-12 (derivatives). ``more`` is the number of tokens
@@ -114,7 +113,7 @@ class Overlap:
         return self._derivative(self._grid.bend(row), slope, slope) / 2
 
     def _derivative(self, second: Array, left: Array, right: Array) -> float:
-        """``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
+        """Return ``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
         grid, tokens = self._grid, self.tokens
         total = 2 * float(np.vdot(grid.crossed * self._power, second))
         if tokens > 2:
@@ -132,7 +131,7 @@ class Overlap:
 
 
 def self_overlap(tokens: int, variance: float) -> float:
-    """``S_self = E sum_j A_j^2`` of one row.
+    """Return ``S_self = E sum_j A_j^2`` of one row.
 
     It is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
     """
@@ -144,7 +143,7 @@ def self_overlap(tokens: int, variance: float) -> float:
 
 
 def row_entropy(tokens: int, variance: float) -> float:
-    """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
+    """Return ``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
 
     It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
     ``v (1 - S_self)`` by Stein's lemma, the first is
@@ -161,7 +160,7 @@ def row_entropy(tokens: int, variance: float) -> float:
 
 
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
-    """The difference ``S_self - S`` at the covariance ``variance - below``.
+    """Return the difference ``S_self - S`` at the covariance ``variance - below``.
 
     It uses ``dS/dk`` if the difference would lose digits.
     """
@@ -179,7 +178,7 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the first i and the first k tokens, shape (T, T).
+    """Return the overlaps S of rows over the first i and the first k tokens, shape (T, T).
 
     ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
     ``M(w) = E f(w + b)``.
@@ -197,7 +196,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 
 
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
-    """S of rows over the tokens that they see, shape (T, T).
+    """Return the overlaps S of rows over the tokens that they see, shape (T, T).
 
     ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
     tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
@@ -227,10 +226,10 @@ def sink_overlap(
     covariance: float,
     common: tuple[float, float, float],
 ) -> tuple[float, float]:
-    """``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
+    """Return ``E sum_j A_j B_j`` and ``E (sum_j A_j) (sum_l B_l)`` of softmax rows with a sink.
 
-    The sink is an additional score of 0; its weight is dropped. The other scores are ``c + a_j``
-    and ``d + b_j``, and ``common`` holds the variances of c and d and their covariance. With
+    The sink is an additional score of 0; its weight is discarded. The other scores are ``c + a_j``
+    and ``d + b_j``, and ``common`` contains the variances of c and d and their covariance. With
     ``N = E f(u - c) f(w - d)`` the results are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """
@@ -261,7 +260,7 @@ def sink_overlap(
 
 
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
-    """The two results of :func:`sink_overlap` for a row with itself.
+    """Return the two results of :func:`sink_overlap` for a row with itself.
 
     ``common`` is the variance of the common part of its scores.
     """
@@ -287,7 +286,7 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """Make the grid of a row over ``tokens`` tokens, or over any number from ``fewest``.
+        """Make the grid of a row over ``tokens`` tokens, or any number >= ``fewest``.
 
         ``width`` is the standard deviation of the scores.
         """
@@ -298,7 +297,7 @@ class _Side(NamedTuple):
     def averaged(
         self, shift: float, width: float, functions: Callable[[Array], Functions] | None = None
     ) -> Functions:
-        """Average the functions over a Gaussian, on the grid moved by ``shift``.
+        """Average the functions over a Gaussian, on the grid shifted by ``shift``.
 
         ``width`` is the standard deviation of the Gaussian.
         """
@@ -306,9 +305,9 @@ class _Side(NamedTuple):
 
 
 def _end(tokens: int, width: float) -> float:
-    """A point above which the product of T factors ``P(a < -u)`` is below ``e^-TAIL / T^2``.
+    """Return a point above which ``P(a < -u)^T`` is below ``e^-TAIL / T^2``.
 
-    For many tokens the product is this small long before a single factor is.
+    For many tokens, this power is that small long before a single factor is.
     """
     from scipy.special import ndtri
 
@@ -351,7 +350,7 @@ class _ScoreGrid:
         self.crossed = self._product(1, 1)
 
     def _product(self, first: int, second: int) -> Array:
-        """The average of a function of ``u + a`` times a function of ``w + b``."""
+        """Return the average of a function of ``u + a`` times a function of ``w + b``."""
         return (self._first[first] * self._weights) @ self._second[second].T
 
     @cached_property
@@ -367,7 +366,7 @@ class _ScoreGrid:
         )
 
     def bend(self, side: int) -> Array:
-        """``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
+        """Return ``Phi_uu`` (side 0) or ``Phi_ww`` (side 1)."""
         if side == 0:
             return (self._first[2] @ self._weights)[:, None] - self._product(2, 0)
         return self._second[2] @ self._weights - self._product(0, 2)
@@ -385,7 +384,7 @@ def _shared(width1: float, width2: float, covariance: float) -> tuple[float, flo
 def _columns(
     tokens: tuple[int, int], width: float, shared: float, spacing: float, reach: int
 ) -> tuple[_Side, Functions]:
-    """The grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
+    """Return the grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
 
     The functions are averaged over the separate part of the Gaussian. ``tokens`` is the largest and
     the smallest number of tokens; the latter is 0 if they are equal.
@@ -409,7 +408,7 @@ def _columns(
 
 @lru_cache(64)
 def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
-    """``order`` Chebyshev nodes on [-1, 1], and a matrix that interpolates to other points.
+    """Return ``order`` Chebyshev nodes on [-1, 1], and a matrix that interpolates to other points.
 
     Those points run from -1 to 1 in steps of ``1 / reach``.
     """
@@ -419,7 +418,7 @@ def _interpolation(reach: int, order: int) -> tuple[Array, Array]:
 
 
 def _functions(x: Array) -> Functions:
-    """``1 - f``, ``-f'`` and ``f''`` of ``f(x) = exp(-e^x)``."""
+    """Return ``1 - f``, ``-f'`` and ``f''`` of ``f(x) = exp(-e^x)``."""
     e = np.exp(np.minimum(x, 40.0))
     missing = -np.expm1(-e)
     slope = e * (1 - missing)
@@ -427,7 +426,7 @@ def _functions(x: Array) -> Functions:
 
 
 def _squares(x: Array) -> Functions:
-    """``1 - f``, ``-f'`` and ``e^(2x) f``, which is ``f'' - f'`` without cancellation."""
+    """Return ``1 - f``, ``-f'`` and ``e^(2x) f``, which is ``f'' - f'`` without cancellation."""
     e = np.exp(np.minimum(x, 40.0))
     missing = -np.expm1(-e)
     slope = e * (1 - missing)

@@ -1,8 +1,8 @@
 """Moments of two softmax rows over exchangeable tokens and one special token.
 
 The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with the same variances
-and covariance for all j. The scores of the special token, ``a_0, b_0``, have other variances and
-another covariance. With the powers ``p_j`` and ``q_j`` of the weights of token j:
+and covariance for all j. The scores of the special token, ``a_0, b_0``, have different variances
+and a different covariance. With the powers ``p_j`` and ``q_j`` of the weights of token j:
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))
@@ -38,7 +38,7 @@ class ScorePair(NamedTuple):
 
 @lru_cache(KEPT)
 def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers | str, float]:
-    """Moments of rows A, B over ``tokens`` exchangeable tokens and the special token 0.
+    """Return the moments of rows A, B over ``tokens`` exchangeable tokens and the special token 0.
 
     Returns {(a, b, s): E A_0^a B_0^b S^s} for ``a + s <= 2`` and ``b + s <= 2``, where
     ``S = sum_j A_j B_j`` runs over the exchangeable tokens. The keys "AAB" and "ABB" hold
@@ -71,14 +71,14 @@ def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers |
 
 
 def _grid(tokens: int, deviation: float) -> Array:
-    """The grid in u or w; beyond it the integrands are negligible."""
+    """Return the grid in u or w; beyond it the integrands are negligible."""
     low = -math.log(tokens + 1) - DEEP - min(deviation**2, 8 * deviation)
     high = 4 + REACH * deviation
     return np.arange(low, high + STEP, STEP)
 
 
 def _table(pair: ScorePair, grids: list[Array]) -> dict[tuple[int, int], Array]:
-    """{(p, q): phi_pq} on the two grids, p and q up to 2."""
+    """Return {(p, q): phi_pq} on the two grids, p and q up to 2."""
     deviations = math.sqrt(pair.first), math.sqrt(pair.second)
     bound = deviations[0] * deviations[1]
     cosine = max(-1.0, min(1.0, pair.joint / bound)) if bound else 0.0
@@ -95,7 +95,7 @@ def _table(pair: ScorePair, grids: list[Array]) -> dict[tuple[int, int], Array]:
 
 
 def _smoothed(points: Array, deviation: float) -> list[Array]:
-    """``E x^p e^(-x)`` with ``x = e^(y + deviation z)``, at points y and for p = 0, 1, 2."""
+    """Return ``E x^p e^(-x)`` with ``x = e^(y + deviation z)``, at points y and for p = 0, 1, 2."""
     nodes, weights = _normal(deviation)
     out = [np.zeros(points.shape) for _ in range(3)]
     for node, weight in zip(nodes, weights, strict=True):
@@ -108,7 +108,7 @@ def _smoothed(points: Array, deviation: float) -> list[Array]:
 
 
 def _normal(deviation: float) -> tuple[Array, Array]:
-    """Nodes and weights for a standard normal variable, fine enough if scaled by ``deviation``."""
+    """Return nodes and weights for a standard normal, fine enough to be scaled by ``deviation``."""
     if deviation == 0:
         return np.zeros(1), np.ones(1)
     step = min(0.5, STEP / deviation)

@@ -123,8 +123,8 @@ class Composition:
     def pruned(self) -> Composition:
         """Return the composition with only the local maps that occur in it.
 
-        Q is also kept for an activation whose maps are Gaussian integrals, because these are
-        integrals over Q.
+        Q is also kept for an activation whose maps are Gaussian integrals, because these integrals
+        contain Q.
         """
         expressions = (self.result, *(expr for _, expr in self.definitions))
         used = {call.func for expr in expressions for call in expr.atoms(AppliedUndef)}
@@ -141,7 +141,8 @@ class Composition:
     def derivative(self, order: int = 1) -> Composition:
         """Return the derivative with respect to the first argument.
 
-        It is a composition. A value's derivative has the same name with a dot, or several dots.
+        The derivative is a composition too. The derivative of a value has its name with one or more
+        dots.
 
         Parameters
         ----------
@@ -373,7 +374,7 @@ class Formula:
     def closed_form(self) -> sp.Expr | None:
         """The result as one SymPy expression.
 
-        It is None if there is no such expression; ``closed_form_obstacle`` has the reason.
+        It is None if there is no such expression; ``closed_form_obstacle`` gives the reason.
         """
         return self.expr.closed_form if isinstance(self.expr, Composition) else None
 
@@ -388,9 +389,9 @@ class Formula:
     def latex(self) -> str:
         """Return the formula in LaTeX, for math mode with amsmath.
 
-        Several outputs are written below each other.
+        Several outputs are written one below the other.
 
-        A heuristic result is marked with a dagger and a last line.
+        A heuristic result is marked with a dagger, which the last line explains.
 
         Returns
         -------
@@ -467,7 +468,7 @@ def differentiated(composition: Composition, order: int) -> Composition:
 
 
 class _Rate:
-    """Computes d/dx of expressions in the values of a composition, with x its first argument."""
+    """Computes d/dx of expressions in a composition, where x is its first argument."""
 
     def __init__(self, composition: Composition) -> None:
         self.rates: dict[Any, Any] = {composition.arguments[0]: sp.S.One}
@@ -488,14 +489,14 @@ class _Rate:
                     break
                 definitions.append((named, expr))
         exits: list[Any] = [*stage.exits]
-        for symbol in exits:  # the list grows by the rate of each value until rates are numbers
+        for symbol in exits:  # the list grows by the rate of each value until the rates are numbers
             if isinstance(rate := self.rates.get(symbol), sp.Symbol) and rate not in exits:
                 exits.append(rate)
         return Stage(tuple(definitions), tuple(exits))
 
     def __call__(self, expr: Any) -> Any:
         calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
-        plain = expr.xreplace(calls)  # replaces outer calls, with the calls inside them
+        plain = expr.xreplace(calls)  # replaces outer calls, including the calls inside them
         back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
         parts = []
         for symbol in plain.free_symbols:

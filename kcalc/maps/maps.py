@@ -88,7 +88,7 @@ INFINITE_WIDTH = Assumption(
 class FixedPoint(Shown):
     """A fixed point: its value, the slope of the map there, and whether it is attracting.
 
-    ``stable`` is None if the slope does not decide.
+    ``stable`` is None if the slope is inconclusive.
     """
 
     value: float
@@ -99,8 +99,8 @@ class FixedPoint(Shown):
     def stable(self) -> bool | None:
         """Whether the fixed point is attracting (|slope| < 1) or repelling (|slope| > 1).
 
-        It is None if |slope| is within 1e-9 of 1, because the first derivative then does not
-        decide.
+        It is None if |slope| is within 1e-9 of 1, because the first derivative is then
+        inconclusive.
         """
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
 
@@ -169,7 +169,7 @@ class CMap(KernelMap):
     ) -> dict[Node, Jet]:
         """Return 1 - C of each output as a jet of the given order.
 
-        The jet is in a common change of all input c values. q2=None means uniform q.
+        The variable of the jet is a common change of all input c values. q2=None means uniform q.
         """
 
     def _jets(
@@ -294,7 +294,8 @@ class CMap(KernelMap):
     def derivative(self, n: int = 1) -> CMapDerivative:
         """Return the n-th derivative with respect to c.
 
-        With several inputs, it is the derivative in a common change of the c values of all inputs.
+        With several inputs, it is the derivative with respect to a common change of all their c
+        values.
 
         Parameters
         ----------
@@ -351,7 +352,7 @@ class CMap(KernelMap):
 
         The enclosure is proven, not estimated.
 
-        Arguments are single numbers or {input: number}. Floats count as their exact binary values;
+        Arguments are single numbers or {input: number}. Floats represent their exact binary values;
         SymPy and mpmath numbers keep all their digits.
 
         Parameters
@@ -445,7 +446,7 @@ class CMap(KernelMap):
         return GapAt(self, first, second, output)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, ascending.
+        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, in order.
 
         For the identity map, return None.
 
@@ -489,7 +490,7 @@ class CMap(KernelMap):
     ) -> SphereEigenvalues:
         """Return the eigenvalues of the map as a kernel on the unit sphere S^(d-1).
 
-        Points on the sphere have uniform probability.
+        Points are uniformly distributed on the sphere.
 
         The map is ``K(c) = sum_k lambda_k N(d, k) P_k(c)``. P_k is the Gegenbauer polynomial with
         ``P_k(1) = 1``, and N(d, k) is the number of spherical harmonics of degree k. Hence ``sum_k
@@ -513,7 +514,7 @@ class CMap(KernelMap):
         ------
         KcalcError
             For networks with several inputs or outputs, and for an invalid dimension or degree.
-            Also for maps of tokens, which are defined only on a part of [-1, 1].
+            Also for token maps, which are defined only on part of [-1, 1].
 
         Examples
         --------
@@ -548,7 +549,7 @@ class CMap(KernelMap):
         q: Any = None,
         **options: Any,
     ) -> Axes:
-        """Plot C over its domain, which is [-1, 1], or [-1/(T - 1), 1] for tokens.
+        """Plot C over its domain, which is [-1, 1], or [-1/(T - 1), 1] for T tokens.
 
         Parameters
         ----------
@@ -572,7 +573,7 @@ class CMap(KernelMap):
         return DRAWINGS["CMap"]({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Return name, sampled values at q = 1 and assumptions as plain data.
+        """Return the name, sampled values at q = 1 and the assumptions as plain data.
 
         Parameters
         ----------
@@ -629,7 +630,7 @@ class MapDerivative(Formula):
         return self.base.assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the map's name and assumptions and the order as plain data."""
+        """Return the map's name, its assumptions and the derivative's order as plain data."""
         return {
             "derivative_of": self.base.name,
             "order": self.order,
@@ -728,7 +729,7 @@ class QMap(KernelMap):
 
     @abstractmethod
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
-        """Return Q of each output as a jet of the given order in a common change of all input q."""
+        """Return Q of each output as a jet of order ``order`` in a common change of all input q."""
 
     def _evaluate(self, q: Any, order: int) -> Any:
         given = per_input(self.inputs)(q, q_array, "q")
@@ -845,7 +846,7 @@ class QMap(KernelMap):
         Raises
         ------
         KcalcError
-            For several outputs, unless 0 < low < high, and if Q is too rough for a table.
+            If there are several outputs, unless 0 < low < high, or if Q is too rough for a table.
 
         """
         from ..fields.tables import tabulate_q
@@ -914,7 +915,7 @@ class QMap(KernelMap):
         return DRAWINGS["QMap"]({self.name: self}, ax=ax, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Return name, sampled values and assumptions as plain data.
+        """Return the name, sampled values and the assumptions as plain data.
 
         Parameters
         ----------

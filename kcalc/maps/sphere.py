@@ -1,8 +1,8 @@
-"""Eigenvalues of kernels on a sphere that depend on the angle.
+"""Eigenvalues of kernels on a sphere that depend only on the angle between two points.
 
-Let ``K(t)`` be a kernel of the cosine t of two points on the sphere S^(d-1) with uniform
-probability. Its eigenfunctions are spherical harmonics. With Gegenbauer polynomials P_k, ``P_k(1) =
-1``,
+Let ``K(t)`` be a kernel that depends on the cosine t of two points on the sphere S^(d-1), with
+uniform probability. Its eigenfunctions are spherical harmonics. Let P_k be the Gegenbauer
+polynomials with ``P_k(1) = 1``. Then
 
     K = sum_k lambda_k N(d, k) P_k,    lambda_k = E K(t) P_k(t),    sum_k N(d, k) lambda_k = K(1).
 
@@ -31,7 +31,7 @@ from ..foundation.printing import Shown, marked, plain
 Array = np.ndarray
 UNRESOLVED = 1e-3  # shares with a larger error are nan
 TOLERANCE = 1e-14  # tolerance of the fit, relative to K(1)
-NODES = 40  # quadrature nodes on a part of a panel
+NODES = 40  # quadrature nodes per part of a panel
 ROUNDING = 4e-15
 MOST_NODES = 20_000
 LARGEST_DIMENSION = 10_000_000
@@ -92,7 +92,7 @@ class SphereEigenvalues(Shown):
 
     @property
     def rest(self) -> float:
-        """``K(1)`` minus the sum of the known ``N_k lambda_k``: the part of all other degrees."""
+        """``K(1)`` minus the sum of the known ``N_k lambda_k``: the share of all other degrees."""
         return self.total - math.fsum(trace for trace in self._traces if not math.isnan(trace))
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def multiplicity(dimension: int, degree: int) -> int:
 
 
 def _projected(fitted: Fitted, d: int, degree: int, finer: float) -> tuple[Array, Array]:
-    """Return (E K P_k, bound on its error from rounding and fit) up to the given degree."""
+    """Return (E K P_k, bound on its rounding and fit error) for all degrees up to ``degree``."""
     sides = [_side_nodes(fitted, upper, d, degree, finer) for upper in (False, True)]
     t, values, missed, weights = (np.concatenate(rows) for rows in zip(*sides, strict=True))
     weights = weights / weights.sum()
@@ -198,7 +198,7 @@ def _side_nodes(
     off = np.abs(fitted.at(places, sides)[0] - known[0])
     x, w = np.polynomial.legendre.leggauss(NODES)
     rows = []
-    # the last panel covers the remainder up to the end, on which the kernel is constant
+    # the last panel covers the remainder up to the end, where the kernel is constant
     for low, high in pairwise([*side.edges, side.edges[-1] + 64]):
         count = _angle(low) - _angle(high)
         count = math.ceil(finer * (1 + count * (degree + 6 * d**0.5) / NODES))

@@ -23,7 +23,7 @@ class Stage:
     exits: tuple[sp.Symbol, ...]
 
     def code(self, entry: Sequence[sp.Symbol]) -> Any:
-        """Return the stage with standard names for its symbols and with decimals to 12 digits.
+        """Return the stage with standard symbol names and with decimals rounded to 12 digits.
 
         Stages with equal codes are equal functions.
         """
@@ -44,7 +44,7 @@ class Stage:
 class RepeatedStages:
     """A block of stages applied ``count`` times.
 
-    ``entry`` has the symbols before the first application, ``exits`` the symbols after the last.
+    ``entry`` contains the symbols before the first application, ``exits`` those after the last.
     """
 
     block: tuple[Stage, ...]

@@ -1,4 +1,4 @@
-"""Kernel matrices of data: engines that fill them, tables of functions of one angle, and spectra.
+"""Kernel matrices of data: engines that compute them, tables of one-angle functions, and spectra.
 
 The engines use only the norms and angles of the rows of data.
 """

@@ -1,6 +1,6 @@
 """The eigenvalues of a kernel matrix.
 
-They give the condition number, the effective dimension, and the resolution of double precision.
+They determine the condition number, the effective dimension, and the numerical resolution.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Spectrum(Shown):
     def participation(self) -> float:
         """(sum lambda)^2 / sum lambda^2.
 
-        It is the number of equal eigenvalues with the same spread, from 1 (E) to n (I).
+        This participation ratio ranges from 1 (rank one) to n (equal eigenvalues).
         """
         return float(np.sum(self.eigenvalues) ** 2 / np.sum(self.eigenvalues**2))
 
@@ -103,7 +103,7 @@ class Spectrum(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the eigenvalues and figures derived from them as plain data.
+        """Return the eigenvalues and quantities derived from them as plain data.
 
         An infinite condition number is None.
         """
@@ -227,7 +227,7 @@ def not_positive_definite(
 ) -> KcalcError:
     """Return the error for a kernel matrix that is too ill-conditioned to solve with.
 
-    The message has the smallest eigenvalue and a sufficient ridge.
+    The message gives the smallest eigenvalue and a sufficient ridge.
     """
     enough = max(-2 * smallest, 1e-12 * largest)
     added = f" + {name} {ridge:g}" if ridge else ""

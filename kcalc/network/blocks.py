@@ -18,7 +18,7 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 
 @dataclass(frozen=True)
 class Block:
-    """Isomorphic pieces in sequence.
+    """A sequence of isomorphic pieces.
 
     Each piece reads one feature map and returns the feature map of its last node.
 
@@ -96,7 +96,7 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
 def trunk_pieces(
     steps: Sequence[Step], outputs: Sequence[Node]
 ) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
-    """Yield (entry, nodes, code) between consecutive cuts; equal codes mean isomorphic pieces."""
+    """Yield (entry, nodes, code) of each piece between cuts; isomorphic pieces have equal codes."""
     cuts = set(cut_nodes(steps, outputs))
     pieces: list[tuple[Node | None, tuple[Node, ...], Any]] = []
     entry: Node | None = None

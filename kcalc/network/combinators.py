@@ -1,7 +1,7 @@
 """Build networks from pieces: ``chain``, ``residual``, ``repeat``.
 
-A piece is a layer, or a network with one input and one output. The Input of such a network stands
-for the layers before it.
+A piece is a layer, or a network with one input and one output. The Input of such a network
+represents the layers before it.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def residual(
     branch
         A layer, or a network with one input and one output.
     shortcut_weight, residual_weight
-        The amplitudes. If only one is given, the other follows because the squares sum to one. If
-        neither is given, both are one (a plain sum). If both are given, they are used unchanged. A
-        shortcut weight of 0 gives only the branch, without a Sum.
+        The amplitudes. If only one is given, the other is chosen such that the squares sum to one.
+        If neither is given, both are one (a plain sum). If both are given, they are used unchanged.
+        A shortcut weight of 0 gives only the branch, without a Sum.
     shortcut
         A piece on the shortcut, such as an Affine if the width changes; None for the identity.
 
@@ -190,7 +190,7 @@ def residual_weights(
 
 
 def _complement(given: Any, name: str) -> Any:
-    """Return ``sqrt(1 - weight^2)``, exactly for SymPy numbers and symbols and for 0 and 1."""
+    """Return ``sqrt(1 - weight^2)``, exact for SymPy numbers and symbols and for 0 and 1."""
     weight: Any = as_number(given, name)
     if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
         raise KcalcError(
@@ -264,7 +264,7 @@ class Builder:
 
 
 def repeated_block(network: Network) -> Network:
-    """Return the block that a network repeats most often, or the network if it repeats none.
+    """Return the block that a network repeats most often, or the network if none repeats.
 
     Raises: KcalcError unless it has one input and one output.
     """

@@ -35,8 +35,8 @@ def fold(
 ) -> dict[Hashable, State]:
     """Interpret a network layer by layer, from its inputs to its outputs.
 
-    ``inputs`` holds the state of every Input node. Returns the state of every node. Raises: NoRule
-    if the calculus has no rule for a layer, and any error of its rules.
+    ``inputs`` contains the state of every Input node. Returns the state of every node. Raises:
+    NoRule if the calculus has no rule for a layer, and any error that its rules raise.
     """
     require_network(network)
     return _fold(network, network.steps(), calculus, inputs)
@@ -114,9 +114,9 @@ def _fold(
 
 
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
-    """Whether ``network.preactivated()`` changes the nodes above an activation.
+    """Whether ``network.preactivated()`` changes the inputs of any node above an activation.
 
-    These are the nodes between the activation and the weights before it.
+    The nodes above it are those between the activation and the weights before it.
     """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}
@@ -139,9 +139,9 @@ def interpret_back(
 ) -> dict[Hashable, State]:
     """Propagate messages backwards through a network, primitive by primitive.
 
-    ``messages`` holds the initial message of every node. ``rule(primitive, node, message, reads)``
-    returns one message per input node, and ``add`` combines the messages from all readers of a
-    node. Returns the message of every node. Raises: any error of the rule.
+    ``messages`` contains the initial message of every node. ``rule(primitive, node, message,
+    reads)`` returns one message per input node, and ``add`` combines the messages from all readers
+    of a node. Returns the message of every node. Raises: any error that the rule raises.
     """
     require_network(network)
     found = dict(messages)
@@ -159,7 +159,7 @@ def interpret_back(
 
 
 def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
-    """Return the guest's rule of a calculus for a primitive, or None if there is none."""
+    """Return a guest's rule for a primitive in a calculus, or None if there is none."""
     key = (calculus, type(operation).__name__)
     return RULES[key] if key in RULES else None  # noqa: SIM401 - a registry has no get
 
@@ -205,7 +205,7 @@ def unknown_gradient(what: str, node: Hashable) -> KcalcError:
     )
 
 
-# calculi that support LayerNorm, and BatchNorm of a large batch
+# calculi that support LayerNorm, and BatchNorm with large batches
 KERNELS = (
     "kernel maps",
     "gradients",

@@ -92,7 +92,7 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
 
 
 def _extent(layer: object, name: str, optional: bool = False) -> None:
-    """Check for a positive integer, or a tuple of them (one per spatial axis)."""
+    """Check that a field is a positive integer, or a tuple of them (one per spatial axis)."""
     value = getattr(layer, name)
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
@@ -109,7 +109,7 @@ class Layer:
     arity
         The minimum and maximum number of inputs.
     per_input
-        {field that holds one number per input: description}.
+        {field with one value per input: description}.
     passes
         Whether kernel maps treat the layer as the identity, as they do for pooling.
     family
@@ -134,7 +134,7 @@ class Layer:
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
-        """SymPy symbols in the numbers of the layer and in the constants of its activation."""
+        """SymPy symbols in the fields of the layer and in the constants of its activation."""
         found: set[Any] = set()
         for value in vars(self).values():
             for part in value if isinstance(value, tuple) else (value,):
@@ -184,9 +184,9 @@ class Layer:
         return counts.pop() if counts else None
 
     def colour(self, count: int) -> tuple[object, Sequence[object]]:
-        """Return the layer without its order of inputs, and a mark for each of ``count`` inputs.
+        """Return the layer without its input order, and a mark for each of the ``count`` inputs.
 
-        Two networks are compared by these values.
+        Networks are compared by these values.
         """
         return self, range(count)
 
@@ -454,7 +454,7 @@ class Concat(Layer):
     Parameters
     ----------
     channels
-        The number of channels of each input, for networks in which features are unknown.
+        The number of channels of each input, for networks with unknown features.
 
     """
 
@@ -574,7 +574,7 @@ class GatedUnit(Layer):
 
 @dataclass(frozen=True, repr=False)
 class Normalisation(Layer):
-    """Base class of normalisations, which networks can remove.
+    """Base class of normalisation layers, which ``Network.without_normalization`` removes.
 
     The fields ``centred``, ``over`` and, if present, ``groups`` have the same meaning as in
     :class:`kcalc.network.primitives.Norm`. A more complex normalisation returns a program from
@@ -586,7 +586,7 @@ class Normalisation(Layer):
     family: ClassVar[str] = "normalisation"
 
     def norm(self, reads: Reads) -> P.Norm:
-        """Return the division by the standard deviation or root mean square."""
+        """Return the primitive that divides by the standard deviation or root mean square."""
         given = {"over": self.over, "groups": getattr(self, "groups", 1)}
         return P.Norm(centred=self.centred, **given, reads=reads.channels[0], origin=self)
 
@@ -704,7 +704,7 @@ class BatchNorm(Normalisation):
 
 @dataclass(frozen=True)
 class GroupNorm(Normalisation):
-    """Normalise over the locations and the channels of each channel group, for each example.
+    """Normalise each channel group of each example over its channels and all locations.
 
     At initialisation the gain is 1 and the bias is 0; epsilon is 0.
 
@@ -737,8 +737,8 @@ class TokenMix(Layer):
         An array (T, S) of numbers. If it is not square, the output is an image with one axis of T
         locations.
     random
-        Whether the entries are a draw of Gaussian weights. Maps without locations then use new
-        weights with the same mean square (exact for many uncorrelated tokens).
+        Whether the entries are random Gaussian weights. Maps without locations then use new weights
+        with the same mean square (exact for many uncorrelated tokens).
 
     """
 
@@ -885,7 +885,7 @@ class ClassToken(Layer):
     Parameters
     ----------
     sigma
-        The standard deviation of their independent entries.
+        The standard deviation of the tokens' independent entries.
     count
         The number of learned tokens, such as 2 in DeiT (a class token and a distillation token).
     trained
@@ -951,10 +951,10 @@ class Attend(Layer):
     sink
         Whether softmax includes one extra score of 0, whose weight is discarded.
     key_heads
-        The number of heads of keys and values if several query heads share one of them. None gives
-        every query head its own.
+        The number of key and value heads if several query heads share one. With None, every query
+        head has its own.
     rotary
-        The base of rotary position embeddings of queries and keys, such as 10000; None for no
+        The base of the rotary position embeddings for queries and keys, such as 10000; None for no
         rotary embeddings.
     alibi
         Whether to add the linear biases of ALiBi to the scores, with the slopes of the released
@@ -1134,7 +1134,7 @@ class Attend(Layer):
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
     def emits(self, reads: Reads) -> Count | None:
-        """Return the number of channels of the values, over all heads."""
+        """Return the total number of value channels over all heads."""
         queries, keys, values = reads.channels
         heads, shared = self.heads, self.key_heads or self.heads
         widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
@@ -1435,7 +1435,7 @@ class Opaque(Layer):
 
 
 def _positive(layer: Layer, name: str) -> None:
-    """Check for a number > 0, or an expression that can be positive."""
+    """Check that a field is a number > 0, or an expression that can be positive."""
     value = as_number(getattr(layer, name), f"{type(layer).__name__}.{name}")
     object.__setattr__(layer, name, value)
     if not _symbolic(value) and not value > 0:
@@ -1443,7 +1443,7 @@ def _positive(layer: Layer, name: str) -> None:
 
 
 def layer_of(op: Primitive) -> Layer | None:
-    """Return the layer that consists of a single primitive, or None if there is none."""
+    """Return the layer that consists of only this primitive, or None if there is none."""
     match op:
         case P.Fresh():
             return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})
@@ -1515,7 +1515,7 @@ _OWN: dict[str, type[Layer]] = {
 
 
 class _Kinds(Mapping[str, type[Layer]]):
-    """Layers by name: those of this module, and those of guests, imported on first use."""
+    """Layer classes by name: from this module, and from guests, which it imports on first use."""
 
     def __getitem__(self, name: str) -> type[Layer]:
         return _OWN[name] if name in _OWN else LAYERS[name] if name in LAYERS else _OWN[name]

@@ -1,6 +1,6 @@
 """Attention masks: which tokens see which, with one frozen class per mask.
 
-A mask has one number or flag, ``value``: the field ``name`` of
+A mask has one parameter ``value``, a number or a flag. It is the value of the field ``name`` in
 :class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only tokens that
 all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its field to the
 layer.
@@ -51,7 +51,7 @@ class Mask:
 
     @classmethod
     def guess(cls, sees: Array) -> Any:
-        """Return the only value with which the mask could equal an array (tokens, tokens), or None.
+        """Return the only value with which the mask could match a (tokens, tokens) array, or None.
 
         The caller compares that mask with the array. Masks without a guess are not recognised.
         """
@@ -161,7 +161,7 @@ def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """Return a boolean array: whether all masks let a token (row) see another (column)."""
+    """Return a boolean array: True if all masks let a token (row) see another (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:
@@ -181,7 +181,7 @@ def words(masks: Masks, tokens: int) -> list[str]:
 
 
 def recognised(sees: Array) -> Masks | None:
-    """Return the masks that make up an array (tokens, tokens), or None if there are none.
+    """Return the masks that produce a (tokens, tokens) array, or None if none do.
 
     It recognises one mask, possibly combined with a causal mask.
     """

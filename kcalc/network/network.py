@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     class SomeLayer(L.Layer):
-        """A layer whose kind, and so whose fields, the caller knows."""
+        """A layer for which the caller knows the kind and therefore the fields."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -97,7 +97,8 @@ class Network:
         Raises
         ------
         GraphError
-            For the errors of a graph, a node defined twice, or a node that reads an unknown node.
+            For the same errors as :class:`Network`, a node defined twice, or a node that reads an
+            unknown node.
 
         """
         network = cls.__new__(cls)
@@ -149,7 +150,7 @@ class Network:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """Primitives of the network, which calculi interpret.
+        """Primitives that make up the network; calculi interpret them.
 
         See :mod:`kcalc.network.primitives`.
         """
@@ -331,7 +332,7 @@ class Network:
         ax
             The Matplotlib Axes to draw on; None creates new axes.
         **options
-            Additional options of the plot.
+            Additional plot options.
 
         Returns
         -------
@@ -399,7 +400,7 @@ class Network:
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
-        """Give a new network the removals, notes and name of this network."""
+        """Copy the removals, notes and name of this network to a new network."""
         other.removed, other.notes, other.name = self.removed, self.notes, self.name
         return other
 
@@ -495,7 +496,7 @@ class Network:
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """Return the network with a name, shown in plot legends and in the ``repr`` of maps.
+        """Return the network with a name, which plot legends and the ``repr`` of maps show.
 
         Parameters
         ----------
@@ -754,7 +755,7 @@ def require_numbers(network: Network) -> None:
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
-    """Raise a KcalcError unless the layer of the node is of one of the kinds.
+    """Raise a KcalcError unless the layer of every node is of one of the kinds.
 
     ``remedy`` is the end of the message.
     """
@@ -764,7 +765,7 @@ def require_kind(
 
 
 def chosen_output(network: Network, output: Node = None) -> Node:
-    """Return the chosen output.
+    """Return the chosen output, or the only one.
 
     Raises: KcalcError if there are several and none is chosen, or if the choice is not an output.
     """
@@ -800,8 +801,8 @@ def _names(nodes: Sequence[Node]) -> str:
 def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
     """Return the channel counts of the inputs of every Concat.
 
-    They are the given counts or follow from known features. If all features are unknown, the inputs
-    are assumed to have equally many channels.
+    The counts are either given or derived from known features. If all features are unknown, the
+    inputs are assumed to have equally many channels.
 
     Raises: GraphError if only some features are known.
     """
@@ -809,9 +810,9 @@ def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
 
 
 def channel_widths(network: Network) -> dict[Node, int | None]:
-    """Return the number of input channels of every node whose rule depends on it, or None.
+    """Return {node: number of input channels, or None} if the node's rule depends on it.
 
-    Rules depend on it for groups and for statistics over channels.
+    The rules for channel groups and for statistics over channels depend on it.
     """
     return {
         node: op.reads

@@ -1,6 +1,6 @@
-"""Notes of model readers on the nodes of a network.
+"""Notes that model readers attach to the nodes of a network.
 
-They state how exactly a node represents the part of the model that it was read from.
+A note states how exactly a node represents the part of the model that it was read from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS = {
 }
 TIED = "its weights are tied to the embedding"  # in the note on a readout
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
-"""The levels of notes on a network, and the kind of assumption for each.
+"""The levels of notes on a network, each with the kind of assumption that it becomes.
 
 "exact" notes record the image size for which an input was read, or the number of tokens of a mask.
 Pooling and unread operations need no note, because their layers already show them.
@@ -62,7 +62,7 @@ class Note:
 
     @property
     def assumption(self) -> Assumption:
-        """Convert the note to an assumption of results.
+        """Convert the note to an assumption for results.
 
         The assumption is a convention for positions and a heuristic if the model differs.
         """
@@ -78,7 +78,7 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """Note that an attention's mask (or its biases) was read for this many tokens.
+    """Note that an attention mask (or attention biases) was read for this many tokens.
 
     Longer sequences may reach a window or distances that shorter ones do not.
     """
@@ -86,7 +86,7 @@ def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """Return the assumptions of results over more tokens than masks and biases were read for."""
+    """Return the assumptions for more tokens than the masks and biases were read for."""
     found = []
     for note, (read, beyond) in product(notes, BEYOND.items()):
         count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None
@@ -98,6 +98,6 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
     """Note that a network was read for images of a given shape at an input.
 
-    For images of this shape, its windows match those of the model.
+    For images of this shape, the network's windows match the model's.
     """
     return Note(node, "exact", f"read for images of {' x '.join(map(str, shape))}")

@@ -38,7 +38,7 @@ def preactivated_steps(network: Network) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """The ``parents`` of a network while they change, and its activations and scales."""
+    """The ``parents`` of a network during the rewrite, and its activations and scales."""
 
     network: Network
     parents: Parents

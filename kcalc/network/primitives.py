@@ -39,7 +39,7 @@ class Primitive:
 
     @property
     def selects(self) -> bool:
-        """Whether a small change of its inputs may exchange parts of its output."""
+        """Whether a small change in the inputs may swap parts of the output."""
         return False
 
     def as_layer(self) -> Layer | None:
@@ -54,9 +54,9 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Passing(Primitive):
-    """Base class of primitives that kernel maps treat as the identity of their single input.
+    """Base class of primitives that kernel maps treat as the identity on their single input.
 
-    They move or drop numbers, so they commute with positive factors. Only calculi with positions or
+    They move or drop entries, so they commute with positive factors. Only calculi with positions or
     gradients may treat them differently.
     """
 
@@ -83,7 +83,7 @@ class Fresh(Primitive):
     ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
     ``reads`` is the number of input channels, None if unknown. ``one_hot`` is true if the inputs
-    are one-hot vectors, as in an embedding. The other fields are those of
+    are one-hot vectors, as in an embedding. The other fields are the same as in
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -139,7 +139,7 @@ class Surrogate(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Passing):
-    """The identity with gradient 0; ``unknown`` says why its gradient is unknown instead."""
+    """The identity with gradient 0; ``unknown`` gives the reason if its gradient is unknown."""
 
     unknown: str = ""
 
@@ -155,8 +155,8 @@ class Mix(Primitive):
 class Prod(Primitive):
     """The elementwise product of the inputs.
 
-    ``slopes`` holds the weights of the inputs' slopes in the slope of the product; None sets them
-    to 1.
+    ``slopes`` contains the weights of the inputs' slopes in the slope of the product; None sets
+    them to 1.
     """
 
     slopes: tuple[float, ...] | None = None
@@ -166,7 +166,7 @@ class Prod(Primitive):
 class Join(Primitive):
     """Concatenation of the inputs.
 
-    ``counts`` holds their channels. If these are unknown, ``problem`` says why.
+    ``counts`` contains their channel counts. If these are unknown, ``problem`` gives the reason.
     """
 
     counts: tuple[Count, ...] | None
@@ -199,9 +199,9 @@ class Norm(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Window(Primitive):
-    """One number per window of positions; ``window=None`` covers all positions.
+    """Reduce each window of positions to one value; ``window=None`` covers all positions.
 
-    The fields are those of :class:`kcalc.network.layers.Pool`. ``matrix`` is the matrix of a
+    The fields are the same as in :class:`kcalc.network.layers.Pool`. ``matrix`` is the matrix of a
     :class:`Blend`, otherwise None.
     """
 
@@ -222,13 +222,13 @@ class Window(Primitive):
 class Blend(Window):
     """Weighted sums of positions.
 
-    They are means over windows, or given by a ``matrix`` (positions out, positions in) that is the
-    same for every channel.
+    The sums are means over windows, or are given by a ``matrix`` (positions out, positions in) that
+    is the same for every channel.
 
     If ``weighted``, the weights of a window are random and shared by all channels. ``permutes`` is
     the factor of a signed permutation: every position reads exactly one position, multiplied by
-    this factor or its negative. It is None for other matrices. If ``random``, the numbers are a
-    draw of Gaussian weights.
+    this factor or its negative. It is None for other matrices. If ``random``, the matrix entries
+    are random Gaussian weights.
     """
 
     weighted: bool = False
@@ -237,7 +237,7 @@ class Blend(Window):
 
     @property
     def square(self) -> float:
-        """Mean over the rows of a matrix of the sum of their squares."""
+        """Mean over the rows of a matrix of the sum of squared entries."""
         return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
@@ -265,7 +265,7 @@ class Mask(Passing):
 
     @property
     def drops(self) -> bool:
-        """Whether kernel maps take it into account: it is active, and its rate is not 0."""
+        """Whether the dropout affects kernel maps: it is active, and its rate is not 0."""
         return self.active and self.rate != 0
 
 
@@ -278,7 +278,7 @@ class Reshape(Passing):
 class Resize(Moving):
     """A change of the number of positions.
 
-    The fields are those of :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
+    The fields are the same as in :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
     """
 
     factor: Any
@@ -293,7 +293,7 @@ class Resize(Moving):
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(Moving):
-    """Turn channels into ``factor`` (rows, columns) positions each, or the reverse if ``back``."""
+    """Turn channels into ``factor`` (rows, columns) positions, or the reverse if ``back``."""
 
     factor: tuple[int, ...]
     back: bool
@@ -303,8 +303,8 @@ class Shuffle(Moving):
 class Attend(Primitive):
     """Attention over tokens; its three inputs are queries, keys and values.
 
-    The fields are those of :class:`kcalc.network.layers.Attend`. A token sees another only if all
-    ``masks`` allow it.
+    The fields are the same as in :class:`kcalc.network.layers.Attend`. A token sees another only if
+    all ``masks`` allow it.
     """
 
     heads: int | None
@@ -327,7 +327,7 @@ class Attend(Primitive):
 
     @property
     def sampled_width(self) -> int | None:
-        """Number of sampled channels of queries and keys; None for Gaussian scores."""
+        """Number of query and key channels to sample; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
 
@@ -369,8 +369,8 @@ def _ones(size: Any) -> bool:
 class Reads(NamedTuple):
     """The context in which a layer is lowered.
 
-    It consists of the layer's node, the nodes that it reads, and their numbers of channels (None if
-    unknown).
+    It consists of the layer's node, the nodes that it reads, and the number of channels of each
+    (None if unknown).
     """
 
     node: Node
@@ -399,8 +399,8 @@ def owner(node: Node) -> Node:
 class Operation(NamedTuple):
     """One step of a lowered network.
 
-    ``primitive`` computes the state of ``node`` from the states of ``reads``; None passes the state
-    on unchanged.
+    ``primitive`` computes the state of ``node`` from the states of ``reads``. If it is None, the
+    state is passed on unchanged.
     """
 
     node: Node
@@ -444,7 +444,7 @@ def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> tuple[O
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
     """Count the primitives (and ``outputs``) that read a node.
 
-    If a node passes its input on, its readers count as readers of that input.
+    If a node passes its input on unchanged, its readers count as readers of that input.
     """
     counts: Counter[Node] = Counter(outputs)
     for node, primitive, reads in reversed(steps):

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) -> np.ndarray:
-    """Return the buckets of distances ``j - i`` as an integer array.
+    """Return the bucket of each distance ``j - i`` as an integer array.
 
     Each small distance has its own bucket. Larger distances share buckets that grow geometrically,
     and all distances of at least ``furthest`` share the last bucket. If ``one_sided``, no token
@@ -23,10 +23,10 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) 
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """Return the slopes of ALiBi per head, as in the released code [Press et al. 2022].
+    """Return the ALiBi slope of each head, as in the released code [Press et al. 2022].
 
     They are ``2^(-8 i / n)``, where n is the largest power of 2 that does not exceed the number of
-    heads. Heads beyond n have every other slope of 2n heads.
+    heads. Heads beyond n use every other slope for 2n heads.
     """
     near = 1 << (heads.bit_length() - 1)
     powers = np.arange(1, near + 1), np.arange(0.5, heads - near)

@@ -30,9 +30,9 @@ SKIPS = ("none", "projection", "average")
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
     """Return the Affine nodes that form a projection shortcut.
 
-    Each is an addend of a Sum, has one tap, and holds the only weights on its path since the fork.
-    The fork is the last node that all addends depend on. Another addend must have more weights
-    since the fork, or wider kernels.
+    Each is an addend of a Sum, has one tap, and has the only weights on its path from the fork. The
+    fork is the last node that all addends depend on. At least one other addend must have more
+    weights after the fork, or wider kernels.
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}
@@ -95,7 +95,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     network
         The :class:`kcalc.Network`.
     nodes
-        The Affine shortcuts to change; by default all of :func:`projection_shortcuts`.
+        The Affine shortcuts to change; by default all that :func:`projection_shortcuts` finds.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Build six convolutions with optional residual blocks.
+    """Build a network of six convolutions with optional residual blocks.
 
     Convolutions 2-3 and 5-6 can form residual blocks; the second block has a projection.
 
@@ -213,7 +213,7 @@ def skip_network(
     batch_norm
         Whether a BatchNorm follows each convolution.
     sigma_w
-        The square root of fan_in times the weight variance, > 0.
+        The weight scale, > 0: ``Var W = sigma_w^2 / fan_in``.
     sigma_b
         The standard deviation of biases, >= 0.
 

@@ -1,4 +1,4 @@
-"""TokenMix matrices of transformers without shortcuts, with known token covariances.
+"""TokenMix matrices for transformers without shortcuts, with known token covariances.
 
 The matrices are arguments of :class:`kcalc.network.layers.TokenMix`. The token covariances are
 known at every layer.
@@ -34,7 +34,7 @@ NOISE = 8 * np.finfo(float).eps
 
 
 def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = False) -> Array:
-    """Identity-biased mixing ``skip I + mix U``, where U is the attention of zero queries.
+    """Return the identity-biased mixing ``skip I + mix U``, with U the attention for zero queries.
 
     The entries of U are 1/T; with ``causal``, row t of U has entries 1/t for the first t tokens.
 
@@ -241,7 +241,7 @@ def _uniform_step(count: int, before: float, after: float) -> Array:
 
 
 def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
-    """(L_jj, L_ij for i > j, -(L^-1)_ji for i < j)."""
+    """Return (L_jj, L_ij for i > j, -(L^-1)_ji for i < j)."""
     j = np.arange(count)
     known = 1 + (j - 1) * r
     known[0] = 1 - r

@@ -31,7 +31,7 @@ class Tokens:
     cosine: float
 
     def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """Return the assumption that results for a network list."""
+        """Return the assumptions to list in results for a network."""
         alike = f"{self.count} exchangeable tokens, with pairwise cosine {self.cosine:g}"
         return (
             Assumption("network", alike, "convention"),
@@ -40,7 +40,7 @@ class Tokens:
 
 
 def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
-    """Check the arguments ``tokens=`` and ``token_cosine=`` of a map; return None if not given.
+    """Read the arguments ``tokens=`` and ``token_cosine=`` of a map; None if both are None.
 
     Raises: KcalcError unless the number of tokens is a positive integer and the cosine is possible
     for that many tokens.

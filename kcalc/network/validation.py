@@ -26,8 +26,8 @@ def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ..
     """Return the layer of every node, and its parents in slot order.
 
     Raises: GraphError for anything but an ``nx.DiGraph``, an empty graph, a node without a layer, a
-    wrong number of inputs, missing or repeated slots, or a Sum or Concat whose numbers do not match
-    its inputs.
+    wrong number of inputs, missing or repeated slots, or a Sum or Concat with a wrong number of
+    weights or channel counts.
     """
     if isinstance(graph, nx.MultiDiGraph):
         raise GraphError(
@@ -131,7 +131,8 @@ def read_steps(steps: Iterable[Step]) -> tuple[dict[Node, Layer], dict[Node, tup
     ``steps`` are triples (node, layer, parents in slot order), in any order.
 
     Raises: GraphError for an empty network, a node defined twice, an unknown parent, anything but a
-    layer, a wrong number of inputs, or a Sum or Concat whose numbers do not match its inputs.
+    layer, a wrong number of inputs, or a Sum or Concat with a wrong number of weights or channel
+    counts.
     """
     layers: dict[Node, Layer] = {}
     parents: dict[Node, tuple[Node, ...]] = {}

@@ -27,7 +27,7 @@ def angular_nodes() -> np.ndarray:
 def interpolated(values: Any, theta: Any) -> Any:
     """Interpolate ``values`` at :func:`angular_nodes` to angles theta in [0, pi].
 
-    It is differentiable in both arguments.
+    The result is differentiable with respect to both arguments.
     """
     import jax.numpy as jnp
 

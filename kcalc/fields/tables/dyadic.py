@@ -19,7 +19,7 @@ DEGREE = 5
 OCTAVES = 96
 PARTS = 2**BITS
 ROWS = OCTAVES * PARTS + 2
-"""The number of intervals per side. Row 0 is w < 2^-OCTAVES (a constant), the last row is w = 1."""
+"""The number of intervals per side. Row 0 is w < 2^-OCTAVES (a constant); the last row is w = 1."""
 
 SMALLEST = 2.0**-OCTAVES
 _SHIFT = 52 - BITS
@@ -30,7 +30,7 @@ _FRACTION, _ONE, _EXPONENT = (1 << 52) - 1, 1023 << 52, 2047 << 52
 def locate(w: Array, upper: Array) -> tuple[Array, Array, Array]:
     """Return (row, t, width of the row's octave) for distances w <= 1.
 
-    ``w`` is float64, and w <= 0 belongs to row 0. ``upper`` says from which end the distances are
+    ``w`` is float64, and w <= 0 belongs to row 0. ``upper`` tells from which end the distances are
     measured.
     """
     bits = w.view(np.int64)
@@ -59,7 +59,8 @@ def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
 def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array) -> Array:
     """Return the derivative with respect to w.
 
-    In the rows w < 2^-OCTAVES, it is ``ends`` = (slope at the lower end, slope at the upper end).
+    In the rows for w < 2^-OCTAVES, it is ``ends`` = (slope at the lower end, slope at the upper
+    end).
     """
     rising = coefficients[1:] * np.arange(1, DEGREE + 1)[:, None]
     inner = polynomial(rising, row, t) * PARTS / np.where(octave > 0, octave, 1.0)

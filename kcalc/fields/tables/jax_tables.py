@@ -18,7 +18,7 @@ from .dyadic import BITS, DEGREE, OCTAVES, PARTS, ROWS
 def table_function(
     kind: str, coefficients: np.ndarray, end_slopes: tuple[np.ndarray, np.ndarray]
 ) -> Callable[[Any], Any]:
-    """Return the function of a table on JAX arrays, in the precision of the array.
+    """Return a function that evaluates a table on JAX arrays, in the precision of the array.
 
     Half precisions are computed in float32.
 
@@ -118,9 +118,9 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``rate`` with an error on differentiation.
+    """Return ``rate``, changed to raise an error when it is differentiated.
 
-    Without it, bit operations would silently have the derivative zero.
+    Otherwise the derivative of its bit operations would silently be zero.
     """
     import jax
 
@@ -136,7 +136,7 @@ def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
-    """Return (1 - C, its derivative in w) at the distance w from the lower or the ``upper`` end.
+    """Return (1 - C, its derivative) at the distance w from the lower or the ``upper`` end.
 
     See :func:`kcalc.fields.tables.dyadic.locate`.
     """

@@ -1,6 +1,6 @@
 """The octaves of a table during construction.
 
-Each has nodes, polynomials and errors. The end, where float64 cannot resolve differences, is
+Each octave has nodes, polynomials and errors. The end, where float64 cannot resolve differences, is
 treated separately.
 """
 
@@ -27,7 +27,7 @@ FINEST = 36
 
 # points at which a panel is checked; none is a node
 _CHECKS = np.array([0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985])
-_RELATIVE = 100  # the allowed relative error of 1 - C is this times the tolerance
+_RELATIVE = 100  # the allowed relative error of 1 - C, as a multiple of the tolerance
 _NOISY = 1e-6  # larger relative errors mean that 1 - C was computed as a difference
 
 

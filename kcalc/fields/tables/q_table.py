@@ -117,7 +117,7 @@ class QTable(Shown):
         return float(np.abs(self(np.clip(q, self.low, self.high)) / exact - 1).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Return name, range, error bound and sampled values as plain data.
+        """Return the name, range, error bound and sampled values as plain data.
 
         Parameters
         ----------

@@ -47,7 +47,7 @@ _USELESS = 1e-6
 class Table(Shown):
     """A table of C(c) at fixed q values. Call it with c.
 
-    NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
+    NumPy arrays give NumPy arrays. JAX arrays give JAX arrays, also inside jit, vmap and grad.
 
     Attributes
     ----------
@@ -193,7 +193,8 @@ class Table(Shown):
     def verify(self, points: int = 1000, seed: int = 0) -> float:
         """Return the largest |table - C| over random c.
 
-        Half of them are uniform in [-1, 1], and half are close to the ends on a logarithmic scale.
+        Half of the points are uniform in [-1, 1], and half are close to the ends on a logarithmic
+        scale.
 
         Parameters
         ----------
@@ -220,7 +221,7 @@ class Table(Shown):
         return float(np.abs(self.gap(gap) - exact).max(initial=0.0))
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Return name, error bound and sampled values as plain data.
+        """Return the name, error bound and sampled values as plain data.
 
         Parameters
         ----------
@@ -336,10 +337,10 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
 
     ``gap_function`` returns the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
 
-    ``tolerance`` applies to C. 100 times ``tolerance`` applies to the relative error of 1 - C near
-    c = 1. Panels that miss it are bisected, at most three times, as long as that helps;
-    ``error_bound`` reports the result. Raises: KcalcError if the function is not real and finite on
-    [0, 2], and if the error stays above 1e-6.
+    ``tolerance`` is the allowed error of C, and 100 times ``tolerance`` is the allowed relative
+    error of 1 - C near c = 1. Panels that miss these are bisected, at most three times, as long as
+    that helps; ``error_bound`` reports the result. Raises: KcalcError if the function is not real
+    and finite on [0, 2], and if the error stays above 1e-6.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
@@ -400,7 +401,7 @@ def _end_slope(coefficients: Array, upper: int, limit: float | None, neighbour: 
 
 
 def _finished(table: Table) -> Table:
-    """Return ``table`` with error bounds, measured at all evaluated points."""
+    """Return ``table`` with error bounds that were measured at all evaluated points."""
     error = np.abs(table.gap(table.nodes) - table.values)
     lower = (table.nodes > 0) & (table.nodes <= 1) & (table.values > 0)
     relative = float((error[lower] / table.values[lower]).max(initial=0.0))

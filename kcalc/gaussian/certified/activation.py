@@ -1,8 +1,8 @@
 """Activations for certified integrals: smooth pieces, kinks as balls, growth bounds, saturation.
 
-The poles of tanh of a polynomial of degree 2 or more come too close to the real axis. So this tanh
-is replaced by +-1 where it equals +-1 to far more than the required digits. ``slack`` bounds the
-error of this replacement.
+If a polynomial has degree 2 or more, the poles of its tanh come too close to the real axis. Such a
+tanh is therefore replaced by +-1 where it equals +-1 to far more than the required digits.
+``slack`` bounds the error of this replacement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CertifiedActivation:
     ``kinks[i]()`` is the point between pieces i and i + 1, as a ball at the current precision.
     ``growth`` bounds the function on the whole line. ``slack`` bounds |phi - this| for |x| <=
     ``reach`` if pieces were saturated. ``centre`` is a guess of the point at which a function
-    without kinks bends most.
+    without kinks is most curved.
     """
 
     name: str
@@ -46,7 +46,7 @@ class CertifiedActivation:
     centre: Bound | None = None
 
     def mirrored(self) -> CertifiedActivation:
-        """x -> phi(-x)."""
+        """Return the function x -> phi(-x)."""
 
         def negated(kink: Bound) -> Bound:
             return lambda: -kink()
@@ -251,7 +251,7 @@ def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth
 
 
 def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
-    """Floats that enclose the interval of a piece."""
+    """Return floats that enclose the interval of a piece."""
     with working(80):
         low = math.nextafter(float(kinks[index - 1]().lower()), -math.inf) if index else -math.inf
         high = (

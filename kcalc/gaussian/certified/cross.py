@@ -4,7 +4,7 @@ For |c| up to about 0.9, they come from Hermite series, with one table for all s
 functions, the series is also used beyond 0.9 if it converges fast enough. Otherwise, the integral
 is computed on the rotated plane, or in one dimension if c = +-1.
 
-Arguments are balls, which are replaced by their midpoints. The change of the value over their radii
+Arguments are balls, which are replaced by their midpoints. The change of the value over the radii
 is bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
 """
 
@@ -86,7 +86,7 @@ def _at_end(
 def _exact(
     phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, field: BallField
 ) -> tuple[Ball, ...]:
-    """The coefficients at exact arguments with 0 <= gap <= 2."""
+    """Return the coefficients at exact arguments with 0 <= gap <= 2."""
     from flint import arb
 
     gap, q1, q2 = arb(gap_key), arb(key1), arb(key2)
@@ -106,7 +106,7 @@ def _exact(
 
 
 def _log_scale(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField) -> float:
-    """Log of the allowed error."""
+    """Return the log of the allowed error."""
     product = moment(phi, "second_moment", q1, field) * moment(psi, "second_moment", q2, field)
     return log_upper(product) / 2 - (field.digits + _SPARE) * math.log(10)
 
@@ -144,7 +144,7 @@ def _by_series(
 
 
 def _ladder(most: int) -> list[int]:
-    """Lengths of tables, each double the previous one, up to the longest."""
+    """Return the lengths of tables, each double the previous one, up to the longest."""
     steps = (_FIRST_TABLE << k for k in range(most.bit_length()))
     return [*takewhile(lambda n: n < most, steps), most]
 
@@ -266,7 +266,7 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
 def _rate(
     phi: Any, psi: Any, c: Ball, q1: Ball, q2: Ball, k: int, norms: list[Ball], field: BallField
 ) -> Ball:
-    """Return a bound of Gamma^(k+1)/k! over the ball.
+    """Return a bound on Gamma^(k+1)/k! over the ball.
 
     Let m be such that phi^(m-1) and psi^(m-1) are continuous, and j = k + 1 - m. Then Gamma^(k+1)
     is (q1 q2)^(m/2) times derivative j of E[phi^(m)(u) psi^(m)(v)]. That derivative is at most j!
@@ -293,7 +293,7 @@ def _rate(
 def _norm(
     what: str, phi: Any, q: Ball, order: int, field: BallField, weight: tuple[Any, ...] = (1,)
 ) -> Ball:
-    """Return a bound of sqrt(E w(z) phi^(order)(u)^2); ``weight`` are the coefficients of w."""
+    """Return a bound on sqrt(E w(z) phi^(order)(u)^2); ``weight`` are the coefficients of w."""
     factor = (certified(phi, q, field, order), q.sqrt())
     text = f"E ({what})^2 at q = {q.str(6, radius=False)}"
     return expect([factor, factor], field.bits, weight, text).abs_upper().sqrt()

@@ -39,7 +39,7 @@ class Smooth:
     zero: bool = False  # whether it is identically 0
 
     def affine(self, a: Bound, b: Bound, scale: Bound, shift: Bound) -> Smooth:
-        """x -> scale (f(a x + b) + shift)."""
+        """Return the function x -> scale (f(a x + b) + shift)."""
 
         def changed(inner: Function) -> Function:
             return lambda x: scale() * (inner(a() * x + b()) + shift())
@@ -47,7 +47,7 @@ class Smooth:
         return Smooth(changed(self.real), changed(self.complex))
 
     def mirrored(self) -> Smooth:
-        """x -> f(-x)."""
+        """Return the function x -> f(-x)."""
         real, complex_ = self.real, self.complex
         return Smooth(lambda x: real(-x), lambda x: complex_(-x), self.zero)
 
@@ -61,7 +61,7 @@ def symbol_of(expr: sp.Expr) -> Any:
 def compile_smooth(expr: sp.Expr) -> Smooth:
     """Return the smooth function of ``expr``, an expression with at most one symbol.
 
-    Raises KcalcError if a function has no certified evaluation, and names it.
+    Raises KcalcError, naming the function, if one has no certified evaluation.
     """
     if expr.has(*CORNERED):
         raise KcalcError(
@@ -73,7 +73,7 @@ def compile_smooth(expr: sp.Expr) -> Smooth:
 
 
 class _Uncut(Program):
-    """Steps on complex balls, rewritten if the plain form has needless cuts."""
+    """Programs that run on complex balls, rewritten if the plain form has needless cuts."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
         (argument,) = arguments
@@ -127,7 +127,7 @@ def _off_cuts(z: Any, known: Known) -> Any:
 
 
 def _asinh(z: Any) -> Any:
-    """asinh away from its cuts.
+    """Return asinh away from its cuts.
 
     Arb's function is finite on wide boxes only in the left half plane.
     """
@@ -139,7 +139,7 @@ def _asinh(z: Any) -> Any:
 
 
 def _softplus(g: Any) -> Any:
-    """log(1 + e^g), continued from the real axis to all g except Re g = 0, |Im g| >= pi."""
+    """Return log(1 + e^g), continued from the real axis to all g except Re g = 0, |Im g| >= pi."""
     from flint import arb
 
     if g.real > 0:
@@ -150,7 +150,7 @@ def _softplus(g: Any) -> Any:
 
 
 def _log_cosh(g: Any) -> Any:
-    """log cosh g = log(1 + e^(2g)) - g - log 2."""
+    """Return log cosh g = log(1 + e^(2g)) - g - log 2."""
     from flint import arb
 
     if g.real < 0:

@@ -33,7 +33,7 @@ class Growth:
         return Growth(*(above(total) if total else 0.0 for total in sums))
 
     def __or__(self, other: Growth) -> Growth:
-        """A bound that holds for both functions."""
+        """Return a bound that holds for both functions."""
         return Growth(*(max(a, b) for a, b in zip(self._parts(), other._parts(), strict=True)))
 
     def __add__(self, other: Growth) -> Growth:
@@ -46,7 +46,7 @@ class Growth:
         return self.log_scale, self.power, self.rate, self.gauss
 
     def after(self, scale: float, shift: float) -> Growth:
-        """The bound of x -> f(scale x + shift)."""
+        """Return the bound on the function x -> f(scale x + shift)."""
         s, b = abs(scale), abs(shift)
         twist = (
             self.power * math.log((1 + b) * max(1.0, s)) + self.rate * b + 2 * self.gauss * b * b
@@ -55,7 +55,7 @@ class Growth:
         return Growth(above(self.log_scale + twist), self.power, above(self.rate * s), above(gauss))
 
     def at(self, x: float) -> float:
-        """Log of the bound on [-x, x]."""
+        """Return the log of the bound on [-x, x]."""
         return above(
             self.log_scale + self.power * math.log1p(x) + self.rate * x + self.gauss * x * x
         )
@@ -69,7 +69,7 @@ def _size(bound: float) -> Growth:
 
 
 def _logarithm(inner: Growth) -> Growth:
-    """Bound log(1 + |g|) by log(1 + A) + p log(1 + |x|) + B |x| + G x^2, given the bound of g."""
+    """Bound log(1 + |g|) by log(1 + A) + p log(1 + |x|) + B |x| + G x^2, given the bound on g."""
     start = above(
         math.log1p(math.exp(min(inner.log_scale, 700.0))) + max(0.0, inner.log_scale - 700.0)
     )
@@ -109,7 +109,7 @@ class _Derived(Fold[Growth]):
         return Growth(above(worst * math.log(floor)))
 
     def floor(self, expr: Any) -> float:
-        """A proven positive lower bound of |expr|.
+        """Return a proven positive lower bound on |expr|.
 
         Raises KcalcError if none is found.
         """
@@ -120,7 +120,7 @@ class _Derived(Fold[Growth]):
         return floor
 
     def exponential(self, inner: Any, sign: int = 1) -> Growth:
-        """Bound exp(sign * inner) by an upper bound of the exponent that is at most quadratic."""
+        """Bound exp(sign * inner) by an upper bound on the exponent that is at most quadratic."""
         low, high = self.span(inner)
         top = high if sign > 0 else -low
         if math.isfinite(top):
@@ -152,7 +152,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """Largest coefficient of |x|^n in c x^n, over the sides of 0 that the interval contains."""
+        """Return the largest coefficient of |x|^n in c x^n, on the sides of 0 in the interval."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)
@@ -176,7 +176,7 @@ class _Derived(Fold[Growth]):
 def derive(
     expr: sp.Expr, symbol: sp.Symbol, low: float = -math.inf, high: float = math.inf
 ) -> Growth:
-    """Return a proven growth bound of ``expr`` for low <= symbol <= high.
+    """Return a proven growth bound on ``expr`` for low <= symbol <= high.
 
     Raises KcalcError if none can be derived from the tree.
     """
@@ -200,7 +200,7 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
 
 
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
-    """Log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
+    """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
 
     It is inf if reach is too small.
     """
@@ -228,9 +228,9 @@ def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0)
 
 
 def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
-    """Log of a bound of E[|z|^degree prod_i |f_i(r_i z)|].
+    """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|].
 
-    It is an upper Riemann sum plus a bound of the tail.
+    It is an upper Riemann sum plus a bound on the tail.
     """
     step, total, left = 0.25, -math.inf, 0.0
     while all(g.log_scale > -math.inf for g, _ in growths):
@@ -247,13 +247,13 @@ def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
 
 
 def log_sum(a: float, b: float) -> float:
-    """log(e^a + e^b), rounded up."""
+    """Return log(e^a + e^b), rounded up."""
     low, high = min(a, b), max(a, b)
     return high if low == -math.inf else above(high + math.log1p(math.exp(low - high)))
 
 
 def radius(growths: Sequence[tuple[Growth, float]], log_target: float, degree: int = 0) -> float:
-    """A reach at which the tail is below exp(log_target)."""
+    """Return a reach at which the tail is below exp(log_target)."""
     reach = 4.0
     while tail(growths, reach, degree) > log_target:
         reach += 0.25

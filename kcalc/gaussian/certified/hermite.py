@@ -4,7 +4,7 @@ They give C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_
 after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of the remainders after N + 1 terms.
 
 All a_n come from one composite Gauss-Legendre rule. Mehler's formula bounds |h_n| in the complex
-plane. The recurrence amplifies radii by about 1.7^n, so it has extra bits.
+plane. The recurrence amplifies radii by about 1.7^n, so it uses extra bits.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class CertifiedHermite:
 
     @property
     def norm(self) -> Ball:
-        """An upper bound of the L2 norm."""
+        """An upper bound on the L2 norm."""
         return self.second_moment.abs_upper().sqrt().upper()
 
     def coefficient(self, n: int) -> Ball:
-        """a_n of phi itself, with the error ``cut`` included."""
+        """Return a_n of phi itself, with the error ``cut`` included."""
         return self.coefficients[n] + uncertainty(log_upper(self.cut))
 
 
 def cross_series(
     first: CertifiedHermite, second: CertifiedHermite, c: Ball, order: int
 ) -> list[Ball]:
-    """Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1.
+    """Return the Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, for |c| < 1.
 
     Order 0 is also available at c = +-1. The two tables must have the same length.
     """
@@ -88,7 +88,7 @@ def cross_series(
 
 
 def largest(c: Ball, k: int, first: int) -> Ball:
-    """sup of binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
+    """Return sup of binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
     from flint import arb
 
     if k == 0:
@@ -109,9 +109,9 @@ def largest(c: Ball, k: int, first: int) -> Ball:
 def hermite(
     profile: CertifiedActivation, q: Ball, terms: int, field: BallField
 ) -> CertifiedHermite:
-    """The coefficients a_0 ... a_terms of phi(sqrt q z) for an exact q.
+    """Return the coefficients a_0 ... a_terms of phi(sqrt q z) for an exact q.
 
-    Their absolute errors are about 10^-(digits + 6) of the norm of phi(sqrt q z).
+    Their absolute errors are about 10^-(digits + 6) times the norm of phi(sqrt q z).
     """
     return _table(profile, q.mid().man_exp(), terms, field)
 
@@ -232,7 +232,7 @@ def _pieces(
 def _bound(
     cover: Iterable[Slab], a: Ball, b: Ball, ahead: Any, behind: Any, r: Ball, terms: int
 ) -> float:
-    """The log of a bound of the integrand of the Hermite coefficients on one panel.
+    """Return the log of a bound on the integrand of the Hermite coefficients on one panel.
 
     The integrand is (|f(r z)| + |f(-r z)|) |h_n(z)| exp(-z^2/2)/sqrt(2 pi) (b - a)/2, n <= terms,
     on z = middle + half w.
@@ -259,7 +259,7 @@ def _bound(
 
 
 def _mehler(x: float, y: float, n: int) -> float:
-    """The log of a bound of |h_k(x + i y)| for k <= n.
+    """Return the log of a bound on |h_k(x + i y)| for k <= n.
 
     It follows from sum_k |h_k|^2 s^k = exp(s x^2/(1+s) + s y^2/(1-s))/sqrt(1 - s^2).
     """
@@ -278,7 +278,7 @@ def _mehler(x: float, y: float, n: int) -> float:
 def _nodes(
     factor: Factor, panels: list[Panel], bits: int
 ) -> tuple[list[Ball], list[Ball], list[Ball]]:
-    """Weights of the even chain, weights of the odd chain, and z^2, at every node.
+    """Return the weights of the even chain, weights of the odd chain, and z^2, at every node.
 
     The weights are w n(z) (f(r z) +- f(-r z)) [times z for odd].
     """

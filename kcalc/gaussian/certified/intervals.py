@@ -19,7 +19,7 @@ from ...fields.programs import power_terms, taylor_program
 class Range:
     """The numbers from ``low`` to ``high``, both exact balls.
 
-    A ball with a centre and a radius would lose the low end of [1, e^1000].
+    A ball with a centre and a radius could not represent the low end of [1, e^1000].
     """
 
     low: Ball
@@ -52,7 +52,7 @@ class Range:
         return self * other.inverse() if isinstance(other, Range) else self * (1 / other)
 
     def inverse(self) -> Range:
-        """1/x, with an infinite end if one end of x is 0."""
+        """Return 1/x, with an infinite end if one end of x is 0."""
         arb = type(self.low)
         if self.low < 0 < self.high or self.low == self.high == 0:
             return Range(arb("-inf"), arb("inf"))
@@ -60,14 +60,14 @@ class Range:
         return between(low, arb("inf") if self.low == 0 else 1 / self.low)
 
     def size(self) -> Range:
-        """|x|."""
+        """Return |x|."""
         if self.low < 0 < self.high:
             return Range(type(self.low)(0), max(-self.low, self.high))
         return self if self.low >= 0 else -self
 
 
 def _product(x: Ball, y: Any) -> Ball:
-    """The product. 0 times an infinite end is 0, because the end is only a bound."""
+    """Return the product. 0 times an infinite end is 0, because the end is only a bound."""
     found = x * y
     return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 
@@ -97,7 +97,7 @@ class Ranges(Numbers):
         return around(*(end for option in options for end in (option.low, option.high)))
 
     def power(self, u: Range, exponent: Any) -> Range:
-        """u^exponent; negative parts of u are ignored unless the exponent is an integer."""
+        """Return u^exponent; negative parts of u are ignored unless the exponent is an integer."""
         if exponent.is_negative:
             return self.power(u, -exponent).inverse()
         if exponent.is_Integer:
@@ -120,13 +120,13 @@ class Ranges(Numbers):
         return around(*map(type(u.low), known.bounds))
 
     def outer(self, kind: Any, u: Range, order: int) -> list[Range]:
-        """The Taylor coefficients of a function at u."""
+        """Return the Taylor coefficients of a function at u."""
         if kind is sp.sinc:
             return [around(c) for c in _sinc(u.low.union(u.high), order)]
         return taylor_program(kind, order).run(u, self)
 
     def flat(self, u: Range, factor: Any, power: Any, order: int) -> list[Range]:
-        """The Taylor coefficients of exp(factor u^-power) at 0 <= u <= ``u.high``, factor < 0."""
+        """Return Taylor coefficients of exp(factor u^-power), factor < 0, 0 <= u <= ``u.high``."""
         found = []
         for k in range(order + 1):
             terms = _flat_terms(factor, power, k)
@@ -135,7 +135,7 @@ class Ranges(Numbers):
         return found
 
     def _flat_term(self, high: Ball, factor: Any, power: Any, m: Any) -> Range:
-        """u^-m exp(factor u^-power), which rises up to u^power = -factor power/m."""
+        """Return u^-m exp(factor u^-power), which rises up to u^power = -factor power/m."""
         if high == 0:
             return around(high)
         c, n, rate = map(self.number, (factor, power, m / power))
@@ -178,7 +178,7 @@ class Jets:
         return u.compose(self.ranges.outer(kind, u.value, self.order))
 
     def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
-        """exp(factor u^-power), also if u is 0 at an end of the interval."""
+        """Return exp(factor u^-power), also if u is 0 at an end of the interval."""
         u = -u if u.value.high == 0 and power.is_even else u
         if u.value.low == 0:
             return u.compose(self.ranges.flat(u.value, factor, power, self.order))
@@ -186,7 +186,7 @@ class Jets:
 
 
 def _sinc(u: Ball, order: int) -> list[Ball]:
-    """Taylor coefficients of sin(u)/u: by its series, or a quotient and |sinc^(k)| <= 1/(k + 1)."""
+    """Return Taylor coefficients of sin(u)/u, from a series or quotient; |sinc^(k)| <= 1/(k+1)."""
     from flint import arb
 
     if u.abs_upper() < 3:
@@ -202,7 +202,7 @@ def _sinc(u: Ball, order: int) -> list[Ball]:
 
 
 def _sinc_series(u: Ball, k: int) -> Ball:
-    """The k-th Taylor coefficient of sin(u)/u, |u| < 3; terms after 24 add less than 1e-20."""
+    """Return the k-th Taylor coefficient of sin(u)/u, |u| < 3; terms after 24 are below 1e-20."""
     from flint import arb
 
     total = arb(0, 1e-20)

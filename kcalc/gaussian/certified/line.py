@@ -29,7 +29,7 @@ Factor = tuple[CertifiedActivation, Ball]
 
 @dataclass(frozen=True)
 class Break:
-    """An interval of the z axis in which some factors change pieces.
+    """An interval of the z axis in which some factors switch pieces.
 
     It is usually a point up to rounding.
     """
@@ -40,7 +40,7 @@ class Break:
 
 
 def uncertainty(log_bound: float) -> Ball:
-    """The ball [0 +/- exp(log_bound)]."""
+    """Return the ball [0 +/- exp(log_bound)]."""
     from flint import arb
 
     if log_bound == -math.inf:
@@ -49,25 +49,25 @@ def uncertainty(log_bound: float) -> Ball:
 
 
 def log_upper(x: Ball) -> float:
-    """A float above log |x|."""
+    """Return a float above log |x|."""
     size = x.abs_upper()
     return -math.inf if size == 0 else above(float(size.log().upper()))
 
 
 def upper(x: Ball) -> float:
-    """A float above |x|."""
+    """Return a float above |x|."""
     return above(float(x.abs_upper()))
 
 
 def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
-    """The growth bounds of the factors with the scales of their arguments."""
+    """Return the growth bounds of the factors with the scales of their arguments."""
     return [(f.growth, upper(r)) for f, r in factors]
 
 
 def breaks(factors: Sequence[Factor]) -> list[Break]:
-    """Return where the factors change their pieces on the z axis, in order.
+    """Return the places on the z axis where factors switch pieces, in order.
 
-    Places that cannot be distinguished are merged.
+    Indistinguishable places are merged.
     """
     from flint import arb
 
@@ -90,7 +90,7 @@ def expect(
     weight: Sequence[Ball] = (1,),
     what: str = "the expectation",
 ) -> Ball:
-    """E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to E of the growth bounds.
+    """Return E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to E of the growth bounds.
 
     w = sum_k weight[k] z^k.
 
@@ -121,7 +121,7 @@ def expect(
 
 
 def clear_of(places: Sequence[Break], reach: float) -> float:
-    """A number slightly above ``reach``; neither it nor its negative is a break."""
+    """Return a number slightly above ``reach``; neither it nor its negative is a break."""
     while any(
         not (abs(p.low) < reach and abs(p.high) < reach) and not (p.low > reach or p.high < -reach)
         for p in places
@@ -143,7 +143,7 @@ def _slack(factors: Sequence[Factor], size: float, degree: int) -> Ball:
 
 
 def _sliver(bounds: Sequence[tuple[Growth, float]], place: Break, size: float, degree: int) -> Ball:
-    """An enclosure of the integral over an uncertain break."""
+    """Return an enclosure of the integral over an uncertain break."""
     width = place.high - place.low
     if width == 0:
         return uncertainty(-math.inf)
@@ -164,7 +164,7 @@ def _integrated(
     weight: Sequence[Ball],
     floor: Ball,
 ) -> Ball:
-    """The sum of the integrals between the breaks."""
+    """Return the sum of the integrals between the breaks."""
     from flint import acb, arb
 
     counts = [sum(1 for kink in f.kinks if kink() / r <= -reach) for f, r in factors]

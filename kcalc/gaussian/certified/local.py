@@ -24,7 +24,7 @@ _COARSE = 1e-6  # a closed form wider than this is compared with the integral
 def moment_ball(
     phi: Any, quantity: str, closed: Callable[[Any, Any], Any], q: Ball, field: BallField
 ) -> Ball:
-    """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q as a ball.
+    """Return ``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q as a ball.
 
     Raises KcalcError if q is not certainly positive, if the expectation diverges, or if growth is
     not proven.
@@ -38,7 +38,7 @@ def moment_ball(
 def taylor_balls(
     phi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, field: BallField
 ) -> tuple[Ball, ...]:
-    """(1 - C, C', C''/2, ...) at c = 1 - gap as balls.
+    """Return (1 - C, C', C''/2, ...) at c = 1 - gap as balls.
 
     Raises KcalcError for c outside [-1, 1] and for infinite derivatives.
     """
@@ -53,7 +53,7 @@ def taylor_balls(
 
 
 def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tuple[Ball, ...]:
-    """a_0 ... a_(count-1) of the series phi(sqrt q z) = sum_n a_n h_n(z), for an exact q.
+    """Return a_0 ... a_(count-1) of the series phi(sqrt q z) = sum_n a_n h_n(z), for an exact q.
 
     h_n are the orthonormal Hermite polynomials.
     """

@@ -1,13 +1,14 @@
 """Certified E[f(r1 z1) g(r2 z2)] for a correlation c >= 0 close to 1, by rotation.
 
-The first two derivatives in c are certified too.
+The first two derivatives with respect to c are certified too.
 
 Write z1 = A a + B b and z2 = A a - B b with A = sqrt((1+c)/2), B = sqrt((1-c)/2) and independent
 standard normals a and b. In the (a, b) plane, kinks are straight lines. Between two lines, and for
 b in an interval in which no two lines cross, the integrand is analytic in b and in the position t
 between the lines. There, tensor Gauss-Legendre rules have an error of at most 2 (e_t + e_b), where
 e_t and e_b bound the errors of the one-dimensional rules, uniformly over the other variable.
-Derivatives in c act on the density: Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))], and so on.
+Derivatives with respect to c act on the density: Gamma' = E[f g (He2(a)/(4A^2) - He2(b)/(4B^2))],
+and so on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STEEP, _TURNED = 3.0, 0.05
 
 @dataclass(frozen=True)
 class Line:
-    """The line a = place + slope b, on which a factor (``owner`` 0 or 1) changes its piece.
+    """The line a = place + slope b, on which a factor (``owner`` 0 or 1) switches pieces.
 
     ``owner`` is -1 if no factor does.
     """
@@ -83,9 +84,9 @@ class Cell:
 
 
 class Tile(NamedTuple):
-    """A part of a cell, and the numbers of nodes of its rules for t and b.
+    """A part of a cell, with the numbers of nodes of its rules for t and b.
 
-    ``place`` is the index of the strip, and of the cell in the strip.
+    ``place`` contains the index of the strip and the index of the cell within it.
     """
 
     place: tuple[int, int]
@@ -143,7 +144,7 @@ class Plane:
     def _bounds(
         self, which: tuple[int, ...], factor: Ball, scaled: bool = True
     ) -> list[tuple[Growth, float]]:
-        """Growth bounds of the factors as functions of only a (or b).
+        """Return the growth bounds of the factors as functions of only a (or b).
 
         (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if both G r^2 are equal.
         """
@@ -180,7 +181,7 @@ class Plane:
         return total
 
     def _sliver(self, low: Ball, high: Ball, k: int) -> Ball:
-        """An enclosure of the integral over the strip low <= b <= high.
+        """Return an enclosure of the integral over the strip low <= b <= high.
 
         The order of the lines is uncertain in this strip.
         """
@@ -210,7 +211,7 @@ class Plane:
         return lines
 
     def _cuts(self, lines: list[Line], start: Ball) -> list[tuple[Ball, Ball]]:
-        """Return intervals of b that contain all crossings of lines, with each other or the ends.
+        """Return intervals of b that contain all points where lines cross each other or the ends.
 
         Intervals that touch are merged.
         """
@@ -276,7 +277,7 @@ class Plane:
     # --- bounds -----------------------------------------------------------------------------------
 
     def _log_weight(self, a: Any, b: Any) -> float:
-        """Log of a bound of the polynomial factors, relative to the error allowed for order 0."""
+        """Return the log of a bound on the polynomial factors, relative to the allowed error."""
         spread = 2 * (math.log1p(upper(a)) + math.log1p(upper(b)))
         return max(
             w + k * spread - self.allowed[k] + self.allowed[0] for k, w in enumerate(self.weights)
@@ -285,7 +286,7 @@ class Plane:
     def _log_integrand(
         self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball
     ) -> float:
-        """Log of a bound of the integrand, with the Jacobian, on boxes of tau and b."""
+        """Return the log of a bound on the integrand, with the Jacobian, on boxes of tau and b."""
         c0, c1, h0, h1 = affine
         total = 0.0
         for piece, (_, r), s in zip(cell.pieces, self.factors, (self.B, -self.B), strict=True):
@@ -322,7 +323,7 @@ class Plane:
         )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
-        """Log of a bound of the cell's integral from growth bounds, or None if it is too large."""
+        """Return the log of a growth bound on the cell's integral, or None if it is too large."""
         b = cell.b0.union(cell.b1)
         c0, c1, h0, h1 = cell.affine
         from flint import arb
@@ -490,7 +491,7 @@ def _moments(
     step: Ball,
     order: int,
 ) -> list[Ball]:
-    """Integrals over tau of f g exp(-a^2/2) He_(2k)(a), k = 0 ... order."""
+    """Return the integrals over tau of f g exp(-a^2/2) He_(2k)(a), k = 0 ... order."""
     from flint import arb
 
     (f, f0, f1), (g, g0, g1) = first, second
@@ -508,7 +509,7 @@ def _moments(
 
 
 def _gauss_exponent(z: Any) -> float:
-    """An upper bound of -Re z^2/2."""
+    """Return an upper bound on -Re z^2/2."""
     real = z.real
     nearest = (
         0.0

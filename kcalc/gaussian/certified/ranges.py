@@ -28,12 +28,12 @@ _CELLS = 64
 
 
 def above(x: float) -> float:
-    """A float that is certainly not below the exact result rounded to x."""
+    """Return a float that is certainly not below the exact value that was rounded to x."""
     return x + abs(x) * _WIDEN + _TINY if math.isfinite(x) else x
 
 
 def below(x: float) -> float:
-    """A float that is certainly not above the exact result rounded to x."""
+    """Return a float that is certainly not above the exact value that was rounded to x."""
     return x - abs(x) * _WIDEN - _TINY if math.isfinite(x) else x
 
 
@@ -44,7 +44,7 @@ def _wide(low: float, high: float) -> Interval:
 
 
 def constant(expr: sp.Expr) -> Interval:
-    """A SymPy number as a float interval."""
+    """Return a SymPy number as a float interval."""
     if isinstance(expr, sp.Integer) and abs(int(expr)) < 2**53:
         return float(int(expr)), float(int(expr))
     with working(bits_for(20)):
@@ -53,7 +53,7 @@ def constant(expr: sp.Expr) -> Interval:
 
 
 def times(a: Interval, b: Interval) -> Interval:
-    """An interval that contains x y for all x in a and y in b; 0 times infinity counts as 0."""
+    """Return an interval that contains x y for all x in a and y in b; 0 times infinity is 0."""
     if a == (0.0, 0.0) or b == (0.0, 0.0):
         return 0.0, 0.0
     products = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
@@ -61,22 +61,22 @@ def times(a: Interval, b: Interval) -> Interval:
 
 
 def plus(a: Interval, b: Interval) -> Interval:
-    """An interval that contains x + y for all x in a and y in b."""
+    """Return an interval that contains x + y for all x in a and y in b."""
     return _wide(a[0] + b[0], a[1] + b[1])
 
 
 def meet(a: Interval, b: Interval) -> Interval:
-    """The intersection of two intervals that contain the same values."""
+    """Return the intersection of two intervals that contain the same values."""
     return max(a[0], b[0]), min(a[1], b[1])
 
 
 def hull(a: Interval, b: Interval) -> Interval:
-    """The smallest interval around both."""
+    """Return the smallest interval around both."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def real_power(x: Interval, p: Interval) -> Interval:
-    """x^p for x >= 0; negative parts of x are ignored."""
+    """Return x^p for x >= 0; negative parts of x are ignored."""
     if p[1] < 0:
         return inverse(real_power(x, (-p[1], -p[0])))
     if p[0] <= 0:
@@ -86,7 +86,7 @@ def real_power(x: Interval, p: Interval) -> Interval:
 
 
 def whole_power(x: Interval, n: int) -> Interval:
-    """An interval that contains the n-th powers of x, n an integer.
+    """Return an interval that contains the n-th powers of x, n an integer.
 
     It is the whole line if n < 0 and x has both signs.
     """
@@ -99,7 +99,7 @@ def whole_power(x: Interval, n: int) -> Interval:
 
 
 def inverse(x: Interval) -> Interval:
-    """An interval that contains 1/x, or the whole line if x has both signs."""
+    """Return an interval that contains 1/x, or the whole line if x has both signs."""
     if x[0] > 0 or x[1] < 0:
         return _wide(1 / x[1], 1 / x[0])
     if x[0] == 0 and x[1] > 0:
@@ -108,7 +108,7 @@ def inverse(x: Interval) -> Interval:
 
 
 def raised(x: float, p: float) -> float:
-    """|x|^p in the extended reals, for p > 0."""
+    """Return |x|^p in the extended reals, for p > 0."""
     try:
         return abs(x) ** p
     except OverflowError:
@@ -116,12 +116,12 @@ def raised(x: float, p: float) -> float:
 
 
 def bounded_exp(x: float) -> float:
-    """exp(x), infinite if it overflows."""
+    """Return exp(x), infinite if it overflows."""
     return math.inf if x > 709 else math.exp(x)
 
 
 def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
-    """An interval that contains every value of ``expr`` for low <= symbol <= high.
+    """Return an interval that contains every value of ``expr`` for low <= symbol <= high.
 
     It is the whole line if nothing is known.
     """
@@ -166,7 +166,7 @@ class Spans(Fold[Interval]):
 
 
 def function_span(kind: Any, x: Interval) -> Interval:
-    """An interval that contains the values of a SymPy function on x.
+    """Return an interval that contains the values of a SymPy function on x.
 
     It is the whole line for functions without a rule.
     """
@@ -180,7 +180,7 @@ def function_span(kind: Any, x: Interval) -> Interval:
 
 
 def _end(function: Callable[[float], float], x: float, otherwise: float) -> float:
-    """A monotone function at an end of an interval, or its bound outside the domain."""
+    """Return a monotone function at an end of an interval, or its bound outside the domain."""
     try:
         return function(x)
     except OverflowError:

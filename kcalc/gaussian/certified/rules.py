@@ -27,7 +27,7 @@ FEWEST = 8  # fewest points of a rule
 
 @lru_cache(maxsize=256)
 def legendre(n: int, bits: int) -> tuple[tuple[Ball, Ball], ...]:
-    """Nodes and weights of the n-point rule on [-1, 1] as balls of ``bits`` bits."""
+    """Return the nodes and weights of the n-point rule on [-1, 1] as balls of ``bits`` bits."""
     from flint import arb
 
     with working(bits):
@@ -36,7 +36,7 @@ def legendre(n: int, bits: int) -> tuple[tuple[Ball, Ball], ...]:
 
 @lru_cache(maxsize=256)
 def slabs(rho: float, count: int) -> tuple[Slab, ...]:
-    """Boxes that cover the upper half of the ellipse of parameter rho, equally spaced in angle."""
+    """Return boxes, equally spaced in angle, that cover the upper half of the ellipse for rho."""
     long, short = above((rho + 1 / rho) / 2), above((rho - 1 / rho) / 2)
     cuts = [-long * math.cos(math.pi * k / count) for k in range(count + 1)]
     cuts[0], cuts[-1] = -above(long), above(long)
@@ -50,7 +50,7 @@ def slabs(rho: float, count: int) -> tuple[Slab, ...]:
 
 
 def log_error(log_bound: float, rho: float, n: int) -> float:
-    """Log of the error bound of the n-point rule on [-1, 1].
+    """Return the log of the error bound for the n-point rule on [-1, 1].
 
     The function is bounded by exp(log_bound) in the ellipse.
     """
@@ -69,7 +69,7 @@ def best_rule(
 
     n is a multiple of 4 and at most ``most``. Returns None if no such n reaches it.
 
-    ``bound`` maps boxes to the log of a bound of the function on them, or to inf if it is not
+    ``bound`` maps boxes to the log of a bound on the function on them, or to inf if it is not
     analytic there.
     """
     start = math.exp(max(-log_allowed, 4.0) / (2 * most))
@@ -90,7 +90,7 @@ def best_rule(
 
 
 def box(slab: Slab) -> Any:
-    """A slab as a complex ball."""
+    """Return a slab as a complex ball."""
     from flint import acb, arb
 
     left, right, height = slab
@@ -98,7 +98,7 @@ def box(slab: Slab) -> Any:
 
 
 def log_size(value: Any) -> float:
-    """Log of an upper bound of |value|, or inf if it is not finite."""
+    """Return the log of an upper bound on |value|, or inf if it is not finite."""
     size = value.abs_upper()
     if not size.is_finite():
         return math.inf

@@ -1,7 +1,7 @@
 """Certified enclosures of the overlaps of softmax rows.
 
-Scores are Gaussian and independent over the T tokens. One row has the variance v; two rows
-have variances v1, v2 and covariance k at equal tokens. With ``f(x) = exp(-e^x)``:
+Scores are Gaussian and independent over the T tokens. One row has the variance v. Two rows have
+variances v1, v2 and, for the same token, covariance k. With ``f(x) = exp(-e^x)``:
 
     S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a).
     S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b).
@@ -14,9 +14,9 @@ is at most ``1 / (e cos y)``, and its integral is ``1 / cos y``. ``|g(x + iy)|``
 bounds. In two variables, N is at most ``1 / (cos y1 cos y2)``, and the error is at most
 ``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with ``r = exp(-2 pi y / h)``.
 
-Overlaps change no more than their arguments: ``0 <= dS/dk <= 1`` and ``|dS/dv1| <= 1``. For one
-row, ``|dS_self/dv| <= 4``. So overlaps are computed at the midpoints of balls, and these bounds
-times the radii are added.
+Overlaps change by no more than their arguments: ``0 <= dS/dk <= 1`` and ``|dS/dv1| <= 1``. For one
+row, ``|dS_self/dv| <= 4``. Overlaps are therefore computed at the midpoints of balls, and these
+bounds times the radii are added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...foundation.plain_arguments import whole
 
 Ball = Any
 MOST_DIGITS = 200
-MOST_VARIANCE = 25  # largest variance of scores: some seconds at 30 digits
+MOST_VARIANCE = 25  # largest variance of scores; takes a few seconds at 30 digits
 LEAST_COVARIANCE = 1e-6  # smallest nonzero one: the lattice is as fine as its square root
 F, SLOPE, SQUARE = range(3)  # f, -f' and g
 
@@ -53,7 +53,7 @@ def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure
 
 
 def self_overlap(tokens: int, variance: Ball, digits: int) -> Ball:
-    """S_self at a ball of variances in [0, 25]."""
+    """Return S_self at a ball of variances in [0, 25]."""
     with (fine := _precise(tokens, digits)).working():
         v, off = type(variance)(variance.mid()), _within(4 * variance.rad())
         if tokens == 1 or not v > 0:
@@ -87,7 +87,7 @@ def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits:
 
 
 def _goal(tokens: int, digits: int) -> float:
-    """The omitted part of T S is of the order ``exp(-goal)``."""
+    """Return g such that the omitted part of T S is of the order ``exp(-g)``."""
     return (digits + 5) * math.log(10) + 2 * math.log(tokens)
 
 
@@ -96,7 +96,7 @@ def _precise(tokens: int, digits: int) -> BallField:
 
 
 def _sum(count: int, v: Ball, goal: float) -> Ball:
-    """S_self, as a sum over u."""
+    """Return S_self, as a sum over u."""
     width, step = v.sqrt(), _step(v, goal)
     below = math.ceil((goal / 2 + float(v) + 2) / float(step))
     above = math.ceil((2 * math.log(goal + 4) + math.sqrt(8 * float(v) * goal) + 2) / float(step))
@@ -106,7 +106,7 @@ def _sum(count: int, v: Ball, goal: float) -> Ball:
 
 
 def _double_sum(count: int, variances: tuple[Ball, Ball], k: Ball, goal: float) -> Ball:
-    """S, as a sum over u and w of sums over the shared part of both rows' scores.
+    """Return S, as a sum over u and w of sums over the shared part of both rows' scores.
 
     ``a = l1 z + own``, ``b = +-l2 z + own'`` with ``l1 l2 = |k|``.
     """
@@ -162,7 +162,7 @@ class _CertifiedSide:
         self.ratio, self.cos = 1 + 2 * r / (1 - r), y.cos()
 
     def matrix(self, kind: int, order: slice, weights: Sequence[Ball] = ()) -> Any:
-        """Matrix (u, z) of a function at ``u + l z``, times weights of z."""
+        """Return the matrix (u, z) of a function at ``u + l z``, times weights of z."""
         from flint import arb_mat
 
         part, out = self.functions[kind], []
@@ -175,7 +175,7 @@ class _CertifiedSide:
 def _split(
     variances: tuple[Ball, Ball], size: Ball
 ) -> tuple[tuple[Ball, Ball], tuple[Ball, Ball], Ball]:
-    """Standard deviations of the shared and the separate parts, and the resulting change of S."""
+    """Return the standard deviations of the shared and separate parts, and the change in S."""
     one, two = variances
     if size <= one and size <= two:
         shared, squares = (size.sqrt(),) * 2, (one - size, two - size)
@@ -196,7 +196,7 @@ def _split(
 
 
 def _smoothed(fine: Ball, first: int, count: int, width: Ball, goal: float) -> list[list[Ball]]:
-    """f, -f' and g, averaged over a Gaussian of standard deviation ``width``.
+    """Return f, -f' and g, averaged over a Gaussian of standard deviation ``width``.
 
     The points are ``fine (first ... first + count - 1)``. The results include the errors of the
     averages.
@@ -226,7 +226,7 @@ def _smoothed(fine: Ball, first: int, count: int, width: Ball, goal: float) -> l
 
 
 def _functions(x: Ball) -> tuple[Ball, Ball, Ball]:
-    """``f``, ``-f'`` and ``g``."""
+    """Return ``f``, ``-f'`` and ``g``."""
     e = x.exp()
     f = (-e).exp()
     return f, e * f, e * e * f
@@ -241,12 +241,12 @@ def _dot(weights: Sequence[Ball], values: Sequence[Ball]) -> Ball:
 
 
 def _step(like: Ball, goal: float) -> Ball:
-    """Step of sums over u, an exact number."""
+    """Return the step for sums over u as an exact number."""
     return type(like)(math.pi**2 / (goal + 2 * math.log(goal) + 5))
 
 
 def _spacing(goal: float, width: float) -> float:
-    """Spacing of the nodes for a Gaussian of standard deviation ``width``, in standard deviations.
+    """Return the node spacing for a Gaussian of standard deviation ``width``, in units of it.
 
     The rule is exact to ``exp(y^2 / 2 - 2 pi y / spacing)``, if ``f(u + width z)`` is analytic up
     to ``|Im z| = y``.
@@ -269,12 +269,12 @@ def _weights(spacing: Ball, reach: int) -> list[Ball]:
 
 
 def _within(bound: Ball) -> Ball:
-    """The ball of all numbers of at most this size."""
+    """Return the ball of all numbers with at most this absolute value."""
     return type(bound)(0, bound.abs_upper())
 
 
 def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Ball]:
-    """Error bounds of ``E prod_i h(u_i + width_i z)`` by nodes, for h = f, -f' and g, at any u.
+    """Return error bounds for sums for ``E prod_i h(u_i + width_i z)``, h = f, -f' and g, any u.
 
     They include the error of the trapezoidal rule and the omitted nodes.
     """
@@ -290,7 +290,7 @@ def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Bal
 
 
 def _outer_error(v: Ball, step: Ball, below: Ball, above: Ball) -> Ball:
-    """Error bound of the sum over u, with the nodes beyond ``-below`` and ``above``."""
+    """Return the error bound of the sum over u, with the nodes beyond ``-below`` and ``above``."""
     pi = v.pi()
     y = pi / 2 - step / 6
     rule = 2 / y.cos() ** 2 / ((2 * pi * y / step).exp() - 1)

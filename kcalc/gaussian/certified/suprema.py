@@ -2,7 +2,7 @@
 
 Each cell is bounded by its ends if the next derivative has one sign, else by the mean value
 theorem. Cells are split until the bound is within 1e-9 (relative) of an attained value, or until
-the budget is spent. The bound holds in either case.
+the budget is spent. The bound is valid in either case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE = 1e7  # factor by which the gap grows while the second half of the bu
 _NOTHING = 1e-18  # values below it count as 0
 _STEPS = 24_000  # budget of one search
 _GRID = [2.0**k for k in range(-6, 7)]
-_NARROWEST = 1e-40  # a function without a bound on so narrow a cell is unbounded
+_NARROWEST = 1e-40  # a function without a bound on such a narrow cell is unbounded
 
 
 @dataclass(order=True)
@@ -64,7 +64,7 @@ class _Search:
         return self.sign * self.heap[0].rank
 
     def _spent(self) -> float:
-        """The share of the budget that is spent."""
+        """Return the share of the budget that is spent."""
         return (sum(piece.steps for piece in self.pieces) - self.start) / _STEPS
 
     def _settled(self, rank: float) -> bool:
@@ -77,7 +77,7 @@ class _Search:
     def _push(self, cell: _Cell) -> None:
         """Bound a cell and add it to the heap.
 
-        Before, its ``rank`` is the bound of the cell that contains it.
+        Until then, its ``rank`` is the bound for the cell that contains it.
         """
         low, high = self._values(self.pieces[cell.piece], cell.a, cell.b)
         rank = -max(abs(low), abs(high)) if self.sign < 0 else max(0.0, low, -high)
@@ -88,7 +88,7 @@ class _Search:
         return plus(values, (self.shift, self.shift)) if self.shift else values
 
     def _values(self, piece: SmoothPiece, a: float, b: float) -> Interval:
-        """An enclosure of f^(order) + shift on [a, b]."""
+        """Return an enclosure of f^(order) + shift on [a, b]."""
         values, rise = piece.derivatives(a, b)[self.order : self.order + 2]
         left, right = self._ends(piece, a, b)
         if piece.is_cornered:
@@ -115,7 +115,7 @@ class _Search:
 
 
 def _cuts(piece: SmoothPiece) -> list[float]:
-    """Ends of the first cells, at powers of 2."""
+    """Return the ends of the first cells, at powers of 2."""
     inside = (x for x in (*(-t for t in _GRID), 0.0, *_GRID) if piece.low < x < piece.high)
     return [piece.low, *sorted(inside), piece.high]
 
@@ -130,7 +130,7 @@ def _middle(a: float, b: float) -> float:
 
 
 def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> float:
-    """An upper bound of |f^(order) + shift| over pieces, inf if none is proven.
+    """Return an upper bound on |f^(order) + shift| over pieces, inf if none is proven.
 
     It is close to the supremum if the search ends within its budget.
     """
@@ -138,5 +138,5 @@ def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> fl
 
 
 def least(pieces: Sequence[SmoothPiece], order: int) -> float:
-    """A lower bound of |f^(order)| over pieces, close to the infimum if the budget suffices."""
+    """Return a lower bound on |f^(order)| over pieces, near the infimum if the budget suffices."""
     return _Search(pieces, order, 1, 0.0).run()

@@ -1,9 +1,9 @@
 """Closed forms of the terms that jumps of phi and phi' add to derivatives of Gamma(c).
 
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
-in the sense of distributions. D^n phi is smooth between kinks and has a delta at each jump of
-phi^(n-1). For n = 2, it also has the derivative of a delta at each jump of phi. Each of these is
-either conditioned on or paired with one of the other function.
+in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
+of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. Each of
+these is either conditioned on or paired with one of the other function.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Corners:
     far: float
 
     def total(self, order: int, symmetric: bool) -> float:
-        """E[D^n phi D^n psi] minus the expectation of the smooth parts.
+        """Return E[D^n phi D^n psi] minus the expectation of the smooth parts.
 
         ``symmetric``: whether both functions and both q values are the same.
         """
@@ -101,7 +101,7 @@ class Corners:
         return math.sqrt(self.q2 * self.far * (2 - self.far))
 
     def _deltas(self, order: int) -> float:
-        """sum_k J_k N(k; 0, q1) E[psi^(order)(v) | u = k] over the jumps J_k of phi^(order-1)."""
+        """Return sum_k J_k N(k; 0, q1) E[psi^(order)(v) | u = k]; phi^(order-1) has jumps J_k."""
         jumps = Jumps.of(self.phi, self.q1, order - 1)
         if not jumps.any:
             return 0.0
@@ -109,9 +109,9 @@ class Corners:
         return float(weights @ smoothed(self.psi, order, self._slope * jumps.points, self._spread))
 
     def _dipoles(self) -> float:
-        """The contribution of the derivatives of deltas at the jumps J_k of phi.
+        """Return the contribution of the delta-function derivatives at the jumps J_k of phi.
 
-        sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
+        It is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
         """
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:
@@ -132,7 +132,7 @@ class Corners:
         )
 
     def _conditional(self, first: Jumps, second: Jumps) -> Array:
-        """(j - E[v | u = k])/spread for every pair of points.
+        """Return (j - E[v | u = k])/spread for every pair of points.
 
         It is computed without cancellation for points that meet.
         """
@@ -142,7 +142,7 @@ class Corners:
         ) / math.sqrt(square)
 
     def _difference(self, second: Jumps, first: Jumps) -> Array:
-        """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
+        """Return j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
         For equal kinks it is computed from q1 - q2. It is 0 if the points meet.
         """
@@ -153,7 +153,7 @@ class Corners:
         return np.where(meet(b, self.sign * a), 0.0, np.where(equal, near, b - self.sign * a))
 
     def _pairs(self, first: int, second: int, dipoles: int) -> float:
-        """The sum over pairs of jumps, sum_kj J_k J_j times a density or its derivative.
+        """Return the sum over pairs of jumps, sum_kj J_k J_j times a density or its derivative.
 
         The factor is the density p of (u, v) at (k, j), -dp/du for one dipole (of phi), or d^2p/du
         dv for two dipoles.

@@ -60,10 +60,10 @@ class EndZone:
         )
 
     def _derivative_at(self, order: int, theta: float) -> float:
-        """Gamma^(order) at c = sign cos(theta).
+        """Return Gamma^(order) at c = sign cos(theta).
 
-        The smooth parts are integrated. The deltas of both functions are added by conditioning on
-        their kinks.
+        The smooth parts are integrated. The delta functions of both are added by conditioning on
+        the kinks.
         """
         far = 2 * math.sin(theta / 2) ** 2
         smooth = self._smooth_product(order, far)
@@ -78,7 +78,7 @@ class EndZone:
         return self._symmetric and self.sign > 0 and self.q1 > _LARGE
 
     def _variance(self, theta: float) -> float:
-        """The drop for one function: its variance given the common part.
+        """Return the drop for one function, which is its variance given the common part.
 
         Rounding errors are relative to a standard deviation, so 12 digits are correct at CLOSE.
         """
@@ -183,7 +183,7 @@ class EndZone:
         return True
 
     def drop(self, theta: Array, absolute: bool = False) -> Array:
-        """The drop Gamma(sign) - Gamma(sign cos theta).
+        """Return the drop Gamma(sign) - Gamma(sign cos theta).
 
         Its relative error is small, unless ``absolute`` or sign = -1.
 
@@ -219,7 +219,7 @@ class EndZone:
         return float(weights @ slopes)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta) for order 1 or 2.
+        """Return Gamma^(order) at c = sign cos(theta) for order 1 or 2.
 
         It is infinite at theta = 0 if corners meet.
         """

@@ -125,7 +125,7 @@ class PairMap:
     def taylor(
         self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None
     ) -> list[Array]:
-        """[Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order`` at c = 1 - gap.
+        """Return [Gamma(1) - Gamma(c), Gamma'(c), Gamma''(c)/2, ...] up to ``order``, c = 1 - gap.
 
         ``gap`` is a flat array of values in [0, 2], and ``rest`` is 1 + c if it is known more
         accurately than 2 - gap. The first result keeps its relative accuracy near c = 1, unless
@@ -203,7 +203,7 @@ class PairMap:
         return min(self.products.size, 16 + math.ceil(-46 / math.log(max(largest, 1e-6))))
 
     def _coefficient(self, c: Array, k: int) -> Array:
-        """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
+        """Return Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
 
         The rounding errors of the coefficients are relative to the size of the functions, and high
         derivatives amplify them. Raises KcalcError if the error of C^(k) may exceed 1e-10 max(1,
@@ -238,7 +238,7 @@ class PairMap:
 
 
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
-    """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, with separate q values for each pair.
+    """Return [1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, for pairs with any q values.
 
     Here psi = phi, and C is Gamma / sqrt(Q(q1) Q(q2)). If alpha and alpha' are the Hermite
     coefficients at q1 and q2, divided by sqrt(Q), then 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n
@@ -281,5 +281,5 @@ def _horner(columns: Array, i: Any, j: Any, gap: Array, out: Array) -> None:
 
 @lru_cache(maxsize=512)
 def pair_map(phi: Profile, q1: float, psi: Profile, q2: float) -> PairMap:
-    """The cached :class:`PairMap` of (phi, q1) and (psi, q2)."""
+    """Return the cached :class:`PairMap` of (phi, q1) and (psi, q2)."""
     return PairMap(phi, q1, psi, q2)

@@ -1,9 +1,9 @@
-"""Derivatives in q of expectations of functions of u = sqrt(q) z.
+"""Derivatives with respect to q of expectations of functions of u = sqrt(q) z.
 
 One formula differentiates the Gaussian: ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``. Kinks and
-jumps of f need no care, but digits cancel at small q. There, the other formula differentiates f:
-``E f^(2k)(u) / 2^k``. A jump J of f^(j) at x then adds the derivative of order 2k - 1 - j of J
-delta(u - x).
+jumps of f need no special care, but digits cancel at small q. There, the other formula
+differentiates f: ``E f^(2k)(u) / 2^k``. A jump J of f^(j) at x then adds the derivative of order 2k
+- 1 - j of J delta(u - x).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Factors = tuple[Profile, ...]
 
 @lru_cache(maxsize=4096)
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi(u)^power.
+    """Return the Taylor coefficients in q of E phi(u)^power.
 
     Raises KcalcError if a coefficient loses its digits to rounding.
     """
@@ -45,7 +45,7 @@ def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[f
 
 @lru_cache(maxsize=4096)
 def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E[phi(u) psi(u)].
+    """Return the Taylor coefficients in q of E[phi(u) psi(u)].
 
     Raises KcalcError if a coefficient loses its digits to rounding.
     """
@@ -54,9 +54,10 @@ def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[fl
 
 @lru_cache(maxsize=4096)
 def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
-    """Taylor coefficients in q of E phi'(u), by E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q).
+    """Return Taylor coefficients in q of E phi'(u).
 
-    Raises KcalcError if a coefficient loses its digits to rounding.
+    They come from the identity E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises KcalcError if
+    a coefficient loses its digits to rounding.
     """
     return _series((profile,), rule(profile, q), q, order, first=1)
 
@@ -64,7 +65,7 @@ def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
 def _series(
     factors: Factors, nodes: Rule, q: float, order: int, first: int = 0
 ) -> tuple[float, ...]:
-    """E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, with f the product of the factors."""
+    """Return E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of factors."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
     scale = float(np.abs(weighted).sum())
@@ -163,7 +164,7 @@ def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
 
 
 def _delta_derivatives(x: float, q: float, count: int) -> list[float]:
-    """The expectations E delta^(m)(u - x) for m = 0 ... count - 1.
+    """Return the expectations E delta^(m)(u - x) for m = 0 ... count - 1.
 
     They are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
     """

@@ -31,7 +31,7 @@ WINDOW = 8.5  # |y| <= WINDOW contains all but 2e-17 of a standard normal
 DEPTH = 78.0
 _RESOLVED = 2e-14  # smaller last Legendre coefficients, relative to phi nearby, are rounding
 _NARROWEST = 1e-9
-_STEEPEST = 1e-30  # least width of panels next to a kink at 0 of infinite slope
+_STEEPEST = 1e-30  # least width of panels next to a kink at 0 with infinite slope
 _BESIDE = 1e-6  # largest distance of such panels from the kink
 _SHARE = 0.05
 _MOST = 20_000  # panels in one round of bisection
@@ -52,30 +52,30 @@ class Profile(Hashable, Protocol):
         ...
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
-        """The n-th derivative away from kinks, vectorised."""
+        """Return the n-th derivative away from kinks, vectorised."""
         ...
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
-        """phi^(n)(k+) - phi^(n)(k-) at each kink point."""
+        """Return phi^(n)(k+) - phi^(n)(k-) at each kink point."""
         ...
 
 
 @lru_cache(maxsize=16)
 def gauss_legendre(n: int) -> tuple[Array, Array]:
-    """Nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
+    """Return the nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
     return np.polynomial.legendre.leggauss(n)
 
 
 @lru_cache(maxsize=16)
 def gauss_hermite(n: int) -> tuple[Array, Array]:
-    """Nodes and weights of the n-point Gauss-Hermite rule for a standard normal."""
+    """Return the nodes and weights of the n-point Gauss-Hermite rule for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / weights.sum()
 
 
 @lru_cache(maxsize=1)
 def _last_legendre_rows() -> Array:
-    """Matrix from values at the nodes to the last eight Legendre coefficients they determine."""
+    """Return the matrix that maps values at the nodes to the last eight Legendre coefficients."""
     nodes, weights = gauss_legendre(NODES)
     degrees = np.arange(NODES - 8, NODES)
     vander = np.polynomial.legendre.legvander(nodes, NODES - 1)[:, degrees]
@@ -83,9 +83,10 @@ def _last_legendre_rows() -> Array:
 
 
 def panel_nodes(edges: Any, n: int = NODES) -> tuple[Any, Any]:
-    """Nodes and weights of the composite n-point Gauss-Legendre rule, shape (..., panels, n).
+    """Return the nodes and weights of a composite n-point Gauss-Legendre rule.
 
-    ``edges``, a NumPy or JAX array sorted along its last axis, are the ends of the panels.
+    The shape is (..., panels, n). ``edges``, a NumPy or JAX array sorted along its last axis,
+    contains the ends of the panels.
     """
     nodes, weights = (part.astype(edges.dtype) for part in gauss_legendre(n))
     low, high = edges[..., :-1, None], edges[..., 1:, None]
@@ -138,7 +139,7 @@ def _unresolved(
 
 @lru_cache(maxsize=512)
 def mesh(profile: Profile, radius: float) -> Array:
-    """Edges of panels on [-radius, radius] that resolve phi and its first two derivatives.
+    """Return panel edges on [-radius, radius] that resolve phi and its first two derivatives.
 
     Kinks are among the edges. On each panel, phi, phi' and phi'' are polynomials of degree 19 to
     rounding.
@@ -210,7 +211,7 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
 
 
 def _from_kinks(profile: Profile, x: Array) -> Array:
-    """Distance of each x from the nearest kink."""
+    """Return the distance of each x from the nearest kink."""
     return np.abs(x[:, None] - np.array(profile.kink_points)).min(axis=1)
 
 
@@ -223,7 +224,7 @@ def _divisible(profile: Profile, left: Array, right: Array) -> NDArray[np.bool_]
 
 @lru_cache(maxsize=2048)
 def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, float]:
-    """The interval of z outside which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
+    """Return the interval of z outside which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
 
     Raises KcalcError if E phi(sqrt q z)^2 diverges or overflows double precision.
     """
@@ -251,7 +252,7 @@ class Rule:
 
 
 def trapezoid(step: float, count: int) -> Rule:
-    """The trapezoid rule at z = 0, +-step, ..., +-count step for a standard normal."""
+    """Return the trapezoid rule at z = 0, +-step, ..., +-count step for a standard normal."""
     z: Array = np.arange(-count, count + 1) * np.float64(step)
     return Rule(z, step * normal_density(z))
 
@@ -270,7 +271,7 @@ def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
 def joint_edges(
     phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH
 ) -> Array:
-    """The edges of both meshes on the z axis, over the wider of the two ranges.
+    """Return the edges of both meshes on the z axis, over the wider of the two ranges.
 
     The second mesh is reflected if sign = -1.
     """
@@ -287,12 +288,12 @@ def split(edges: Array, width: float) -> Array:
 
 
 def normal_density(z: Array) -> Array:
-    """exp(-z^2/2)/sqrt(2 pi)."""
+    """Return exp(-z^2/2)/sqrt(2 pi)."""
     return np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
 def normal_rule(edges: Array) -> Rule:
-    """Composite Gauss-Legendre rule on ``edges`` for a standard normal."""
+    """Return the composite Gauss-Legendre rule on ``edges`` for a standard normal."""
     z, w = panel_nodes(edges)
     z, w = z.ravel(), w.ravel()
     return Rule(z, w * normal_density(z))

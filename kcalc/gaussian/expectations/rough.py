@@ -1,9 +1,10 @@
 """E[phi(u) psi(v)] near |c| = 1 for functions with infinite first or second derivatives at kinks.
 
-sqrt|x| and |x|^1.5 have derivatives without Gaussian moments, so here derivatives in c act on the
-Gaussians. Given the common part of u and v, ``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n`` in
-the sense of distributions, including jumps. If no kink is within reach of y, the expectation of the
-derivative is computed instead, because it keeps more digits.
+sqrt|x| and |x|^1.5 have derivatives without Gaussian moments, so here derivatives with respect to c
+act on the Gaussians. Given the common part of u and v,
+``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n`` in the sense of distributions, including jumps. If
+no kink is within reach of y, the expectation of the derivative is computed instead, because it
+keeps more digits.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ class RoughZone:
         self._asked = 0
 
     def _kinks(self, side: int) -> Array:
-        """The kinks of one function on the axis of the standard normal, in the profile's order."""
+        """Return the kinks of one function on the z axis, in the profile's order."""
         profile, scale = self.sides[side]
         return np.array(profile.kink_points) / scale
 
     def drop(self, theta: Array, absolute: bool = False) -> Array:
-        """Gamma(sign) - Gamma(sign cos theta), without cancellation."""
+        """Return Gamma(sign) - Gamma(sign cos theta), without cancellation."""
         return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta) for order 1 or 2, possibly infinite at theta = 0."""
+        """Return Gamma^(order), order 1 or 2, at c = sign cos(theta); it may be infinite at 0."""
         values = self._values(order, theta)
         end = theta == 0
         if end.any():
@@ -226,7 +227,7 @@ class RoughZone:
         return self.sign**order * self._smooth_product(order, strengths)
 
     def _smooth_product(self, order: int, strengths: list[Array]) -> float:
-        """E f^(order) g^(order), with separate panels around the kinks."""
+        """Return E f^(order) g^(order), with separate panels around the kinks."""
         kinks = [self._kinks(side) for side in (0, 1)]
         places = np.unique(np.concatenate(kinks))
         gaps = np.diff(places)[np.diff(places) > 1e-9]
@@ -247,7 +248,7 @@ class RoughZone:
         return total + float(outer.w[apart > reach] @ values[apart > reach])
 
     def _around(self, place: float, reach: float, order: int, strengths: list[Array]) -> float:
-        """The part of the integral within ``reach`` of a kink."""
+        """Return the part of the integral within ``reach`` of a kink."""
         here = [np.flatnonzero(meet(self._kinks(side), np.array(place))) for side in (0, 1)]
         power = sum(float(s[i].max(initial=0.0)) for s, i in zip(strengths, here, strict=True))
         count = math.ceil(_BITS / (1 - power))
@@ -273,7 +274,7 @@ class RoughZone:
 
 
 def _apart(places: Array) -> list[float]:
-    """Return the sorted numbers, without those that equal another up to rounding."""
+    """Return the sorted values, without those that equal another up to rounding."""
     out: list[float] = []
     for place in np.sort(places).tolist():
         if not out or not meet(np.array(place), np.array(out[-1])):
@@ -289,13 +290,13 @@ def _spread(counts: Any) -> tuple[Any, Any]:
 
 
 def steep_square(profile: Profile, q: float) -> float:
-    """E phi'(sqrt(q) z)^2 of a function that is infinitely steep somewhere; it may be infinite."""
+    """Return E phi'(sqrt(q) z)^2, which may be infinite, for an infinitely steep function."""
     return float(RoughZone(profile, q, profile, q, 1).derivative(1, np.zeros(1))[0]) / q
 
 
 @lru_cache(maxsize=4096)
 def slope_square(profile: Profile, q: float) -> float:
-    """E phi'(u)^2; infinite if phi jumps."""
+    """Return E phi'(u)^2; infinite if phi jumps."""
     if is_rough(profile):
         return steep_square(profile, q)
     if any(profile.jump_sizes(0)):

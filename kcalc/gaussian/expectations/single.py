@@ -41,20 +41,20 @@ _NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation,
 
 
 def _density(q: float, x: float) -> float:
-    """The density of u = sqrt(q) z at x."""
+    """Return the density of u = sqrt(q) z at x."""
     return math.exp(-x * x / (2 * q)) / math.sqrt(2 * math.pi * q)
 
 
 @lru_cache(maxsize=4096)
 def mean(profile: Profile, q: float) -> float:
-    """E phi(u)."""
+    """Return E phi(u)."""
     nodes = rule(profile, q)
     return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z))
 
 
 @lru_cache(maxsize=4096)
 def second_moment(profile: Profile, q: float) -> float:
-    """Q(q) = E phi(u)^2.
+    """Return Q(q) = E phi(u)^2.
 
     Raises KcalcError if it diverges.
     """
@@ -64,7 +64,7 @@ def second_moment(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def mean_slope(profile: Profile, q: float) -> float:
-    """E phi'(u) in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
+    """Return E phi'(u) in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
     if is_rough(profile):  # Stein's formula does not need phi'
         values = profile.numeric(0)(math.sqrt(q) * nodes.z)
@@ -78,7 +78,7 @@ def mean_slope(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def q_slope(profile: Profile, q: float) -> float:
-    """dQ/dq = E[u phi(u) phi'(u)]/q + sum_k k N(k; 0, q) (phi(k+)^2 - phi(k-)^2)/(2q)."""
+    """Return dQ/dq = E[u phi(u) phi'(u)]/q + sum_k k N(k; 0, q) (phi(k+)^2 - phi(k-)^2)/(2q)."""
     nodes = rule(profile, q)
     u = math.sqrt(q) * nodes.z
     if is_rough(profile):
@@ -88,7 +88,7 @@ def q_slope(profile: Profile, q: float) -> float:
 
 
 def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
-    """(k, phi(k+)^2 - phi(k-)^2) at the points where phi itself jumps."""
+    """Return (k, phi(k+)^2 - phi(k-)^2) at the points where phi itself jumps."""
     phi, out = profile.numeric(0), []
     for k, jump in zip(profile.kink_points, profile.jump_sizes(0), strict=True):
         if jump:
@@ -98,7 +98,7 @@ def _square_jumps(profile: Profile) -> list[tuple[float, float]]:
 
 
 def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1) -> float:
-    """E[phi(sqrt(q1) z) psi(sign sqrt(q2) z)]."""
+    """Return E[phi(sqrt(q1) z) psi(sign sqrt(q2) z)]."""
     if sign > 0 and phi == psi and q1 == q2:
         return second_moment(phi, q1)
     nodes = normal_rule(split(joint_edges(phi, q1, psi, q2, sign), 1.0))
@@ -109,7 +109,7 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
 
 
 def pair_distance(profile: Profile, q1: float, q2: float) -> float:
-    """1 - C(1, q1, q2), never negative, and accurate if it is small.
+    """Return 1 - C(1, q1, q2), never negative, and accurate if it is small.
 
     It is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
     """
@@ -122,12 +122,12 @@ def pair_distance(profile: Profile, q1: float, q2: float) -> float:
 
 
 def _highest(terms: int) -> int:
-    """An upper bound of the frequencies in h_n(z) exp(-z^2/4) for n <= terms, about sqrt(terms)."""
+    """Return a bound, about sqrt(terms), on the frequencies in h_n(z) exp(-z^2/4), n <= terms."""
     return 5 * math.ceil(math.sqrt(terms) / 5)
 
 
 def _after(z: Array, last: Array, start: int) -> Array:
-    """The block of h_n(z) exp(-z^2/4) from n = start + 1, computed from the two preceding n."""
+    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1, computed from the last two n."""
     rows = np.empty((_BLOCK, z.size))
     previous, current = last
     for row in range(_BLOCK):
@@ -189,8 +189,8 @@ def _kept_grid(step: float, reach: int, terms: int) -> _Grid:
 def grid_for(profile: Profile, q: float, terms: int = MAX_TERMS) -> _Grid | None:
     """Return a grid on which sums over phi(sqrt(q) .) are exact to rounding, or None.
 
-    A grid that resolves phi(sqrt(q) .) also resolves it at smaller q. So grids are checked at the
-    top of a range of q, and at q itself only if that check fails.
+    A grid that resolves phi(sqrt(q) .) also resolves it at smaller q. Grids are therefore checked
+    at the top of a range of q, and at q itself only if that check fails.
     """
     if profile.kink_points:
         return None
@@ -202,7 +202,7 @@ def grid_for(profile: Profile, q: float, terms: int = MAX_TERMS) -> _Grid | None
 
 
 def _range_top(q: float) -> float:
-    """The smallest power of 2^(1/4) that is at least q, up to rounding."""
+    """Return the smallest power of 2^(1/4) that is at least q, up to rounding."""
     top = 2.0 ** (math.ceil(4 * math.log2(q)) / 4)
     return max(top, q)
 
@@ -213,8 +213,8 @@ def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
 
     It is None for functions with narrow features.
 
-    The trapezoid error at step h is the square of the error at step 2h. So it is enough that the
-    sums over all nodes and over even nodes agree to 1e-10, for phi^2 and for phi times waves of
+    The trapezoid error at step h is the square of the error at step 2h. It is therefore enough that
+    the sums over all nodes and over even nodes agree to 1e-10, for phi^2 and for phi times waves of
     every frequency of the Hermite functions. Then no wave of phi is aliased. The first step
     resolves the fastest wave that fits into the narrowest panel of the mesh, unless that needs too
     many nodes. A shifted grid and the panels must give the same E phi^2, so no narrow feature and
@@ -248,7 +248,7 @@ def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
 
 
 def _shifted(profile: Profile, q: float, z: Array) -> float:
-    """E phi(u)^2 with the nodes shifted by an irrational fraction of their step.
+    """Return E phi(u)^2 with the nodes shifted by an irrational fraction of their step.
 
     A wave at the frequency of the grid has a different phase at the shifted nodes.
     """
@@ -261,8 +261,8 @@ def _shifted(profile: Profile, q: float, z: Array) -> float:
 class Hermite:
     """The series phi(sqrt(q) z) = mean + sum_{n>=1} a_n h_n(z) in orthonormal Hermite polynomials.
 
-    ``complete``: whether the omitted terms are rounding errors. If not, the series was cut at
-    MAX_TERMS.
+    ``complete`` is True if the omitted terms are at the level of rounding errors. If not, the
+    series was cut at MAX_TERMS.
     """
 
     mean: float
@@ -328,7 +328,7 @@ def hermite(profile: Profile, q: float) -> Hermite:
 def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
     """Return (grid, values): phi(sqrt(q) z) at the nodes of a grid for many q.
 
-    The values have the shape (n, nodes). The grid is that of the largest q, because a grid that
+    The values have the shape (n, nodes). The grid is the one for the largest q, because a grid that
     resolves phi(sqrt(q) .) also resolves it at smaller q. Returns None if there is no such grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -344,9 +344,9 @@ def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, 
 def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
     """Return (alpha, variances) of a smooth function at many q.
 
-    ``alpha`` (terms, n) has the means in row 0 and the coefficients a_k in row k. The series ends
-    when further terms matter neither for E phi(u) phi(v) nor for its first two derivatives in c.
-    Returns None for functions with kinks or narrow features, and if the series is too long.
+    ``alpha`` (terms, n) contains the means in row 0 and the coefficients a_k in row k. The series
+    ends when further terms matter neither for E phi(u) phi(v) nor for its first two derivatives in
+    c. Returns None for functions with kinks or narrow features, and if the series is too long.
     """
     for terms in _LARGEST_GRID:
         found = sampled(profile, q, terms)

@@ -33,7 +33,7 @@ _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2
 
 
 def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
-    """E phi^(n)(m + sigma y) at each centre m, without the jumps at kinks.
+    """Return E phi^(n)(m + sigma y) at each centre m, without the jumps at kinks.
 
     Jumps are separate terms (:mod:`.corners`).
     """
@@ -44,7 +44,7 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
 
 
 def variance(profile: Profile, centres: Array, sigma: float) -> Array:
-    """Var phi(m + sigma y) at each centre m, without cancellation."""
+    """Return Var phi(m + sigma y) at each centre m, without cancellation."""
     values = profile.numeric(0)
     base = values(centres)
 
@@ -102,7 +102,7 @@ def _spread(first: Any, last: Any) -> tuple[Any, Any]:
 
 
 def _full_integral(values: Values, m: Array, index: Any, sigma: float, step: float) -> Array:
-    """E f(m + sigma y) by the trapezoid rule.
+    """Return E f(m + sigma y) by the trapezoid rule.
 
     It is exact to rounding if f is analytic around the window.
     """

@@ -1,4 +1,4 @@
-"""From data to kernel matrices: check arrays, set up the result, and call the engine."""
+"""Compute kernel matrices from data: check arrays, set up the result, and call the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray
 def compute(
     kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
 ) -> list[Any]:
-    """Return the kernels ``parts`` of all pairs of rows of X and Y, one matrix each.
+    """Return the kernels ``parts`` for all pairs of rows of X and Y, one matrix per kernel.
 
     In ``parts``, 0 means NNGP and 1 means NTK. Y = None means X.
 
@@ -122,7 +122,7 @@ def _arrays(
 
 
 def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
-    """Raises: KcalcError if results would overwrite each other or the data."""
+    """Raise KcalcError if results would overwrite each other or the data."""
     for k, array in enumerate(targets):
         if any(
             np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)

@@ -59,7 +59,7 @@ def jax_matrices(
 
 
 def _without_zeros(value: Any) -> Any:
-    """Return the rows, with zero rows, which have no angle, replaced by ones."""
+    """Return the rows, with ones in place of zero rows, which have no angle."""
     import jax.numpy as jnp
 
     return jnp.where((value == 0).all(axis=1)[:, None], 1.0, value)
@@ -76,7 +76,7 @@ def _overwritten(zeros: WithZeros, part: int, values: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Kernels from an :class:`.tables.AngleTable`, with ``octaves`` and ``first`` as in it."""
+    """Kernels from an :class:`.tables.AngleTable`, with the same ``octaves`` and ``first``."""
 
     parts: tuple[int, ...]
     octaves: int
@@ -141,7 +141,7 @@ class _Shares:
     """A plan in the form that the compiled function takes.
 
     ``program`` maps (w, upper, rows, columns, whole) to the kernels of a block. ``rows`` and
-    ``columns`` are arrays with one entry per row and per column of the matrices. ``whole`` are
+    ``columns`` are arrays with one entry per row and per column of the matrices. ``whole`` contains
     further arrays of the program.
     """
 
@@ -155,7 +155,7 @@ class _Shares:
 def _known(
     kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
 ) -> tuple[_Shares, WithZeros | None]:
-    """Return the arrays of concrete data, and the plan of zero rows if there are any."""
+    """Return the arrays of concrete data, and the plan for zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
@@ -311,8 +311,8 @@ def _compiled(
 ) -> Callable[..., Any]:
     """Return the compiled function (X, Y, ids, rows, columns, whole) -> matrices.
 
-    ``ids`` has, for each row, the column that is identical with it, or -1. ``height`` is the number
-    of rows computed at once. See :class:`_Shares`.
+    For each row, ``ids`` contains the column that is identical to it, or -1. ``height`` is the
+    number of rows computed at once. See :class:`_Shares`.
     """
     import jax
     from jax.sharding import PartitionSpec
@@ -335,7 +335,7 @@ def _compiled(
 
 
 def _height(memory: int | None, columns: int, parts: int) -> int:
-    """Return the number of rows computed at once, a power of two to compile few sizes."""
+    """Return the number of rows computed at once, a power of two so that few sizes are compiled."""
     fitting = (memory or MEMORY) // (8 * (parts + 3) * columns)
     return 1 << max(3, fitting.bit_length() - 1)
 
@@ -379,7 +379,7 @@ def _distances(X: Any, Y: Any, ids: Any) -> tuple[Any, Any]:
 
 
 def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: Any) -> Any:
-    """Compute distances of near pairs by differences, one row at a time, for rows that have any."""
+    """Compute distances of near pairs from differences, one row at a time."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -404,7 +404,7 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 
 @lru_cache(maxsize=1)
 def _lookup() -> Callable[..., Any]:
-    """Return the JAX function that evaluates a table at distances w, with a derivative in w.
+    """Return a differentiable JAX function that evaluates a table at distances w.
 
     It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
     polynomials, and it is 0 at w = 0.

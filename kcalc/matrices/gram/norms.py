@@ -1,4 +1,4 @@
-"""Kernels of rows with many norms: one Chebyshev table in the angle and in log q of both rows.
+"""Kernels for rows with many norms: one Chebyshev table in the angle and in log q of both rows.
 
 The kernel of two rows is a function F(x, log q1, log q2), with x a coordinate of the gap 1 - c. The
 coefficients of its Chebyshev series in x are symmetric functions of q1 and q2 with low rank. The
@@ -55,7 +55,7 @@ class Coordinate:
         return math.log1p(2 / self.offset)
 
     def __call__(self, w: Any, upper: Any, xp: Any = np) -> Any:
-        """Return x at distances w <= 1 from the gap 0, or from the gap 2 if ``upper`` is set."""
+        """Return x at distances w <= 1 from a gap of 0, or from a gap of 2 if ``upper`` is set."""
         if self.both:
             far = xp.log((w + self.offset) / (2 + self.offset - w)) / self.length
             return xp.where(upper, -far, far)
@@ -80,8 +80,9 @@ class Coordinate:
 class NormTable:
     """NNGP and NTK of pairs of rows with log q in [low, high].
 
-    ``scale`` has Chebyshev coefficients in log q of log sqrt(NNGP(x, x)); both kernels are divided
-    by exp of this function. ``parts`` has the series in x of NNGP and NTK. ``error_bound`` bounds
+    ``scale`` contains Chebyshev coefficients in log q of log sqrt(NNGP(x, x)); both kernels are
+    divided by the exponential of this function. ``parts`` contains the series in x of NNGP and NTK.
+    ``error_bound`` bounds
     |table - kernel| relative to |kernel| or to a hundredth of sqrt(K(x, x) K(y, y)), whichever is
     larger; it is measured at random pairs and multiplied by 4. ``evaluations`` is the number of
     pairs at which the kernels were evaluated.
@@ -139,8 +140,8 @@ class NormFunctions:
     """The kernels to tabulate.
 
     ``pairs`` computes exact (NNGP, NTK) from gaps, q1 and q2 (n,). ``blocks`` has the form of a
-    plan's function. ``angle`` maps q to the table of pairs with that q. ``odd`` is as for
-    :func:`.tables.tabulate`.
+    plan's function. ``angle`` maps q to the table for pairs with that q. ``odd`` has the same
+    meaning as in :func:`.tables.tabulate`.
     """
 
     pairs: Callable[[Gap, Array, Array], Array]
@@ -178,7 +179,7 @@ def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTab
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
-    """Return (coordinate with the shortest series, an even length) for kernels at one q value."""
+    """Return (coordinate with the shortest series, its even length) for kernels at one q value."""
     best: tuple[Coordinate, int] | None = None
     count = _MOST_ANGLES
     for both in (True,) if odd else (False, True):
@@ -286,7 +287,7 @@ class NormPlan:
         return {}
 
     def factors(self, part: int) -> tuple[Array, Array]:
-        """Return the factors of rows and columns; those of the columns include the signs."""
+        """Return the factors of rows and columns; the column factors include the signs."""
         if part not in self._factors:
             one = self.table.factors(part, self.q[0])
             two = one if self.q[1] is self.q[0] else self.table.factors(part, self.q[1])

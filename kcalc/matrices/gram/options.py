@@ -23,8 +23,8 @@ _EQUAL = 64  # q values within this many rounding units count as equal
 class Widths(Protocol):
     """What a kernel requires of the rows of data.
 
-    ``features`` is the number of features of the rows, or None for any number. ``centred`` says
-    whether their mean must be 0.
+    ``features`` is the number of features of the rows, or None for any number. ``centred`` tells
+    whether the rows must have mean 0.
     """
 
     @property
@@ -38,8 +38,8 @@ class Kernels(Widths, Protocol):
 
     A kernel gives a plan for rows with known q values (with ``tabled``, always from a table). For
     data that are not known yet, it gives a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``.
-    ``at_zero`` gives the kernels (2, n) of a zero row with rows of q values >= 0. ``q`` is the q
-    value assumed for all rows, or None.
+    ``at_zero`` gives the kernels (2, n) between a zero row and rows with q values >= 0. ``q`` is
+    the q value assumed for all rows, or None.
     """
 
     @property
@@ -89,12 +89,12 @@ class Options:
     def kind(self, single: bool) -> Any:
         """Return the data type of the matrices.
 
-        ``single`` says whether the rows have single precision.
+        ``single`` tells whether the rows have single precision.
         """
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raises: KcalcError if an option without effect was given."""
+        """Raise KcalcError if an option without effect was given."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= has no effect here: {why}")
@@ -110,7 +110,7 @@ def _check_mesh(mesh: Any, backend: str | None) -> None:
 
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:
-    """Raises: KcalcError if X, Y and the network disagree on the number of features."""
+    """Raise KcalcError if X, Y and the network disagree on the number of features."""
     if left != right:
         raise KcalcError(f"X and Y must have the same number of features, got {left} and {right}")
     if kernels.features is not None and kernels.features != left:
@@ -121,7 +121,7 @@ def check_widths(kernels: Widths, left: int, right: int) -> None:
 
 
 def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
-    """Raises: KcalcError if rows do not have mean 0 although the kernels require it."""
+    """Raise KcalcError if rows do not have mean 0 although the kernels require it."""
     off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
     if off.size:
         i = int(off[0])
@@ -133,5 +133,5 @@ def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
 
 
 def tolerance(single: bool) -> float:
-    """Return the relative difference of q values up to which it counts as rounding."""
+    """Return the relative difference between q values that still counts as rounding."""
     return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)

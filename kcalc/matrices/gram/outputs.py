@@ -39,7 +39,7 @@ class ArrayOutput:
         """Do nothing, because arrays need no record."""
 
     def has(self, stripe: int) -> bool:
-        """Return False: arrays are always refilled."""
+        """Return False, because arrays are always refilled."""
         return False
 
 
@@ -48,11 +48,8 @@ class FileOutput:
     """Memory-mapped ``.npy`` files with a JSON record of the finished stripes.
 
     The record is ``<name>.progress.json`` next to the first ``.npy`` file. It is replaced in one
-    step, after the numbers have reached the file. It contains a fingerprint of the data and some
+    step, after the values have reached the file. It contains a fingerprint of the data and some
     values of the kernel, so a run with other data raises an error.
-
-    The record is replaced in one step, after the numbers have reached the file; it holds a
-    fingerprint of the data and some values of the kernel, so a run with other data raises an error.
     """
 
     paths: dict[int, Path]
@@ -92,7 +89,7 @@ class FileOutput:
                 raise KcalcError(f"the folder {path.parent} for {path.name} does not exist")
         sink = cls(paths, arrays, record)
         try:
-            sink._save()  # saved first, to recognise files without numbers
+            sink._save()  # saved first, to recognise files without values
             for part, path in paths.items():
                 arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         except OSError as error:
@@ -159,7 +156,7 @@ class FileOutput:
         return sink
 
     def direct(self, part: int) -> Array | None:
-        """Return None: numbers reach the file only when a stripe is complete."""
+        """Return None, because values reach the file only when a stripe is complete."""
         return None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
@@ -167,7 +164,7 @@ class FileOutput:
         self.arrays[part][rows, columns] = values
 
     def finished(self, stripe: int) -> None:
-        """Write the stripe's numbers to the file, and then the record."""
+        """Write the stripe's values to the file, and then the record."""
         for array in self.arrays.values():
             array.flush()  # pyright: ignore[reportAttributeAccessIssue]
         self._done[stripe] = self._mark(stripe)
@@ -190,7 +187,7 @@ class FileOutput:
 
 
 def _begun(beside: Path, record: dict[str, Any]) -> bool:
-    """Whether this run was started and interrupted before it had any numbers."""
+    """Whether this run was started and interrupted before it had any values."""
     try:
         old = json.loads(read_at_most(beside, RECORD))
     except (OSError, ValueError):

@@ -27,7 +27,7 @@ class ChunkPlan(Protocol):
     """A method to compute the kernels of a chunk of pairs.
 
     ``at_once`` is the number of pairs in a chunk, and ``error_bound`` is relative. ``method`` is a
-    description for users. ``fingerprint`` has values that distinguish one plan from another.
+    description for users. ``fingerprint`` contains values that distinguish one plan from another.
     """
 
     @property
@@ -52,7 +52,7 @@ class ChunkPlan(Protocol):
 
         w is overwritten.
 
-        ``near`` has the flat indices of the pairs with w < NEAR.
+        ``near`` contains the flat indices of the pairs with w < NEAR.
         """
         ...
 
@@ -65,8 +65,8 @@ class ChunkPlan(Protocol):
 class TablePlan:
     """Kernels from a table.
 
-    ``classes`` has a number for the q value of each row and each column. ``scale`` has a factor for
-    each row and each column.
+    ``classes`` contains an index for the q value of each row and each column. ``scale`` contains a
+    factor for each row and each column.
     """
 
     table: AngleTable

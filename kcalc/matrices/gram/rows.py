@@ -1,6 +1,6 @@
-"""The rows of a data matrix, checked, with their norms and the distances of near-duplicates.
+"""Checked rows of a data matrix, with their norms and the distances between near-duplicates.
 
-Distances of near-duplicates are computed from differences of the rows.
+Distances between near-duplicates are computed from differences of the rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SMALLEST, _LARGEST = 1e-145, 1e145
 _FEW = 1 << 19  # number of entries gathered at once
 _ALIKE = 1e-6  # norms that differ by less are not rescaled
 _SPLIT = 2.0**27 + 1
-_CLOSE = 0.01  # of the distance to the centre; closer pairs lose digits in a centred Gram matrix
+_CLOSE = 0.01  # relative to the distance from the centre; closer pairs lose digits
 
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
 
-    ``single`` says whether they came in single precision. ``zero`` is a mask of the zero rows;
-    ``rows`` and ``norms`` contain another row in their place; see :mod:`.zeros`.
+    ``single`` tells whether the data had single precision. ``zero`` is a mask of the zero rows;
+    ``rows`` and ``norms`` contain another row in place of each; see :mod:`.zeros`.
     """
 
     rows: Array

@@ -44,8 +44,9 @@ def waves(x: Any, count: int, xp: Any = np) -> Any:
 class LowRank:
     """The coefficients of a series in x, symmetric in the two rows.
 
-    ``ranks`` has the number of products for each degree. ``basis`` (sum of the ranks, count) has
-    the Chebyshev coefficients in log q of their factors. ``signs`` has the signs of the products.
+    ``ranks`` contains the number of products for each degree. ``basis`` (sum of the ranks, count)
+    contains the Chebyshev coefficients in log q of their factors. ``signs`` contains the signs of
+    the products.
     """
 
     ranks: tuple[int, ...]
@@ -54,7 +55,7 @@ class LowRank:
 
     @classmethod
     def of(cls, coefficients: Array) -> LowRank:
-        """Build it from coefficients in both log q and x, (norms, norms, degrees)."""
+        """Build the coefficients from an array over both log q and x, (norms, norms, degrees)."""
         ranks, bases, signs = [], [], []
         largest = np.abs(coefficients).max()
         for degree in range(needed(coefficients, 2)):

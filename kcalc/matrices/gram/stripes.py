@@ -1,7 +1,7 @@
 """Kernel matrices in stripes of rows.
 
-Each stripe takes four steps: a Gram matrix, distances, near-duplicates by differences, and kernels
-from a plan.
+Each stripe takes four steps: the Gram matrix, distances, differences for near-duplicates, and
+kernels from a plan.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class MatrixOutput(Protocol):
     """The destination of a matrix.
 
     ``direct`` returns an array in which the result can be computed, if there is one. ``write``
-    stores a block of one kernel, ``finished`` marks a stripe as complete, and ``has`` says whether
-    it was complete before.
+    stores a block of one kernel, ``finished`` marks a stripe as complete, and ``has`` tells whether
+    a stripe was complete before.
     """
 
     def direct(self, part: int) -> Array | None: ...

@@ -1,6 +1,6 @@
 """Tables of kernels as functions of the gap.
 
-NNGP and tangent kernel share an interval index; each takes one gather and one Horner pass.
+The NNGP and the tangent kernel share an interval index. Each takes one gather and one Horner pass.
 
 As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
 divided into octaves, and these into equal intervals. The leading bits of w are the index, and the
@@ -96,9 +96,9 @@ class AngleTable:
     There are ``banks`` pairs of q values, with NNGP and NTK for each.
 
     ``error_bound`` bounds |table - kernel| relative to |kernel|, or to a hundredth of the NNGP at
-    equal inputs if that is larger (near a zero, to a part of the values around it). It is measured
-    between nodes, multiplied by 4, plus rounding. ``evaluations`` is the number of gaps at which
-    the exact kernels were evaluated. ``factor`` multiplies the fitted functions.
+    equal inputs if that is larger (near a zero, relative to a fraction of the values around it). It
+    is measured between nodes, multiplied by 4, plus rounding. ``evaluations`` is the number of gaps
+    at which the exact kernels were evaluated. ``factor`` multiplies the fitted functions.
     """
 
     fitted: Fitted
@@ -220,7 +220,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
 
 
 def _floor(end: Array) -> Array:
-    """Return a hundredth of the NNGP at c = 1, the least scale of relative errors.
+    """Return a hundredth of the NNGP at c = 1, the smallest scale for relative errors.
 
     A smaller NNGP comes from 1 - u and has no more digits.
     """
@@ -228,7 +228,7 @@ def _floor(end: Array) -> Array:
 
 
 def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> OctaveRows:
-    """Return the rows of least degree that add little to the error of the panels."""
+    """Return the rows of the lowest degree that adds little to the error of the panels."""
     best: OctaveRows | None = None
     for degree in _DEGREES:
         sides = [_side_columns(side, octaves, degree) for side in (fitted.lower, fitted.upper)]

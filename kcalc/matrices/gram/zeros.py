@@ -18,11 +18,11 @@ Two = tuple[Array, Array]
 
 @dataclass(frozen=True, eq=False)
 class WithZeros:
-    """A plan for rows of which some are zero.
+    """A plan for rows, some of which are zero.
 
-    ``plan`` is a plan with other rows in their place. ``zero`` has masks of the zero rows and of
-    the zero columns. ``kernels`` has arrays (2, n) with the kernels between a zero row and every
-    row, and every column.
+    ``plan`` is a plan with other rows in place of these. ``zero`` contains masks of the zero rows
+    and of the zero columns. ``kernels`` contains arrays (2, n) with the kernels between a zero row
+    and every row, and every column.
     """
 
     plan: ChunkPlan

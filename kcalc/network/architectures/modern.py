@@ -38,7 +38,8 @@ def gated_mlp(
     It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)``, where h is the
     normalised input, and a readout Affine.
 
-    A gate adds the slopes of its factors. With B blocks, the slope at c = 1 is therefore ``(1 + (1
+    The slope of a gate is the sum of the slopes of its factors. With B blocks, the slope at c = 1
+    is therefore ``(1 + (1
     - w^2) psi)^B``, where psi = C'(1) of the activation. ``shortcut_weight = sqrt(B/(B + 1))``
     keeps it below e^psi.
 
@@ -267,7 +268,7 @@ def _is_matrix(value: Any) -> bool:
 
 
 def _gate(activation: Any, hidden: int | None) -> Network:
-    """``phi(U x) * V x``."""
+    """Return ``phi(U x) * V x``."""
     return Network.from_steps(
         [
             ("x", L.Input(), ()),

@@ -55,7 +55,7 @@ def vanilla(
     features
         The width of layers that do not specify one, or {node: width}.
     sigma_w
-        The square root of fan_in times the weight variance, > 0.
+        The weight scale, > 0: ``Var W = sigma_w^2 / fan_in``.
     readout
         Whether an Affine layer ends the network.
     sigma_b
@@ -107,7 +107,7 @@ def rescaled_resnet(
     features
         The width of layers that do not specify one, or {node: width}.
     sigma_w
-        The square root of fan_in times the weight variance, > 0.
+        The weight scale, > 0: ``Var W = sigma_w^2 / fan_in``.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -144,7 +144,7 @@ def resnet_v2(
 
     It has ``depth - 1`` nonlinear layers, not counting one on each of the four transition
     shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch``. Give either
-    weight; the squares sum to one.
+    weight; the other is chosen such that the squares sum to one.
 
     Parameters
     ----------
@@ -437,7 +437,7 @@ def lenet(
     image_shape
         (height, width) of the images.
     sigma_w
-        The square root of fan_in times the weight variance, > 0.
+        The weight scale, > 0: ``Var W = sigma_w^2 / fan_in``.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -476,7 +476,7 @@ def alexnet(
     hidden
         The width of the dense layers.
     sigma_w
-        The square root of fan_in times the weight variance, > 0.
+        The weight scale, > 0: ``Var W = sigma_w^2 / fan_in``.
     sigma_b
         The standard deviation of biases, >= 0.
 
@@ -512,7 +512,7 @@ def _alternating(
 def _geometric(
     inputs: Any, outputs: Any, kernel: int, constant: Any, stride: int = 1, padding: Any = "same"
 ) -> L.Affine:
-    """Affine with E[W^2] = c / (k sqrt(n m)), so sigma_w^2 = c k sqrt(n/m) [Scaling eq. 3]."""
+    """Return an Affine with E[W^2] = c / (k sqrt(n m)), where c is ``constant`` [Scaling eq. 3]."""
     source, target = (_channels(count) for count in (inputs, outputs))
     sigma = sp.sqrt(constant * kernel * sp.sqrt(source / target))
     return L.Affine(outputs, kernel=kernel, stride=stride, padding=padding, sigma_w=sigma)
@@ -574,7 +574,7 @@ def preconditioned_block(
     residual_weight
         The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
     downsample
-        Whether the block halves both axes of the image.
+        Whether the block halves both image axes.
     padding
         As in :class:`kcalc.layers.Affine`.
     pool_correlation
@@ -632,7 +632,7 @@ def preactivation_resnet50(
 ) -> Network:
     """Build the unnormalised pre-activation ResNet-50 in geometric initialisation.
 
-    Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
+    Its blocks come from :func:`preconditioned_block`; the geometric initialisation has c = 1.
 
     The stem is a 7 x 7 convolution of stride 4, without pooling. It multiplies inputs of mean
     square 1 by (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2

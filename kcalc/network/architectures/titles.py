@@ -11,7 +11,7 @@ from ..network import Network
 def titled(builder: str, network: Network, *sizes: Any) -> Network:
     """Name the network, as in ``vanilla-20, tanh``.
 
-    The name states its builder, its sizes and its activations.
+    The name contains the builder, the sizes and the activations.
     """
     names = dict.fromkeys(
         network.layer(node).activation.name for node in network.nodes_of(Nonlinear)

@@ -1,7 +1,7 @@
 """Transformers with attention, initialised as in practice.
 
-Weights have standard deviation ``std``; ``std=None`` gives every Affine ``sigma_w = 1`` and
-embeddings ``sigma = 1``. Nodes have descriptive names such as ``block_3.queries``. The input
+Weights have standard deviation ``std``; With ``std=None``, every Affine has ``sigma_w = 1`` and
+embeddings have ``sigma = 1``. Nodes have descriptive names such as ``block_3.queries``. The input
 consists of token ids or of the patches of an image.
 """
 
@@ -29,7 +29,7 @@ OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Experts that replace MLPs: their number, the router layer, channels of a shared expert."""
+    """Experts that replace MLPs: their number, the router layer, the width of a shared expert."""
 
     experts: int
     route: L.Layer
@@ -72,7 +72,7 @@ class _Stack:
         return name
 
     def sigma(self, scale: Any = 1) -> Any:
-        """Return the standard deviation of the entries of an embedding."""
+        """Return the standard deviation of embedding entries."""
         return scale if self.std is None or isinstance(self.std, str) else self.std * scale
 
     def affine(self, name: str, below: str, reads: int, features: int) -> str:
@@ -96,7 +96,7 @@ class _Stack:
         return self.add("positions", L.Positions("learned", self.sigma(), length), below)
 
     def attend(self, name: str, below: str) -> str:
-        """Add queries, keys, values, attention over them, and the map that reads its heads."""
+        """Add queries, keys, values, attention over these, and the map that reads the heads."""
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
         queries = self.affine(f"{name}.queries", below, self.features, self.heads * width)
@@ -109,9 +109,9 @@ class _Stack:
         return self.affine(f"{name}.output", read, self.heads * width, self.features)
 
     def mlp(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """Add two maps with an activation between them.
+        """Add two linear maps with an activation between them.
 
-        If ``gated``, the hidden layer is multiplied by a third map.
+        If ``gated``, the hidden layer is multiplied by the output of a third map.
         """
         inside = self.affine(
             f"{name}.up" if not gated else f"{name}.gate", below, self.features, hidden
@@ -243,7 +243,7 @@ def transformer_stack(
         Arguments of :class:`kcalc.layers.Attend`, such as ``identity=`` and ``centre=`` for shaped
         attention.
     parallel
-        Whether attention and MLP read the same stream and are added to it together.
+        Whether the attention and the MLP read the same stream and are added to it together.
     gated, hidden
         Whether the MLP is gated, and its width; by default ``4 features``.
     vocabulary
@@ -313,7 +313,7 @@ def gpt2(
     causal: bool = True,
     depth_scaled: bool = True,
 ) -> Network:
-    """Build GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
+    """Build GPT-2: learned positions, pre-norm blocks with biases, and a final LayerNorm.
 
     The network ends before the tied readout.
 
@@ -359,16 +359,16 @@ def llama(
     routed_scale: Any = 1,
     shared_hidden: int | None = None,
 ) -> Network:
-    """Build Llama, Mistral or Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
+    """Build Llama, Mistral or Qwen: RMSNorm, rotary embeddings and gated MLPs, without biases.
 
-    The network ends in the norm before the readout.
+    The network ends with the norm before the readout.
 
-    ``key_heads`` is the number of heads of keys and values, each shared by several query heads;
-    None means ``heads``. ``rotary`` is the base of the angles; None means no positions. With
+    ``key_heads`` is the number of key and value heads, each shared by several query heads; None
+    means ``heads``. ``rotary`` is the base of the rotary angles; None means no positions. With
     ``causal=False, rotary=None``, tokens stay exchangeable and kernel maps are exact.
     ``query_norm`` applies RMSNorm to queries and keys. ``window`` is the number of tokens that a
-    token sees, itself and those before it, as in Mistral; None means all. The other arguments are
-    those of :func:`gpt2`.
+    token sees, itself and earlier ones, as in Mistral; None means all. The other arguments have the
+    same meaning as in :func:`gpt2`.
 
     ``experts`` is the number of experts that replace every MLP, each with ``hidden`` channels. A
     router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise`` and
@@ -430,8 +430,8 @@ def bert(
 ) -> Network:
     """Build BERT's encoder: learned positions, one token type, and post-normalisation.
 
-    A norm follows the embeddings and every sum. The arguments are those of :func:`gpt2`. [Devlin et
-    al. 2019]
+    A norm follows the embeddings and every sum. The arguments have the same meaning as in
+    :func:`gpt2`. [Devlin et al. 2019]
     """
     stack = _Stack(features, heads, std, placement="post")
     below = stack.embedded(vocabulary, length)
@@ -459,8 +459,8 @@ def vit(
 
     With ``class_token``, a learned token precedes the patches, and the readout reads only this
     token. ``patch`` is the side of a patch in pixels; the image has 3 channels. ``classes`` is the
-    number of outputs of the readout; None omits the readout. The other arguments are those of
-    :func:`gpt2`. [Dosovitskiy et al. 2021]
+    number of outputs of the readout; None omits the readout. The other arguments have the same
+    meaning as in :func:`gpt2`. [Dosovitskiy et al. 2021]
     """
     stack = _Stack(features, heads, std)
     side = whole(patch, "patch", 1)
@@ -522,7 +522,7 @@ def t5(
 
 
 class _T5(_Stack):
-    """T5, which uses smaller query weights instead of scaled scores."""
+    """T5, which uses smaller query weights instead of scaling the scores."""
 
     factor: Any = 1
 
@@ -553,7 +553,7 @@ def _norm(norm: Any) -> Callable[[], L.Layer]:
 
 
 def _named(given: Any, what: str, known: Collection[str]) -> dict[str, Any]:
-    """Check a mapping from known names; None gives {}. Raises: KcalcError for unknown names."""
+    """Check that a mapping has only known names; None gives {}. Raises: KcalcError otherwise."""
     table = {} if given is None else dict(mapping(given, what))
     for name in table:
         choice(name, what, known)
