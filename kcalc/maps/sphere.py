@@ -27,6 +27,7 @@ from ..fields.panels import Fitted, fit
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, marked, plain
+from ..gaussian.expectations.quadrature import gauss_legendre
 
 Array = np.ndarray
 UNRESOLVED = 1e-3  # shares with a larger error are nan
@@ -196,7 +197,7 @@ def _side_nodes(
     side = fitted.upper if upper else fitted.lower
     places, sides, known = fitted.checks
     off = np.abs(fitted.at(places, sides)[0] - known[0])
-    x, w = np.polynomial.legendre.leggauss(NODES)
+    x, w = gauss_legendre(NODES)
     rows = []
     # the last panel covers the remainder up to the end, where the kernel is constant
     for low, high in pairwise([*side.edges, side.edges[-1] + 64]):
