@@ -56,7 +56,11 @@ def test_the_table_of_places_names_what_there_is(row: str) -> None:
 # apart from the rest.
 ELSEWHERE = {
     "leggauss": {"gaussian/expectations/quadrature.py"},
-    "gauss_legendre": {"gaussian/expectations/quadrature.py", "maps/sphere.py", "spectra/slopes.py"},
+    "gauss_legendre": {
+        "gaussian/expectations/quadrature.py",
+        "maps/sphere.py",
+        "spectra/slopes.py",
+    },
     "hermegauss": {"gaussian/expectations/quadrature.py"},
     "hermgauss": set(),
     "roots_legendre": set(),
