@@ -532,9 +532,17 @@ PAIRS: dict[str, Pair] = {
         "GRAD-DEAD", "warning", "factor",
         lambda: Numbered(lambda a: torch.tensor(a.tolist())), lambda: Numbered(lambda a: a),
     ),
+    "an overwritten residual sum": Pair(
+        "GRAD-DEAD", "warning", "first.1.1.weight",
+        lambda: Overwritten(False), lambda: Overwritten(True),
+    ),
     "bounds by a fan of all groups": Pair(
         "INIT-FAN", "warning", "layers.2.weight",
         lambda: Separable(False), lambda: Separable(True), (2, 3, 12, 12),
+    ),
+    "one layer made after the draw": Pair(
+        "INIT-MISSED", "warning", "blocks.2.attention.proj.weight",
+        lambda: late(False), lambda: late(True), IDS,
     ),
     "a learning rate of 0": Pair(
         "OPT-MISSING", "error", "second.weight",

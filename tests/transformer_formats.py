@@ -374,7 +374,11 @@ def _microsoft_heads(g: Graph) -> str:
 
 
 FORMATS: dict[tuple[str, str], Callable[[Weights], tuple[Any, ...]]] = {
+    ("gpt", "equinox"): lambda w: (equinox_gpt(w), IDS[0]),
+    ("gpt", "torch"): lambda w: (Built("gpt")(w), _tensor(IDS)),
     ("llama", "torch"): lambda w: (Built("llama")(w), _tensor(IDS)),
+    ("gpt", "onnx of torch"): lambda w: (exported(Built("gpt")(w)),),
+    ("gpt", "onnx of torch, written out"): lambda w: (exported(Built("gpt", True)(w)),),
     ("llama", "onnx of torch"): lambda w: (exported(Built("llama")(w)),),
     ("gpt", "onnx Attention with a mask"): lambda w: (onnx_model("gpt", _masked_heads)(w),),
     ("llama", "onnx Attention"): lambda w: (onnx_model("llama", _turned_heads)(w),),

@@ -26,9 +26,27 @@ STEEP = math.exp(-0.5)  # sqrt(2 a) times it is the largest slope of exp(-a x^2)
 REACH = 30.0
 # expression, reach, sup |phi'|, sup |phi''| for |x| <= reach; None where there is no closed form
 CASES: list[tuple[Any, float, float | None, float | None]] = [
+    (_log(1 + _exp(2 * x)) / 2, REACH, 1, 0.5),
+    (_log(1 + _exp(100 * x)) / 100, 1e6, 1, 25),
+    (_log(1 + _exp(x)) * _tanh(x), REACH, 1.1141402, 1.0484251),
+    (_log(sp.cosh(x)), REACH, 1, 1),
     (_tanh(x) + _exp(-((x - 10**6) ** 2) * 10**12), 2e6, math.sqrt(2e12) * STEEP, 2e12),
+    (_exp(-(x**2)) * sp.cosh(x), REACH, None, 1),
+    (x * sp.erf(x), REACH, None, 4 / math.sqrt(math.pi)),
+    (x * _exp(-_exp(-x)), REACH, None, 2 / math.e),
+    (_sqrt((10000 * x - 370000) ** 2 + 1), 64.0, 1e4, 1e8),
+    (sp.asinh(x), REACH, 1, 2 / (3 * math.sqrt(3))),
+    (x**2 * (1 - _tanh(x) ** 2), REACH, None, 2),
+    (x + _sin(x) ** 2, REACH, 2, 2),
+    (_exp(_sin(x)), REACH, None, math.e),
+    (sp.sinc(x), REACH, 0.43618181, 1 / 3),
+    (sp.Abs(_sin(x)), REACH, 1, math.inf),
+    (x + sp.Max(0, _sin(x)), REACH, 2, math.inf),
+    (sp.Abs(x) * _tanh(x), REACH, None, 2),
     (sp.Max(x - _sqrt(2), 0) ** 2 / (1 + x**2), REACH, None, 2 / 3),
+    (sp.sign(x) * _log(1 + sp.Abs(x)), REACH, 1, 1),
     (sp.sign(x) * sp.Abs(x) ** sp.Rational(3, 2), REACH, 1.5 * math.sqrt(REACH), math.inf),
+    (_exp(-sp.Abs(x)), REACH, 1, math.inf),
     (_exp(-1 / x**2), REACH, (2 * 1.5**1.5) * math.exp(-1.5), None),
     (sp.besselj(0, x), REACH, math.inf, math.inf),  # nothing is known of it
 ]
@@ -48,13 +66,7 @@ def test_bounds_hold_and_are_tight(
 
 
 @pytest.mark.parametrize(
-    "expr",
-    [
-        x * sp.atan(x),
-        _exp(_sin(x)),
-        sp.Max(0, _sin(x)),
-    ],
-    ids=str,
+    "expr", [x * sp.atan(x), _exp(_sin(x)), sp.Max(0, _sin(x)), _tanh(x) + _tanh(2 * x)], ids=str
 )
 def test_on_the_whole_line_nothing_is_claimed_of_a_users_expression(expr: Any) -> None:
     phi = _activation(expr)
@@ -101,6 +113,10 @@ def test_values_that_are_bounded_because_terms_cancel_far_out() -> None:
 
 
 ENCLOSED = [
+    _log(1 + _exp(x)) * _tanh(x),
+    _sin(x**2) / (1 + x**2),
+    _sqrt(x**2 + 1) * sp.erf(x) + sp.atan(3 * x),
+    x * _exp(-_exp(-x)),
     _log(sp.cosh(3 * x)) - (1 + _exp(2 * x)) ** sp.Rational(-3, 2),
     x**3 * _exp(-2 / x**2) + sp.sinc(x),
     _exp(-1 / x**4) * sp.asinh(x) ** -2,

@@ -110,8 +110,13 @@ def test_mpmath_agrees_with_numpy_and_knows_more_digits(name):
 @pytest.mark.parametrize(
     ("expr", "kinks"),
     [
+        (sp.Max(Y, 0), (0,)),
+        (sp.Abs(Y - 1) + sp.sin(Y), (1,)),
         (sp.Min(sp.Max(Y, -1), 1), (-1, 1)),
+        (sp.sign(Y) * Y**2, (0,)),
+        (sp.Max(Y**2 - 1, 0), (-1, 1)),
         (sp.Max(sp.tanh(Y), Y / 2), (-1.9150080481545415, 0, 1.9150080481545415)),
+        (sp.tanh(Y) / 2, ()),
     ],
 )
 def test_kinks_of_expressions_are_found(expr, kinks):
@@ -124,10 +129,19 @@ def test_kinks_of_expressions_are_found(expr, kinks):
     ("spec", "message"),
     [
         (X * Y, "symbolic constants"),
+        (sp.Max(0, X) + REAL * sp.Min(0, X), r"leaky_relu\(a\)$"),
         (X + REAL * sp.Abs(X), r"abrelu\(1 - a, a \+ 1\)$"),
+        (sp.log(Y), "real"),
+        (sp.sqrt(Y), "real"),
         (1 / Y, "x = 0"),
+        (1 / (Y - sp.Rational(3, 10)), "not smooth"),
+        (sp.tan(Y), "not smooth"),
+        (sp.I * Y, "real"),
         (sp.nan, "real"),
+        (sp.Integer(0), "zero"),
+        (sp.exp(Y**4), "grows too fast"),
         (sp.Function("f")(Y), "undefined"),
+        (sp.floor(Y), "jumps"),
         ([1], "cannot make"),
         ("x**2", "unknown activation"),
     ],

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import scipy.special
 import sympy as sp
 
 import kcalc as kc
@@ -39,8 +40,10 @@ def test_derivatives_are_those_of_the_function(function):
 @pytest.mark.parametrize(
     ("function", "expr", "kinks"),
     [
+        (lambda x: x**2, X**2, ()),
         (lambda x: x**3 - x, X**3 - X, ()),
         (lambda x: np.minimum(0.1, x), sp.Min(sp.Float(0.1), X), (0.1,)),
+        (lambda x: np.tanh(x**2), sp.tanh(X**2), ()),
         (lambda x: np.maximum(x, 0) ** 2, sp.Max(X, 0) ** 2, (0,)),
     ],
 )
@@ -73,21 +76,38 @@ def fails_far_out(x):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (scipy.special.softmax, "not elementwise"),
         (np.sort, "not elementwise"),
         (np.cumsum, "not elementwise"),
+        (lambda x: x - x.mean(), "not elementwise"),
+        (lambda x: np.roll(x, 1), "not elementwise"),
         (lambda x: x * x.size, "not elementwise"),
+        (lambda x: x * np.arange(x.size), "not elementwise"),
+        (jax.nn.softmax, "not elementwise"),
+        (np.linalg.norm, "shape"),
+        (lambda x: np.outer(x, x), "shape"),
+        (lambda x: 1.0, "shape"),
         (noise, "deterministic"),
         (counting, "deterministic"),
+        (lambda x: x + 0j, "complex"),
+        (lambda x: x > 0, "Booleans"),
         (lambda x: None, "NoneType"),
+        (lambda x: np.tanh(x.astype(np.float32)), "double precision"),
         (lambda x: jnp.tanh(x.astype(jnp.float32)), "double precision"),
         (lambda x: np.tanh(x.astype(np.float32)).astype(float), "double precision"),
         (np.sqrt, "no real value at x = -30"),
         (math.log, "math domain error.*x = -1.2"),
         (lambda x: 0 * x, "is zero everywhere"),
+        (lambda x: 1 / 0, "ZeroDivisionError"),
         (fails_far_out, "fails_far_out.*boom.*x = 20.5"),
         (lambda x, y: x, "positional argument"),
+        (lambda x: 1 / x, "infinite at x = 0"),
         (np.tan, "not smooth near x = 1.57"),
         (np.floor, "kinks="),
+        (lambda x: np.maximum(x, 0), r"kinks=\[...\]"),
+        (lambda x: np.maximum(x, 0) ** 2, r"kinks=\[...\]"),
+        (lambda x: np.abs(x - 0.3), "x = 0.3: .*kinks="),
+        (lambda x: np.abs(x - 4), "kinks="),
         (lambda x: x + np.maximum(x - 32, 0), "kinks="),
         (jax.nn.relu, "kinks="),
         (lambda x: np.exp(x**4), "grows too fast"),

@@ -21,11 +21,14 @@ X = sp.Symbol("x", real=True)
 
 CONTINUOUS = {
     "wave": X * sp.Max(0, sp.sin(X)),
+    "sqrt 2": X**2 * sp.Max(0, sp.sin(sp.sqrt(2) * X)),
     "floats": X * sp.Max(0, sp.sin(2.3 * X + 0.1)),
     "cube": X * sp.Max(0, sp.sin(X) ** 3),
+    "found by Newton": X * sp.Max(0, sp.sin(X) - sp.Float(0.3)),
     "nested": sp.Max(0, X * sp.Max(0, sp.sin(X)) - sp.Rational(1, 3)),
     "exponential": sp.Max(0, sp.sin(X)) * sp.exp(X / 3),
     "pieces": sp.Piecewise((X * sp.sin(X), sp.sin(X) > 0), (0, True)),
+    "float pi": sp.Piecewise((sp.sin(X), math.pi > X), (0, True)),
 }
 
 
@@ -36,12 +39,7 @@ def test_rounding_is_no_jump(name: str) -> None:
     assert math.isfinite(phi.c_map.derivative(1)(1.0, 2.0))
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        sp.Float(1e-14),
-    ],
-)
+@pytest.mark.parametrize("size", [sp.Float(1e-14), sp.Rational(1, 10**20)])
 def test_tiny_jumps_are_jumps(size: sp.Expr) -> None:
     phi = activation(sp.Piecewise((X, X < 1), (X + size, True)))
     assert phi.jump_sizes(0) == pytest.approx([float(size)], rel=1e-12)
@@ -91,6 +89,8 @@ def _even(a: float, c: float) -> float:
     [
         (sp.sqrt(sp.Abs(X)), _even, 0.5),
         (sp.Abs(X) ** sp.Rational(3, 2), _even, 1.5),
+        (sp.Abs(X) ** sp.Rational(1, 3), _even, 1 / 3),
+        (sp.Abs(X) ** sp.Rational(5, 2), _even, 2.5),
     ],
 )
 def test_fractional_powers(expr: sp.Expr, truth, a: float) -> None:

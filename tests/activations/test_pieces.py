@@ -88,6 +88,10 @@ def test_limits_at_kinks() -> None:
 @pytest.mark.parametrize(
     ("inner", "marks"),
     [
+        (2 * X - 3, [(1.5, 0.5)]),
+        (4 * X**2 - 8 * X, [(1.0, 0.5)]),
+        (X**3, []),
+        (sp.exp(X), []),
         (sp.I * X, []),
     ],
 )

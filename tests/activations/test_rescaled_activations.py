@@ -22,9 +22,7 @@ def wave_kernel(name: str, k: mpmath.mpf, m: mpmath.mpf) -> mpmath.mpf:
 
 @pytest.mark.parametrize(
     ("expr", "name", "rate"),
-    [
-        (sp.sin(30 * X), "sin", 30),
-    ],
+    [(sp.sin(30 * X), "sin", 30), (-2 * sp.cos(X * sp.Float(7.3)), "cos", 7.3)],
 )
 def test_waves_of_any_frequency_have_closed_forms(expr: sp.Expr, name: str, rate: float):
     phi = activation(expr)

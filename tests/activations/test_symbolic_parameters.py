@@ -75,11 +75,13 @@ def test_numbers_for_symbols() -> None:
 NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "value": lambda phi, net: phi(1.0),
     "jax": lambda phi, net: phi(pytest.importorskip("jax").numpy.ones(2)),
+    "q map": lambda phi, net: phi.q_map(2.0),
     "c map": lambda phi, net: phi.c_map(0.3),
     "series": lambda phi, net: phi.c_map.series(4),
     "ball": lambda phi, net: phi.c_map.ball(0.3),
     "plot": lambda phi, net: phi.plot(),
     "composed": lambda phi, net: phi.composed(kc.activation("tanh")),
+    "combine": lambda phi, net: kc.activations.combine([(1, phi, 1)]),
     "multiply": lambda phi, net: kc.activations.multiply(phi, phi),
     "bounds": lambda phi, net: kc.activation_bounds(phi),
     "gain": lambda phi, net: kc.gain(phi),
@@ -90,6 +92,7 @@ NEEDS_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "gradients": lambda phi, net: kc.gradients(net),
     "dks": lambda phi, net: kc.shape(net),
     "tat": lambda phi, net: kc.shape(net, method="tat"),
+    "jax model": lambda phi, net: kc.to_jax(net),
     "json": lambda phi, net: kc.save_json(net, "never.json"),
     "smoothness": lambda phi, net: kc.smoothness(net, radius=1.0, features=4),
 }

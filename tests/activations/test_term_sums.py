@@ -13,7 +13,14 @@ import kcalc as kc
 
 x, alpha, w = sp.symbols("x alpha w")
 SUMS = {
+    "linear and sine": x + sp.sin(2 * x),
     "linear and erf": x / 2 + sp.erf(x) - sp.erf(2 * x) / 3 + 1,
+    "waves and a square": sp.sin(x) + sp.cos(3 * x) + x**2,
+    "power and exponential": x * sp.exp(-x / 2) + 1,
+    "modulated": x * sp.sin(x),
+    "damped": sp.exp(x / 3) * sp.cos(x) + x,
+    "hyperbolic": sp.sinh(x) + x,
+    "shifted wave": sp.cos(x + 1) + x,
 }
 PAIRS = [(-0.7, 1.3, 0.6), (0.9, 1.0, 1.0)]
 
@@ -70,6 +77,9 @@ def test_symbols_in_ones_own_activation(real: bool | None) -> None:
 @pytest.mark.parametrize(
     ("expr", "says"),
     [
+        (sp.sin(alpha * sp.Symbol("y")), "alpha, y: name the argument x"),
+        (alpha * sp.tanh(x), "transformed"),
+        (sp.Max(x, 0) + alpha * sp.sin(x), r"substitute numbers"),
         (sp.Symbol("q") * sp.sin(x) + x, "a different letter"),
         (sp.Symbol("k", imaginary=True) * x + sp.sin(x), "k must be real"),
     ],

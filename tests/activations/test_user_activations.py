@@ -29,6 +29,12 @@ def test_sets_as_conditions():
 @pytest.mark.parametrize(
     ("expr", "name"),
     [
+        (sp.sign(Y) * Y, "abs"),
+        (Y * sp.Heaviside(Y, 0), "relu"),
+        (sp.Max(sp.Min(Y, 1), -1), "hard_tanh"),
+        (sp.Heaviside(Y), "heaviside"),
+        (sp.Heaviside(Y, 1), "heaviside"),
+        (2 * sp.Heaviside(Y) - 1, "sign"),
         (sp.Lambda(Y, sp.tanh(Y)), "tanh"),
         (sp.Poly(Y**2, Y), "square"),
     ],
@@ -61,7 +67,9 @@ def test_endless_kinks_are_found_where_inputs_reach():
             beyond()
 
 
-@pytest.mark.parametrize("expr", [sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))])
+@pytest.mark.parametrize(
+    "expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))]
+)
 def test_too_many_kinks_are_refused(expr):
     with refused("at most 500"):
         activation(expr)
@@ -73,24 +81,38 @@ def test_too_many_kinks_are_refused(expr):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        (sp.Symbol("p", positive=True), "declared positive"),
+        (sp.tanh(sp.Symbol("n", integer=True)), "declared integer"),
         (sp.Symbol("i", imaginary=True) ** 2, "declared imaginary"),
+        (sp.Symbol("A", commutative=False) ** 2, "not commutative"),
         (sp.MatrixSymbol("M", 2, 2)[0, 0], "plain symbol"),
         (Y * sp.Symbol("z"), "one symbol"),
         (sp.Lambda((Y, X2 := sp.Symbol("z")), Y * X2), "takes 2"),
         (10**400, "double precision"),
+        (sp.Integer(10) ** 400 * Y, "double precision"),
+        (sp.zoo * Y, "infinity"),
         (float("nan"), "nan"),
         (2 + 3j, "complex"),
         (True, "Boolean"),
         (sp.I, "no real value anywhere"),
+        (sp.sqrt(-(Y**2) - 1), "no real value anywhere"),
         (sp.Piecewise((Y, Y < 0)), r"not defined at x = 1.0.*\(value, True\)"),
+        (sp.Piecewise((Y, Y < 0), (Y**2, Y > 1)), "not defined"),
+        (sp.Piecewise((1, sp.Eq(Y, 3))), "not defined|no real value"),
         (sp.Integral(sp.exp(-(sp.Symbol("t") ** 2)), (sp.Symbol("t"), 0, Y)), "doit"),
+        (sp.Mod(Y, 1), "jumps"),
+        (sp.Float(0), "zero"),
         (sp.exp(sp.exp(Y)), "grows too fast"),
+        (sp.asin(sp.sin(Y)), "varies too fast|not smooth"),
         (sp.sqrt(Y**2 - 4 * Y + 4), "varies too fast|not smooth"),
+        (sp.sin(10**7 * Y), "varies too fast"),
         (sp.acos(sp.tanh(Y)), r"fewer than five digits of its value at x = 14\.37"),
         (sp.asin(sp.tanh(Y)), r"fewer than five digits of its slope at x = 14\.37"),
         (sp.zeta(Y), "numerically"),
         (Y > 0, "cannot make"),
+        (sp.Matrix([Y]), "cannot make"),
         (None, "cannot make"),
+        (np.array([1.0, 2.0]), "cannot make"),
         ("__import__('os').getcwd()", "unknown activation"),
     ],
 )
@@ -115,10 +137,20 @@ TANH, SIGN = activation("tanh"), activation("sign")
     "call",
     [
         lambda: TANH.derivative_expr(-1),
+        lambda: TANH.derivative_expr(1.5),
         lambda: SIGN.jumps(-1),
         lambda: SIGN.jump_sizes("1"),
+        lambda: TANH.numeric(-1),
         lambda: TANH.numeric(None),
+        lambda: TANH.numeric([]),
+        lambda: TANH.taylor(0.5, order=-1),
+        lambda: TANH.taylor(0.5, order=1.0),
+        lambda: TANH.taylor([[0.1], [0.2, 0.3]]),
         lambda: TANH.taylor([0.1, 0.2], [1, 2, 3]),
+        lambda: TANH.second_moment([[1, 2], [3]]),
+        lambda: TANH.mean({}),
+        lambda: TANH.mean(10**400),
+        lambda: TANH([[1], [1, 2]]),
         lambda: TANH(1j),
         lambda: TANH("1"),
         lambda: TANH.composed("relu"),

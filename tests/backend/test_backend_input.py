@@ -128,6 +128,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (lambda: kc.empirical_ntk(MODEL, params(), X, memory=-1), "memory must be"),
     "memory in words": (lambda: kc.empirical_ntk(MODEL, params(), X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
     "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),
+    "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
     "nan in x": (
         lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
         r"x contains nan at \(1, 2\)",
@@ -189,6 +190,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
             {"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())},
             "without_normalization",
         ),
+        ({"x": X * np.nan}, "not finite"),
         ({"x": X * 0}, "0 everywhere"),
         ({"widths": "ab"}, "must be a sequence"),
         ({"weights": "zeros"}, "'affine_1': its coordinates are 0 at width 8"),

@@ -84,9 +84,11 @@ def test_bad_input(case: str):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((np.ones((2, 3)), "mean"), "unknown variant.*mean_norm"),
         ((np.zeros((2, 3)),), r"vector at \(0,\) is zero"),
         ((np.zeros((2, 3)), "none"), r"vector at \(0,\) is zero"),
         ((np.ones(3),), "one channel axis"),
+        ((np.ones((2, 3)), "constant", -1.0), "value must be a number > 0"),
     ],
 )
 def test_bad_locations(arguments: Any, message: str):

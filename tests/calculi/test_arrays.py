@@ -191,6 +191,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     ),
     (CNN, {}, r"'affine_1' is a convolution.*image_shape="),
     (kc.chain(L.Input(3), L.Pool("max", 2), L.Affine(2)), {}, r"'pool_1' pools.*image_shape="),
+    (MLP, {"features": {"afine_1": 3}}, r"unknown node 'afine_1'.*affine_1"),
     (MLP, {"features": {"nonlinear_1": 3}}, r"'nonlinear_1' is a Nonlinear"),
     (
         CNN,
@@ -243,6 +244,10 @@ REFUSED = {
     "no features": (
         lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
         r"'affine_1': its width is unknown",
+    ),
+    "no input width": (
+        lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
+        r"input 'input'.*unknown.*model.init\(key, x\)",
     ),
     "shape of x": (
         lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),

@@ -134,8 +134,11 @@ def root(covariance: Array) -> Array:
 
 CASES = {
     "plain": Case(),
+    "two tokens": Case(tokens=2, rho=-0.2),
     "one token": Case(tokens=1, rho=0.0),
+    "unequal q": Case(q=(0.7, 1.9)),
     "negative c": Case(c=-0.6, q=(0.7, 1.9)),
+    "orthogonal tokens": Case(rho=0.0, tokens=10),
     "the same input": Case(c=1.0),
     "opposite inputs": Case(c=-1.0),
     "biases": Case(bias=(0.5, 0.8, 0.4)),
@@ -147,7 +150,9 @@ CASES = {
     "relu": Case(options={"normaliser": "relu"}),
     "sink": Case(bias=(0.5, 0.8, 0.4), options={"sink": True}),
     "sink, one token": Case(tokens=1, rho=0.0, bias=(0.5, 0.8, 0.4), options={"sink": True}),
+    "narrow": Case(options={"key_width": 4, "wide": False}),
     "identity": Case(bias=(0.5, 0.8, 0.4), options={"normaliser": "identity"}),
+    "linear, narrow": Case(options={"scale": "linear", "key_width": 4, "wide": False}),
 }
 
 
@@ -343,6 +348,11 @@ def over_relu(last: L.Layer | None = None, **options: Any) -> kc.Network:
 
 
 REFUSED = {
+    "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
+    "an array where a number is meant": (
+        lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
+        "kc.node_values, kc.gradients and kc.ntk accept arrays of tokens",
+    ),
     "heads and channels": (
         lambda: wired(
             ("x", L.Input(4)),
@@ -351,6 +361,15 @@ REFUSED = {
         ),
         "3 heads do not divide the 4 channels of its queries",
     ),
+    "a causal mask in maps": (
+        lambda: kc.c_map(plain(causal=True), tokens=4),
+        "node 'attention' attends with a causal mask.*node_values",
+    ),
+    "a window in maps": (
+        lambda: kc.c_map(plain(window=3), tokens=4),
+        "attends with a window of 3 tokens.*node_values",
+    ),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' skips tokens"),
     "the slope with a sink": (
         lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
         "only values.*use sink=False",
@@ -365,6 +384,9 @@ REFUSED = {
     ),
 }
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
+    (plain(), {}, "node 'attention' .* pass tokens="),
+    (plain(), {"token_cosine": 0.3}, "give the number of tokens"),
+    (plain(), {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
     (plain(), {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (plain(), {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
     (plain(), {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
@@ -372,25 +394,35 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (GPT, {"tokens": [0, 10]}, "embeds the ids 0 to 9"),
     (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but the input has 4"),
     (plain(), {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
+    (plain(), {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
     (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
     (plain(), {"c": 0.5, "tokens": [0, 1]}, "drop c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
+    (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (plain(), {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
     (beside_values(), {"tokens": 4}, "share weights"),
     (tied_at_finite_width(), {"tokens": np.eye(3)}, "use wide=True"),
     (over_relu(sink=True), {"tokens": 4}, "channel mean is not 0"),
+    (plain(), {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
+    ({"heads": 5, "key_heads": 2}, "key_heads = 2 must divide heads = 5"),
+    ({"window": 0}, "Attend: window"),
+    ({"prefix": 0}, "Attend: prefix"),
     ({"prefix": 2, "causal": True}, "prefix is a causal mask.*causal=False"),
     ({"rotary": 1e4, "key_width": 3}, "is odd"),
+    ({"normaliser": "softmix"}, "unknown normaliser .* softmax"),
     ({"normaliser": "relu", "scale": "linear"}, "vanish for wide heads"),
     ({"normaliser": "relu", "identity": 1}, "identity applies only to softmax"),
     ({"sink": True, "centre": 1}, "cannot be combined"),
     ({"wide": True, "rotary": 1e4, "key_width": 4}, "use wide=None"),
     ({"wide": False}, "and key_width >= 4"),
+    ({"scale": -1, "key_width": 3}, "must be > 0"),
+    ({"dropout": 1}, r"\[0, 1\)"),
+    ({"relative": (1, 8)}, r"must be \(sigma, buckets, furthest\)"),
     ({"relative": (0, 8, 9)}, "sigma of relative must lie between"),
     ({"relative": (1, 3, 9)}, "buckets of Attend.relative"),
     ({"relative": (1, 32, 8)}, "exceed 8"),
@@ -445,10 +477,18 @@ def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bo
     "options",
     [
         {"normaliser": "sigmoid"},
+        {"normaliser": "relu", "causal": True},
+        {"sink": True, "causal": True},
+        {"normaliser": "identity", "causal": True},
+        {"identity": 0.5, "centre": 0.3},
+        {"causal": True, "window": 3},
         {"window": 2},
+        {"chunk": 2, "normaliser": "sigmoid"},
         {"prefix": 3},
+        {"prefix": 2, "normaliser": "relu"},
         {"relative": (2.0, 8, 4)},
         {"alibi": True},
+        {"alibi": True, "causal": True},
         {"alibi": True, "identity": 0.5, "centre": 0.25},
     ],
     ids=str,

@@ -123,6 +123,7 @@ def test_balls_of_token_maps_hold_the_value() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"key_width": 8, "wide": False}, "finite key width is computed only in double precision"),
         ({"sink": True}, "with a sink is computed only in double precision"),
     ],
 )

@@ -139,6 +139,7 @@ REFUSED = {
     "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
+    "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),
     "behind pooling": (
         lambda: kc.node_values(
             kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3

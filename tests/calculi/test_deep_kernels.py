@@ -32,13 +32,7 @@ def compare(network: kc.Network, deep: DeepKernel, q: float, gap: np.ndarray = G
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    "widths",
-    [
-        [64] * 30,
-        [64, 32] * 15,
-    ],
-)
+@pytest.mark.parametrize("widths", [[64] * 30, [64, 32] * 15, [64] * 15 + [32] * 15])
 def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[int]) -> None:
     """There a layer's parameters count by what it sums over, and a bias even where it is 0."""
     layers = [

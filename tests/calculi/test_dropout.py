@@ -27,6 +27,7 @@ def repeated(phi: str, keep: float, sigma_w: float, sigma_b: float, count: int) 
 @pytest.mark.parametrize(
     ("phi", "keep", "sigma_w", "sigma_b", "limit"),
     [
+        ("relu", 0.9, 1.8**0.5, 0.0, 0.627146),
         ("relu", 0.8, 1.6**0.5, 0.0, 0.472799),
     ],
 )
@@ -44,6 +45,7 @@ def test_cosines_tend_to_a_limit_below_1(
     ("call", "text"),
     [
         (lambda net: kc.shape(net, method="dks"), "C\\(1\\) < 1"),
+        (lambda net: kc.shape(net, method="eoc"), "C\\(1\\) < 1"),
         (lambda net: kc.slope_polynomial(net), "active"),
         (lambda net: kc.ntk(net).matrix(np.eye(3)), "masks differ"),
         (lambda net: kc.fluctuations(net, features=64), "active"),
@@ -55,6 +57,7 @@ def test_cosines_tend_to_a_limit_below_1(
             "dropout_1",
         ),
         (lambda net: kc.verify_kernels(kc.to_jax(net, features=16)), "tangent=False"),
+        (lambda net: L.Dropout(0.1, active=1), "True or False"),
     ],
 )
 def test_refusals(call: Any, text: str) -> None:

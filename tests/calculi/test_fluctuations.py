@@ -15,7 +15,7 @@ from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
-from kcalc.network.layers import Affine, Concat, Input, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
 
 
 def draw(net, c, draws, seed, orthogonal=False):
@@ -180,9 +180,17 @@ def test_very_wide_layers_have_the_leading_order(n: int) -> None:
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
+        (chain("relu", 2), {}, "features=N"),
+        (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
+        (chain("relu", 2), {"features": 4, "q": -1}, "must be > 0"),
+        (chain("relu", 2), {"features": 4, "q": 1e-300}, "double precision"),
         (chain("relu", 2), {"features": 4, "q": 1e300}, "double precision"),
+        (chain("relu", 2), {"features": 4, "c": 1.5}, "cosine"),
+        (chain("relu", 2, sp.Symbol("s", positive=True)), {"features": 4}, "net.subs"),
+        (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
         (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
         (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
+        (kc.architectures.wide_resnet(10), {}, "image"),
     ],
 )
 def test_refusals(net, options, message):

@@ -133,7 +133,13 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("layer", "beyond"),
     [
+        (L.Affine(kernel=3, padding=1), False),
         (L.Affine(kernel=3, padding=2), True),
+        (L.Affine(padding=1), True),
+        (L.Affine(kernel=(5, 3), padding=(2, 1)), False),
+        (L.Affine(kernel=(5, 3), padding=2), True),
+        (L.Affine(kernel=2, padding=1), True),
+        (L.Affine(kernel=2, padding="circular"), False),
     ],
 )
 def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any, beyond: bool) -> None:

@@ -85,10 +85,7 @@ def test_shared_and_fused_activations(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("tanh", "sin"),
-    ],
+    ("first", "second"), [("tanh", "sin"), pytest.param("relu", "tanh", marks=pytest.mark.slow)]
 )
 def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
@@ -151,7 +148,9 @@ BAD = [
     ([1], "mapping"),
     ({"sigma_w": "a"}, "one real number"),
     ({"sigma_w": 0.0}, "must be > 0"),
+    ({"sigma_w": -1.0}, "must be > 0"),
     ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
+    ({"sigma_b": -0.1}, "must be >= 0"),
     ({"constants": 3}, "nonlinear layer"),
     ({"constants": {"nonlinear_1": 5}}, "constants of nonlinear_1"),
     ({"constants": {"nonlinear_1": {"input_scale": 0.0}}}, "must not be zero"),

@@ -114,9 +114,7 @@ def test_no_variance() -> None:
 
 @pytest.mark.parametrize(
     ("goal", "options"),
-    [
-        (3.0, {}),
-    ],
+    [(3.0, {}), (0.9, {"weights": "uniform"}), (1.2, {"input_fourth": 1, "weights": "laplace"})],
 )
 def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
     network = wired(

@@ -69,6 +69,7 @@ PARTS = [(f"W{i}", Affine(k), "x") for i, k in enumerate((2, 3, 3, 2))]
 STACKS = [("one", Concat(), "W0 W1"), ("two", Concat(), "W2 W3")]
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "the input after": ([W, ("j", Concat(), "W x"), ("r", RELU[1], "j")], "'r'.*network's"),
+    "the input": ([("r", RELU[1], "x")], "network's input"),
     "means": ([W, RELU, ("s", Sum(), "x a")], "'a'.*mean of the activation is not 0"),
     "a half line": ([W, RELU, ("m", Scale(-1), "a"), ("r", RELU[1], "m")], "maps to 0"),
     "a sign": (
@@ -77,9 +78,12 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "a difference": ([W, RELU, ("s", Sum((1, -1)), "a a")], "cancel"),
     "widths": ([W, ("V", Affine(n), "x"), ("s", Sum(), "W V")], "widths"),
+    "no width": ([("W", Affine(), "x")], r"node 'W' has none; give features=N"),
     "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "differently aligned"),
+    "smooth": ([W, ("r", Nonlinear("tanh"), "W")], "not for tanh"),
     "a kink elsewhere": ([W, ("r", Nonlinear("relu6"), "W")], "not for relu6"),
     "biases": ([("W", Affine(3, sigma_b=sp.Rational(1, 10)), "x")], "'W'.*sigma_b = 0"),
+    "a kernel": ([("W", Affine(2, kernel=(1, 3)), "x")], "'W'.*convolution"),
     "a stride": ([("W", Affine(2, stride=2), "x")], "'W'.*convolution"),
     "groups": ([("W", Affine(3, groups=3), "x")], "'W'.*groups"),
     "standardised": ([("W", Affine(3, standardised=True), "x")], "standardised"),
@@ -108,6 +112,7 @@ def test_what_does_not_close_is_refused(name: str) -> None:
         ({"features": 5, "weights": -2.1}, ">= -2"),
         ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
         ({"features": 5, "input_fourth": 2}, "must lie in"),
+        ({"features": 5, "output": "zz"}, "unknown output"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

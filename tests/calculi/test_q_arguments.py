@@ -25,6 +25,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "C.derivative": lambda **q: C.derivative(1)(0.3, **q),
     "C.ball": lambda **q: float(TANH.c_map.ball(0.3, digits=20, **q).mid),
     "C.table": lambda **q: C.table(**q)(0.3),
+    "C.symbolic": lambda **q: str(C.symbolic(**q)),
+    "C.derivative.symbolic": lambda **q: str(C.derivative(1).symbolic(**q)),
+    "C.plot": lambda **q: C.plot(**q).lines[1].get_ydata(),
     "local C": lambda **q: TANH.c_map(0.3, **q),
     "local C.symbolic": lambda **q: str(TANH.c_map.symbolic(**q)),
     "local C.q_derivative": lambda **q: TANH.c_map.q_derivative(1)(0.3, **q),
@@ -33,6 +36,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "K.ball": lambda **q: float(kc.ntk(A.vanilla(1)).ball(0.3, digits=20, **q).mid),
     "K.by_layer": lambda **q: K.by_layer(0.3, **q)["affine_1"],
     "K.symbolic": lambda **q: str(K.symbolic(**q)),
+    "K.plot": lambda **q: K.plot(**q).lines[0].get_ydata(),
     "node_values": lambda **q: kc.node_values(NET, 0.3, **q)["affine_2"].c,
     "pair_expectation": lambda **q: kc.pair_expectation("tanh", "relu", 0.3, **q),
 }

@@ -25,8 +25,13 @@ def test_an_error_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"draws": 3, "error": 0.1}, "give only one"),
+        ({"chains": 3, "seconds": 1}, "give only one"),
         ({"error": 0}, "error"),
+        ({"error": 2}, "error"),
         ({"seconds": -1}, "seconds"),
+        ({"chains": 1}, "chains"),
+        ({"seed": -1}, "seed"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

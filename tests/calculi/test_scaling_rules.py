@@ -200,6 +200,7 @@ A = ("a", L.Affine(4), "x")
     ("steps", "options", "says"),
     [
         ([X, ("a", L.Affine(), "x")], {}, r"'a'.*features"),
+        ([("x", L.Input()), A], {}, "channels of the input 'x' is unknown"),
         (
             [IMAGE, A, ("p", L.Pool("mean", 2), "x"), ("s", L.Sum(), "a p")],
             {},
@@ -211,8 +212,12 @@ A = ("a", L.Affine(4), "x")
             r"'s' \(Concat\).*pool them",
         ),
         ([X, A, ("s", L.Sum((1, -1)), "a a"), ("y", L.Affine(2), "s")], {}, "cancel"),
+        ([X, ("p", L.Product(), "x x")], {}, "'p'.*rule"),
+        ([X, ("g", L.Affine(4, groups=3), "x")], {}, "3 groups.* 4 input"),
         ([X, ("g", L.Affine(5, groups=2), "x")], {}, "2 groups.* 5 output"),
+        ([X, A], {"input_moment": n, "features": 3}, None),
         ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
+        ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
         ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
     ],
 )

@@ -10,6 +10,7 @@ import math
 import jax
 import numpy as np
 import pytest
+import sympy as sp
 from refusals import refused
 from wiring import wired
 
@@ -43,6 +44,7 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     [
         (0,),
         (-1,),
+        (sp.Symbol("s"),),
         (1, 1, 0),
     ],
 )

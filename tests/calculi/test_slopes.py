@@ -19,13 +19,7 @@ w = sp.Symbol("w")
 
 
 @pytest.mark.parametrize(
-    "weight",
-    [
-        w,
-        sp.Rational(3, 5),
-        0.6,
-        w / (1 + w**2),
-    ],
+    "weight", [w, sp.Rational(3, 5), 0.6, w / (1 + w**2), sp.sqrt(sp.Rational(1, 3))]
 )
 @pytest.mark.parametrize("by_activation", [False, True])
 def test_expansion_agrees_with_sympys(weight, by_activation):

@@ -139,16 +139,24 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
     ("network", "options", "match"),
     [
         (small(), {}, "radius"),
+        (small(), {"radius": -1}, "radius"),
+        (small(), {"normalisation": "weight"}, "biases=False"),
         (small(), {"normalisation": "batch", "radius": 1}, "add a BatchNorm layer"),
+        (small(), {"normalisation": "entry", "radius": 1, "epsilon": 0}, "epsilon"),
         (small(), {"normalisation": "entry", "radius": 1, "scale": "big"}, "scale"),
         (small(), {"radius": 1, "scale": 0}, "scale"),
         (small(), {"radius": {"nonlinear_1": 1}}, "Nonlinear"),
+        (small(), {"radius": {"nothing": 1}}, "unknown node"),
         (small(), {"radius": 1, "examples": 0}, "examples"),
         (small(), {"radius": 1, "X": np.ones((2, 5))}, "shape"),
         (small(), {"radius": 1, "loss": "hinge"}, "unknown loss"),
         (small(), {"radius": 1, "targets": np.ones((3, 2))}, "targets"),
+        (small(), {"radius": 1, "level": 0}, "level"),
         (small(), {"weights": {"affine_1": np.ones((2, 2))}, "radius": 1}, "shape"),
         (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}, "radius": 1}, "weight"),
+        (small("sign"), {"radius": 1}, "jumps"),
+        (small(lambda x: x), {"radius": 1}, "numeric only"),
+        (small(sigma_w=sp.Symbol("s", positive=True)), {"radius": 1}, "symbols"),
         (small("exp"), {"radius": 1e9}, "unbounded"),
         (kc.architectures.vanilla(2), {"radius": 1}, "features"),
         (
@@ -215,9 +223,7 @@ def test_logarithms_print_as_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("options", "slope", "most"),
-    [
-        ({}, 1.0, 1.0),
-    ],
+    [({}, 1.0, 1.0), ({"epsilon": 4.0}, 0.5, 1.0), ({"scale": 3.0}, 3.0, 3.0)],
 )
 def test_one_normalised_weight_by_hand(
     options: dict[str, float], slope: float, most: float

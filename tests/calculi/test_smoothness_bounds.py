@@ -132,13 +132,7 @@ def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
     assert math.sqrt(12 / 1.01 + 3) <= found <= math.sqrt(12 + 3) + 0.01
 
 
-@pytest.mark.parametrize(
-    ("window", "sides"),
-    [
-        (2, (2, 2)),
-        (None, (2, 2)),
-    ],
-)
+@pytest.mark.parametrize(("window", "sides"), [(2, (2, 2)), (None, (2, 2)), (None, (3, 5))])
 def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int]) -> None:
     """By the root of the number of positions that it takes together."""
     X = np.random.default_rng(0).normal(size=(3, *sides, 2))

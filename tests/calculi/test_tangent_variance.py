@@ -24,7 +24,7 @@ def measured(values: Any, expected: float) -> float:
 
 @pytest.mark.parametrize(
     ("phi", "q", "expected"),
-    [("leaky_relu(1/2)", 3.0, 0.0)],
+    [("tanh", 1.0, 0.936122), ("hard_tanh", 0.5, 0.777570), ("leaky_relu(1/2)", 3.0, 0.0)],
 )
 def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
     """T = phi^2 + q a^2 phi'^2 of one channel."""

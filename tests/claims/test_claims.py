@@ -73,7 +73,17 @@ def test_what_holds_is_written_down() -> None:
     ("evidence", "expected"),
     [
         ([("printed", False), ("statement", True)], None),
+        ([("printed", False), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", None), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", False), ("printed", True), ("statement", True)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", True)], Verdict.HOLDS),
+        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
+        ([("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("printed", False), ("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("statement", False), ("statement", None)], Verdict.CONTRADICTED),
         ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
+        ([("printed", False)], Verdict.UNDECIDED),
     ],
 )
 def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(

@@ -135,6 +135,9 @@ def test_network_file_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 BAD = [
+    (("shape", "vanilla-0"), ">= 1"),
+    (("shape", "resnet-77"), "50"),
+    (("shape", "wide-resnet-251"), "250"),
     (("shape", "vanila-100"), "vanilla-100"),
     (
         ("shape", "vanilla-99999999999"),
@@ -148,13 +151,23 @@ BAD = [
         ("shape", "densenet-" + "9" * 5000),
         "layers must be an integer >= 1 and <= 1000000, got 9999",
     ),
+    (("shape", "vanilla-10", "--activation", "tanhh"), "tanh"),
+    (("shape", "vanilla-10", "--zeta", "1"), "> 1"),
     (("shape", "vanilla-10", "--zeta", "nan"), "finite"),
+    (("shape", "vanilla-10", "--zeta", "a"), "not a number"),
     (("shape", "vanilla-10", "--method", "sdk"), "dks"),
+    (("shape", "layernorm-resnet-50"), "normalised"),
     (("shape", "vanilla-10", "--shortcut-weight", ".5"), "does not apply"),
     (("shape", "resnet-50", "--shortcut-weight", "1.5"), "[0, 1"),
+    (("maps", "missing.json"), "missing.json"),
+    (("maps", "vanilla-0", "--slopes"), ">= 1"),
+    (("maps", "vanilla-10", "--slopes", "--q", "-1"), "> 0"),
+    (("maps", "missing.json", "--slopes"), "missing.json"),
     (("shape", "vanilla-10", "--subnetworks", "stict"), "strict"),
     (("maps", "vanilla-10", "--q", "-1"), "> 0"),
+    (("maps", "vanilla-10", "--plot", "/nonexistent/f.png"), "nonexistent"),
     (("maps", "vanilla-10", "--plot", "f.xyz"), "xyz"),
+    (("shape", "vanilla-10", "--json", "/nonexistent/f.json"), "nonexistent"),
     (("maps",), "NET"),
     ((), "COMMAND"),
     (("mpas", "vanilla-10"), "mpas"),

@@ -74,6 +74,8 @@ def test_the_mean_square_of_the_input(capsys):
         (("vanilla-3", "--features", "0"), "a positive integer"),
         (("vanilla-3", "--features", "5", "--weights", "orthogonal"), "fluctuations"),
         (("vanilla-3", "--features", "5", "--c", "0.5"), "--fluctuations"),
+        (("vanilla-3", "--features", "5", "--activation", "tanh"), "tanh"),
+        (("vanilla-3", "--features", "5", "--weights", "gausian"), "gaussian"),
         (("vanilla-3", "--features", "5", "--q", "0"), "> 0"),
     ],
 )

@@ -13,8 +13,10 @@ from kcalc.cli import main
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("--method tat --eta .9", ("negative slope", "0.4305229485", "max C_f(0)")),
         ("--activation tanh --method tat --tau .3", ("alpha", "C''(1)", "0.006")),
         ("--activation tanh --method eoc --sigma-b .05", ("sigma_w", "1.122539005", "chi_1")),
+        ("--activation tanh --q-slope none", ("dropped for tanh", "C'(1)")),
         ("--activation tanh --q-slope minimize", ("the smallest compatible",)),
         ("--method he", ("C_f(0)", "2/fan_in")),
         ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),

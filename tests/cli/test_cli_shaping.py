@@ -37,6 +37,7 @@ def test_the_edge_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--method", "tat", "--tau", ".3"], "tried: --method dks works"),
         (["--method", "edge"], "tried: --method dks works"),
     ],
 )

@@ -45,6 +45,8 @@ def test_maps_of_a_mixture() -> None:
     [
         (lambda: L.MoE(EXPERT, 4, 5), "top_k = 5 exceeds num_experts = 4"),
         (lambda: L.MoE(EXPERT, 4, 2, sigma_w=0), "tie"),
+        (lambda: L.MoE(EXPERT, 4, 2, score="relu"), "score of a MoE"),
+        (lambda: L.MoE(EXPERT, 4, 2, scale=0), "scale must not be 0"),
         (lambda: L.MoE(kc.chain(L.Affine(), L.Nonlinear("relu")), 4, 2), "must end in an Affine"),
         (lambda: L.MoE([EXPERT] * 3, 4, 2), "got 3 experts"),
         (

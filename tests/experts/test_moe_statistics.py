@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import kcalc as kc
@@ -16,7 +18,14 @@ def test_close_tokens() -> None:
     ("arguments", "words"),
     [
         ((4, 5, 1.0), "top_k = 5"),
+        ((4, 0, 1.0), "top_k"),
+        ((4, 2, 0.0), "variance"),
+        ((4, 2, math.inf), "variance"),
         ((4, 2, 300.0), "variance 300"),
+        ((4, 2, 1.0, 0.999), "cosine"),
+        ((4, 2, 1.0, 0.5, "relu"), "score"),
+        ((4, 2, 1.0, 0.5, "softmax", 1), "normalise"),
+        ((4.5, 2, 1.0), "num_experts"),
     ],
 )
 def test_bad_arguments(arguments: tuple[object, ...], words: str) -> None:

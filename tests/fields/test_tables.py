@@ -73,7 +73,7 @@ def test_long_arrays_are_evaluated_like_short_ones(tables):
     assert np.array_equal(tables["sign"](c.reshape(3, -1).T), tables["sign"](c).reshape(3, -1).T)
 
 
-@pytest.mark.parametrize("bad", [1.1, -1.00001, np.nan, np.inf, "c", 1j, None])
+@pytest.mark.parametrize("bad", [1.1, -1.00001, np.nan, np.inf, "c", 1j, [0.5, np.nan], None])
 def test_what_is_no_cosine_is_refused(tables, bad):
     with pytest.raises(KcalcError):
         tables["rbf"](bad)
@@ -97,6 +97,7 @@ def test_rounding_beyond_one_is_clipped(tables):
     ("function", "message"),
     [
         (lambda gap: np.full(gap.shape, np.nan), "not finite"),
+        (lambda gap: 1.0, "shape"),
         (lambda gap: gap + 1j, "real"),
         (lambda gap: np.abs(gap - 0.3), "too rough"),
     ],

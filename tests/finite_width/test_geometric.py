@@ -31,10 +31,16 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: kc.shape(A.vanilla(3), method="geometric"), "features"),
+        (lambda: kc.shape(MLP, "tanh", method="geometric"), "relu, leaky_relu"),
         (lambda: kc.shape(MLP, method="geometric", typical=0), "typical"),
+        (lambda: kc.shape(MLP, method="geometric", output_std=-1), "output_std"),
         (lambda: kc.shape(MLP, method="geometric", output_std=True), "output_std"),
         (lambda: kc.shape(MLP, method="geometric", input_scaling="yes"), "True or False"),
         (lambda: kc.shape(MLP, method="geometric", balance="x"), "gamma"),
+        (lambda: kc.shape(MLP, method="geometric", input_moment=0), "> 0"),
+        (lambda: kc.shape(A.layernorm_resnet(50), method="geometric"), "normalised"),
+        (lambda: kc.shape(MLP, method="geometric", zeta=2), "target"),
     ],
 )
 def test_bad_input(make, words: str) -> None:

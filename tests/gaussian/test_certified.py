@@ -105,6 +105,7 @@ def test_hermite_coefficients_of_tanh_and_relu():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: activation(sp.besselj(0, X)), "besselj has no certified"),
         (
             lambda: activation("sign").composed(
                 activation("softplus").transformed(output_shift=-1)

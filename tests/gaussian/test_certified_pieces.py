@@ -44,11 +44,17 @@ def test_kinks_that_nothing_proves() -> None:
 
 GROWING = [
     sp.exp(sp.sqrt(1 + X**2)),
+    sp.exp((1 + X**2) ** sp.Rational(3, 4)),
     (2 + sp.sin(X)) ** sp.Rational(-1, 3) * X,
+    (4 + X**2) ** sp.Rational(-3, 2) * X**2,
     sp.Abs(X**3 + X),
+    sp.cosh(X) + sp.sinh(X / 2),
+    sp.asinh(X**2 + X),
     sp.log(2 + sp.exp(X)) * sp.erfc(X),
     sp.log(2 + sp.exp(X**2 / 8)),
+    sp.exp(-X) * sp.sin(X),
     sp.sqrt(2 + sp.cosh(X)),
+    X**2 * sp.tanh(X) * sp.acos(sp.tanh(X)),
 ]
 
 
@@ -70,6 +76,7 @@ def test_growth_and_ranges_hold(expr: sp.Expr) -> None:
     [
         (X**X, "x"),
         (sp.exp(sp.exp(X)), "not proven to grow slower"),
+        (sp.gamma(X), "gamma"),
         (sp.exp(X**3), "faster"),
     ],
 )
@@ -81,8 +88,12 @@ def test_growth_that_is_not_bounded(expr: sp.Expr, says: str) -> None:
 @pytest.mark.parametrize(
     "expr",
     [
+        sp.sin(X) + sp.cos(X) + sp.exp(X),
         2**X,
+        sp.log(3 + X**2),
+        sp.log(2 + sp.sin(X)) + 1,
         sp.log(sp.cosh(X)),
+        3 ** (-(X**2)),
     ],
     ids=str,
 )

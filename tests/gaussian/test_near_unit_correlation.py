@@ -81,12 +81,7 @@ def test_values_and_derivatives(key: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        KEYS[10],
-        KEYS[12],
-        KEYS[27],
-    ],
+    "key", [KEYS[10], KEYS[12], KEYS[27], pytest.param(KEYS[4], marks=pytest.mark.slow)]
 )
 def test_tables_agree_with_single_values(key: Any) -> None:
     """More than a few points at once come from tables.

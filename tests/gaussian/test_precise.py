@@ -20,6 +20,11 @@ SOFTSIGN = activation(_X / (1 + sp.Abs(_X)))
 ROUNDED = activation(sp.log(8 + sp.Abs(_X)))  # few panels serve it
 FEW = mpmath_field(6)
 DERIVATIVES = {
+    SOFTSIGN: (
+        lambda x: x / (1 + np.abs(x)),
+        lambda x: 1 / (1 + np.abs(x)) ** 2,
+        lambda x: -2 * np.sign(x) / (1 + np.abs(x)) ** 3,
+    ),
     ROUNDED: (
         lambda x: np.log(8 + np.abs(x)),
         lambda x: np.sign(x) / (8 + np.abs(x)),
@@ -69,7 +74,13 @@ def coefficients(phi: Any, gap: float, q1: float, q2: float, order: int) -> list
 @pytest.mark.parametrize(
     ("gap", "q1", "q2", "order"),
     [
+        (1.0, 1.0, 1.0, 1),
+        (1.0, 1.0, 2.25, 1),
         (2.0, 1.0, 0.25, 0),  # opposite inputs
+        (0.0, 1.0, 4.0, 0),
+        (2.0**-7, 1.0, 2.25, 1),
+        (2.0**-12, 1.0, 1.0, 1),
+        (0.5, 1.0, 2.25, 1),
     ],
 )
 def test_taylor_coefficients(phi: Any, gap: float, q1: float, q2: float, order: int) -> None:
@@ -78,12 +89,7 @@ def test_taylor_coefficients(phi: Any, gap: float, q1: float, q2: float, order: 
         assert float(got) == pytest.approx(expected, rel=2e-6, abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    "gap",
-    [
-        2.0**-12,
-    ],
-)
+@pytest.mark.parametrize("gap", [2.0**-12, 2 - 2.0**-12])
 def test_second_derivatives_next_to_the_ends(gap: float) -> None:
     got, expected = SOFTSIGN.taylor(gap, 1, 2.25, 2, FEW), coefficients(SOFTSIGN, gap, 1, 2.25, 2)
     assert [float(value) for value in got] == pytest.approx(expected, rel=2e-6)
@@ -98,6 +104,7 @@ def test_equal_inputs_are_mapped_to_equal_ones() -> None:
     [
         (2.0**-9, 3, "order 3"),
         (2.5, 0, "c = -1.5"),
+        (-0.5, 0, "c = 1.5"),
     ],
 )
 def test_refusals(gap: float, order: int, says: str) -> None:

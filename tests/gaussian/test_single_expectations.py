@@ -36,7 +36,12 @@ def coefficients(f: Pieces, q: float, numbers: tuple[int, ...]) -> list[float]:
 @pytest.mark.parametrize(
     ("frequency", "q", "complete"),
     [
+        (1.0, 0.3, True),
+        (2.0, 9.0, True),
+        (18.0, 1.0, True),
         (34.0, 1.0, True),
+        (30.0, 11.0, True),
+        (200.0, 1.0, False),
     ],
 )
 def test_hermite_coefficients_of_waves(frequency: float, q: float, complete: bool) -> None:

@@ -31,12 +31,7 @@ def test_one_token() -> None:
     assert self_overlap(1, 2.0) == 1 and overlap_gap(1, 2.0, 0.5) == 0
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        (3, 1.5, 0.4, 0.6),
-    ],
-)
+@pytest.mark.parametrize("case", [(3, 1.5, 0.4, 0.6), (12, 4.0, 4.0, -2.0), (40, 1.0, 1.0, 1.0)])
 def test_rows_over_the_first_tokens(case: tuple[int, float, float, float]) -> None:
     tokens, v1, v2, k = case
     table = causal_overlaps(tokens, v1, v2, k)
@@ -78,8 +73,10 @@ def test_certified_self_overlaps(row: Any) -> None:
     ("arguments", "message"),
     [
         ((0, 1.0), "tokens"),
+        ((4, -1.0), "variance of scores"),
         ((4, 30), "variance of scores"),
         ((4, "x"), "finite real"),
+        ((4, 1.0, 0), "digits"),
     ],
 )
 def test_bad_enclosures_are_refused(arguments: tuple[Any, ...], message: str) -> None:

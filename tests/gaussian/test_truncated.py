@@ -56,6 +56,7 @@ PIECES = {
 ON_ONE_SIDE = {
     "box on the right": activation(sp.Piecewise((0, X < 1), (1, X < 2), (0, True))),
     "box on the left": activation(sp.Piecewise((0, X < -3), (X, X < -1), (0, True))),
+    "no kink": activation(X**2 + sp.exp(X / 2) - sp.exp(-X)),
     "jump at 0": activation(sp.Piecewise((sp.exp(X), X < 0), (X - 1, True))),
 }
 

@@ -63,6 +63,7 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         FLAT,
     ),
     "clamped": (lambda m, x: torch.clamp(x @ m.u, -1.0, 2.0).tanh(), FLAT),
+    "hard shrink": (lambda m, x: F.hardshrink(x @ m.u, 0.3), FLAT),
     "threshold": (lambda m, x: F.threshold(x @ m.u, 0.1, -1.0), FLAT),
     "dense along locations": (
         lambda m, x: (
@@ -78,6 +79,7 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         lambda m, x: F.conv1d(conv(m, x).tanh().flatten(2), m.k[:, :, 0].mT.reshape(3, 4, 3)),
         IMAGE,
     ),
+    "an image handed on as rows": (lambda m, x: conv(m, x).tanh().flatten(2).mT, IMAGE),
     "an image of other rows": (
         lambda m, x: F.conv2d(
             conv(m, x).tanh().reshape(2, 4, 8, 6), m.k.reshape(3, 4, 3, 3)[..., :2]
@@ -112,10 +114,12 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
         IMAGE,
     ),
     "windows of one location": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 1).sin(), IMAGE),
+    "a buffer as weights": (lambda m, x: F.linear(x, m.c).tanh(), FLAT),
     "an elementwise function across a transpose": (
         lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin(),
         ROWS,
     ),
+    "an input": (lambda m, x: conv(m, x.mT).tanh(), IMAGE),
 }
 
 

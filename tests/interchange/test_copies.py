@@ -260,7 +260,7 @@ def buffers(m: Any) -> None:
 REFERENCES = [
     closure, layers, collection, defaults, attribute, recursive, nested, decorated, forward, bound,
     partial, partial_of_method, lru_cached, listed, tuples, keyed, sets, holder(Parts),
-    holder(Frozen), holder(Slotted),
+    holder(Frozen), holder(Slotted), holder(lambda run: types.SimpleNamespace(run=run)),
     held_by_a_closure, reference, reference_in_a_closure, reference_of_an_object, proxy,
     weak_values, weak_set, hook, pre_hook, method_of_a_tensor, global_name, global_function,
     parameter_view, data_view, tied_by_memory, buffers,

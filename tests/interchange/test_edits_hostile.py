@@ -68,19 +68,39 @@ def step(call: Any) -> Any:
 
 
 PLACES = {
+    "no such module": lambda call: call["place"].__setitem__(0, "nowhere"),
+    "an absurd path": lambda call: call["place"].__setitem__(0, "../../__class__.__init__"),
+    "a number for a path": lambda call: call["place"].__setitem__(0, 3),
+    "not a way": lambda call: call["place"].pop(),
+    "a way of texts": lambda call: call["place"].__setitem__(1, "forward"),
+    "a short step": lambda call: call["place"][1].__setitem__(0, ["a", "b"]),
     "another function": lambda call: step(call).__setitem__(1, "Net.other"),
+    "a function of another module": lambda call: step(call).__setitem__(0, "os"),
     "an unreachable function": lambda call: call["place"][1].append(
         ["shutil", "rmtree", step(call)[2], 0, 0]
     ),
+    "a changed source": lambda call: step(call).__setitem__(2, "0" * 32),
+    "a negative site": lambda call: step(call).__setitem__(3, -1),
+    "a huge site": lambda call: step(call).__setitem__(3, 10**30),
+    "a site past the last": lambda call: step(call).__setitem__(3, 1000),
     "a strange method": lambda call: step(call).__setitem__(4, 7),
     "a true site": lambda call: step(call).__setitem__(3, True),
     "a negative visit": lambda call: call.__setitem__("visit", -1),
     "a visit too many": lambda call: call.__setitem__("visit", 1),
+    "visits without end": lambda call: call.update(visits=10**18),
+    "a slot past the last": lambda call: call["inputs"][0].__setitem__(0, [10**20]),
+    "a negative slot": lambda call: call["inputs"][0].__setitem__(0, [-1]),
+    "a strange name": lambda call: call["inputs"][0].__setitem__(0, ["__class__"]),
     "a deep slot": lambda call: call["inputs"][0].__setitem__(0, [0, 0, 0, 0]),
     "no slot": lambda call: call["inputs"][0].__setitem__(0, []),
     "an input of two": lambda call: call["inputs"][0].pop(),
+    "a text for a number": lambda call: call["inputs"][0].__setitem__(1, "1"),
     "no number": lambda call: call.__setitem__("scale", None),
     "infinity": lambda call: call.__setitem__("scale", 1e400),
+    "a list for a number": lambda call: call.__setitem__("shift", [1]),
+    "an argument taken past the last": lambda call: call.update(take=[99]),
+    "written elsewhere": lambda call: call.__setitem__("written", [42]),
+    "a huge whole number": lambda call: call.__setitem__("scale", 10**400),
 }
 
 
@@ -108,13 +128,22 @@ def weight(document: Any) -> Any:
 
 
 WEIGHTS = {
+    "no such parameter": lambda w: w.__setitem__("parameter", "nowhere.weight"),
+    "an attribute": lambda w: w.__setitem__("parameter", "__class__"),
     "another kind": lambda w: w.__setitem__("kind", "exec"),
     "another shape": lambda w: w.__setitem__("shape", [3, 3]),
+    "a huge shape": lambda w: w.__setitem__("shape", [10**9, 10**9]),
+    "a huge layout": lambda w: w["layout"].__setitem__("wide", [10**6, 10**6]),
+    "a flat layout": lambda w: w["layout"].__setitem__("wide", [48]),
+    "no groups": lambda w: w["layout"].__setitem__("groups", 0),
     "uneven groups": lambda w: w["layout"].__setitem__("groups", 5),
+    "rows past the last": lambda w: w["layout"].update(rows=[0, 10**7], height=8),
     "rows below 0": lambda w: w["layout"].update(rows=[-1]),
+    "a spread of zeros": lambda w: w["layout"].__setitem__("spread", [0, 0]),
     "an empty layout": lambda w: w.__setitem__("layout", {}),
     "a sigma of text": lambda w: w.__setitem__("sigma", "0.1"),
     "a flag of text": lambda w: w.__setitem__("standardised", "yes"),
+    "one that is added twice": lambda w: w.__setitem__("added", True),
 }
 
 

@@ -65,13 +65,7 @@ def truth(expr: Any) -> np.ndarray:
     return np.array([float(sp.N(expr.subs(x, sp.Float(float(t), 40)), 30)) for t in POINTS])
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "numpy",
-        "torch",
-    ],
-)
+@pytest.mark.parametrize("target", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_values_of_unusual_forms(target: str) -> None:
     made = exported.load(WRITERS[target].text(content(chain_of(FORMS))))["ACTIVATIONS"]
     if target == "torch":

@@ -46,6 +46,7 @@ def test_trees_that_are_no_real_expressions_are_refused(name: str) -> None:
         (True, "not a number"),
         (sp.gamma(X), "gamma.* cannot be written"),
         (sp.Piecewise((1, sp.Ne(X, 0)), (0, True)), "condition.*cannot be written"),
+        (sp.Function("f")(X), "is a callable"),
     ],
 )
 def test_expressions_without_a_tree_are_refused(expr: Any, words: str) -> None:
@@ -60,6 +61,8 @@ def test_expressions_without_a_tree_are_refused(expr: Any, words: str) -> None:
         1.5,
         sp.Float("0.1", 40),
         sp.pi * X,
+        sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True)),
+        sp.Integer(10) ** 30,
     ],
 )
 def test_expressions_come_back(expr: Any) -> None:

@@ -109,6 +109,7 @@ BAD = {
         "power of 0",
     ),
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
+    "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
     "half a character as name": (
         lambda d: d["nodes"][2].update(
             layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}

@@ -45,8 +45,10 @@ def waves(weight):
 
 TOWERS = {
     "powers": tower(X, 64, 9),
+    "two levels": tower(X, 64, 2),
     "of a sum": tower(op("Add", X, 1), 64, 9),
     "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
+    "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
 }
 
 
@@ -69,6 +71,11 @@ def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
     [
         x**3000000,
         (x + 1) ** 3000000,
+        sp.Max(x, 0) ** 3000000,
+        sp.Abs(x) ** sp.Float(1e300),
+        ((x + 1) ** 64 + 1) ** 64,
+        sp.exp(-((x + 1) ** 10**9)),
+        (sp.sin(x) + sp.cos(x)) ** 3000000,
     ],
 )
 def test_activations_have_a_bounded_degree(expr):

@@ -99,6 +99,7 @@ def net_reads(network: kc.Network, node: str) -> str:
 WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "no such name": (Tokens, ({"ids": IDS},), "'ids'.*idx, scale"),
     "one of two": (Tokens, ({"idx": IDS, "skale": 1},), "'skale'.*idx, scale"),
+    "both of two": (Both, ({"u": X, "v": Y},), "x, y"),
     "left out": (Only, (X,), "'y'"),
 }
 

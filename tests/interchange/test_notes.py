@@ -46,6 +46,7 @@ SPOILT = {
     "list": ({}, "notes must be a list"),
     "node": ([{"level": "locations", "text": "t"}], "needs a node"),
     "level": ([{"node": "a", "level": "pooling", "text": "t"}], "unknown level"),
+    "no level": ([{"node": "a", "text": "t"}], "unknown level"),
     "text": ([{"node": "a", "level": "locations"}], "text and source must be strings"),
     "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
     "half of a surrogate": (

@@ -53,7 +53,10 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "a norm of all": lambda h: F.layer_norm(h, h.shape),
 }
 APART: dict[str, Callable[[Any], Any]] = {
+    "a shape": lambda h: h.view(h.shape[0], -1),
+    "a constant": lambda h: h * torch.ones(len(h), 1),
     "zeros": lambda h: h + torch.zeros_like(h),
+    "all examples": lambda h: h[: len(h)],
 }
 
 
@@ -103,6 +106,7 @@ IN_JAX: dict[str, Callable[[Any], Any]] = {
     "ones that are counted": lambda h: h * jnp.ones(len(h)).sum(),
     "the mean": lambda h: h - h.mean(0),
     "the mean of all": lambda h: h - h.mean(),
+    "deviations of all": lambda h: h / h.std(),
     "a softmax": lambda h: jax.nn.softmax(h, 0),
     "the Gram matrix": lambda h: h @ h.T @ h,
     "the next example": lambda h: h + jnp.roll(h, 1, 0),

@@ -245,7 +245,7 @@ def flax_builder(width: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder, flax_builder])
-@pytest.mark.parametrize("example", [(2, 8)])
+@pytest.mark.parametrize("example", [np.zeros((2, 8), np.float32), (2, 8)])
 def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
     name = re.escape(build.__name__)
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:

@@ -5,7 +5,7 @@ import pytest
 from refusals import refused
 from test_read_jax import layers_of
 
-from kcalc.interchange.jax_model import trace_jax
+from kcalc.interchange.jax_model import trace_jax, trace_model
 from kcalc.interchange.read import read
 
 
@@ -39,6 +39,7 @@ def test_a_tuple_beside_an_array_is_a_setting():
             "do not depend",
         ),
         (lambda: trace_jax(lambda p: p["w"], {"w": jnp.ones((3, 4))}, ()), "example input"),
+        (lambda: trace_model(lambda x: x, ()), "parameters"),
     ],
 )
 def test_errors(call, words):

@@ -86,15 +86,29 @@ def normed(x: Any, axes: Any, epsilon: float = 1e-5) -> Any:
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     # -- moving
     "padded by nothing": (lambda p, x: jnp.tanh(lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 0)))), FLAT),
+    "part of an input": (lambda p, x: jnp.tanh(x[:, 1:3]), FLAT),
     "parts of an input": (lambda p, x: jnp.split(x, 3, axis=1)[1] * 2, FLAT),
+    "steps of channels": (lambda p, x: x[:, ::2] * 2, FLAT),
+    "steps of examples": (lambda p, x: x[::2] * 2, (4, 6)),
+    "every second location": (lambda p, x: x[:, ::2, ::2] * 2, IMAGE),
+    "part of a shortcut": (lambda p, x: (x @ p["u"] + x)[:, :2], FLAT),
     "repeated": (lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2, IMAGE),
+    "a matrix by steps": (lambda p, x: x @ p["u"][:, ::2], FLAT),
     "transposed": (lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T), ROWS),
     # -- reductions and windows
     "least": (lambda p, x: (x @ p["w"]).min(1), ROWS),
+    "sum over nothing": (lambda p, x: jnp.tanh(jnp.sum(x, axis=())), FLAT),
     "windows of one": (lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))), IMAGE),
+    "sum of images": (lambda p, x: x.sum((1, 2)), IMAGE),
+    # -- products
+    "weights first": (lambda p, x: p["w"].T @ x, (2, 6, 3)),
     "depthwise": (lambda p, x: conv(x, p["g"], feature_group_count=3), IMAGE),
+    "dilated": (lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)), IMAGE),
+    # -- elementwise
+    "remainder": (lambda p, x: lax.rem(3 * x, 2.0), FLAT),
     "rounded": (lambda p, x: lax.round(3 * x), FLAT),
     "whole": (lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x, FLAT),
+    "a certain branch": (lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x), FLAT),
     "softmax": (lambda p, x: 2 * jax.nn.softmax(x @ p["u"]), FLAT),
     "rows of images": (lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6), (-1,)), IMAGE),
     # -- loops
@@ -162,6 +176,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         "",
     ),
     "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of examples"),
+    "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), FLAT, "no sum"),
     "two feature maps": (
         lambda p, x: lax.conv_general_dilated(
             x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
@@ -180,6 +195,11 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
         ROWS,
         "different matrices",
+    ),
+    "groups of examples": (
+        lambda p, x: conv(x, p["k"], batch_group_count=2),
+        IMAGE,
+        "couples examples",
     ),
     "part of a depthwise layer": (
         lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],

@@ -45,7 +45,10 @@ def adds(held: Any, **more: Any) -> Any:
     ("held", "words"),
     [
         (tensor(1, [3], float_data=[1.0]), "declares 3 numbers but contains 1"),
+        (tensor(3, [1], int32_data=[300]), "its element type cannot"),
+        (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),
+        (tensor(12, [1], uint64_data=[2**40]), "its element type cannot"),
     ],
 )
 def test_tensors_whose_numbers_do_not_fit_are_refused(held: Any, words: str) -> None:

@@ -238,6 +238,7 @@ def test_functions_of_the_file_are_read_through() -> None:
     ("nodes", "what"),
     [
         ([node("Softmax", "x", "s"), node("Relu", "s", "y")], "softmax"),
+        ([node("MatMul", "x xt", "y")], "product of feature maps"),
         ([helper.make_node("Special", ["x"], ["y"], domain="com.acme")], "com.acme.Special"),
         ([node("CumSum", "x ax", "y")], "running sum"),
         ([node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")], "slice"),

@@ -44,6 +44,7 @@ def written(axes: list[int], twice: bool = False, keep: int = 1, tail: str = "Di
         (node("BatchNormalization", "x s s s s", "y"), [2, 4, 3]),
         (node("LayerNormalization", "x s", "y"), [2, 4]),
         (node("InstanceNormalization", "x s s", "y"), [2, 4, 3]),
+        (node("GroupNormalization", "x s s", "y", num_groups=2), [2, 4, 3]),
     ],
     ids=lambda v: getattr(v, "op_type", ""),
 )

@@ -21,7 +21,9 @@ Pick = Callable[[Any, Any], Any]
 DATA: dict[str, Pick] = {
     "lengths": lambda m, x: x[torch.arange(len(x)), m.lengths - 1],
     "the place of an id": lambda m, x: x[torch.arange(len(x)), (m.ids == 49).int().argmax(-1)],
+    "another place for every example": lambda m, x: x[torch.arange(2), torch.tensor([3, 4])],
     "examples": lambda m, x: x[[1, 0]],
+    "the first example for all": lambda m, x: x[[0, 0]],
     "gathered by ids": lambda m, x: x.gather(1, m.ids[:, :1, None].expand(-1, 1, WIDTH)),
 }
 
@@ -108,6 +110,7 @@ def test_the_last_token_in_jax(name: str) -> None:
 A = np.array
 GATHERS: dict[str, tuple[list[Any], list[int]]] = {
     "one of a list": ([node("Gather", "h l", "y", axis=1)], [7]),
+    "several": ([node("Gather", "h s", "y", axis=1)], [5, 1, 2]),
     "elements": ([node("GatherElements", "h e", "y", axis=1)], [7]),
     "rows": ([node("GatherND", "h n", "y")], [7]),
 }

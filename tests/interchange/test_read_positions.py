@@ -87,6 +87,7 @@ SINGLE = {
         "",
     ),
     "excited": (lambda: Excited(False), 6, ""),
+    "excited, expanded": (lambda: Excited(True), 6, ""),
     "reflect": (lambda: around(conv(padding_mode="reflect")), 6, ""),
     "replicate": (
         lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))),

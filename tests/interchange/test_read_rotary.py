@@ -109,8 +109,10 @@ def plain(x: Any, m: Rotary) -> Any:
 OTHERS: dict[str, tuple[Turned, Turned, Turned]] = {
     "queries alone": (by_neighbours, plain, plain),
     "values too": (as_complex, as_complex, as_complex),
+    "values alone": (plain, plain, by_neighbours),
     "other places": (partial(apart, by=3), as_complex, plain),
     "halves against neighbours": (by_halves, by_neighbours, plain),
+    "regrouped against neighbours": (regrouped, by_neighbours, plain),
     "grown": (grown, grown, plain),
     "by content": (by_content, by_content, plain),
 }
@@ -202,12 +204,7 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     assert any("not powers of one base" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        3.0,
-    ],
-)
+@pytest.mark.parametrize("sizes", [3.0, [1.5**0.5, 0.5**0.5] * 4])
 def test_a_part_of_the_channels_of_another_size_is_not_read(sizes: Any) -> None:
     """The second has the same mean square, and other products of queries and keys."""
 

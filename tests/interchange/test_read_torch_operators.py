@@ -56,15 +56,39 @@ def padded_twice(mode: str, first: int, second: int) -> Callable[[Any, Any], Any
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     # -- moving
     "moved nothing": (lambda m, x: x.movedim(1, 1).tanh(), IMAGE),
+    "permuted to itself": (lambda m, x: x.permute(0, 1, 2).tanh(), ROWS),
+    "expanded to itself": (lambda m, x: x.expand(2, 6).tanh(), FLAT),
     "padded by nothing": (lambda m, x: F.pad(x, (0, 0)).tanh(), FLAT),
+    "everything sliced": (lambda m, x: x[:, 0:6].tanh(), FLAT),
+    "narrowed": (lambda m, x: (x @ m.u).narrow(1, 2, 3), FLAT),
+    "narrowed from the end": (lambda m, x: (x @ m.u).narrow(1, -2, 2), FLAT),
+    "the last": (lambda m, x: (x @ m.u)[..., -1], ROWS),
+    "unbound": (lambda m, x: (x @ m.u).unbind(2)[1] * 2, ROWS),
     "gated": (lambda m, x: F.glu(x @ m.u, -1), ROWS),
+    # -- padding and pooling
+    "padded twice": (padded_twice("constant", 1, 2), IMAGE),
+    "least over channels": (lambda m, x: (x @ m.u).amax(1), ROWS),
+    "all the best": (lambda m, x: F.adaptive_max_pool2d(x, 1), IMAGE),
+    "adaptive, nothing": (lambda m, x: F.adaptive_avg_pool2d(x, (6, 8)).tanh(), IMAGE),
+    "adaptive, halves": (lambda m, x: F.adaptive_avg_pool2d(x, (3, 4)), IMAGE),
+    "largest of an axis": (lambda m, x: (x @ m.u).max(1)[0], ROWS),
+    "sum of an axis": (lambda m, x: (x @ m.u).sum(1), ROWS),
     "upsampled": (lambda m, x: F.interpolate(x, scale_factor=2), IMAGE),
+    "floor quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="floor"), FLAT),
+    "cut quotient": (lambda m, x: torch.div(5 * x, 2.0, rounding_mode="trunc"), FLAT),
     "cut": (lambda m, x: (3 * x).trunc(), FLAT),
     "truth": (lambda m, x: (x > 0).to(x.dtype) + x, FLAT),
     "masked": (lambda m, x: 2 * x.masked_fill(m.mask, -5.0), FLAT),
+    "infinity below": (lambda m, x: torch.clamp(x, -float("inf"), 1.0), FLAT),
+    "complete softmax": (lambda m, x: 2 * (x @ m.u).softmax(-1), ROWS),
+    "addmm": (lambda m, x: torch.addmm(m.b, x, m.u), FLAT),
     "einsum": (lambda m, x: torch.einsum("nc, dc -> nd", x, m.w), FLAT),
+    "einsum of activations": (lambda m, x: torch.einsum("ntc,nsc->nts", x, x @ m.u), ROWS),
     "einsum that moves": (lambda m, x: torch.einsum("nahw,dh->nwad", x, m.w), IMAGE),
     "a number": (lambda m, x: (x @ m.u) * m.b.max().item(), FLAT),
+    "convolution without padding": (lambda m, x: F.conv2d(x, m.k, padding="valid"), IMAGE),
+    # -- narrowed and reflected
+    "narrowed by nothing": (lambda m, x: x.narrow(1, 0, 6).tanh(), FLAT),
 }
 
 

@@ -79,12 +79,14 @@ class Windowed(nn.Module):
 
 KINDS = ["full_attention", "sliding_attention"]
 TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "every layer": ("window", {"sliding_window": 8}, {"layer_idx": 0}, {"window": 8}),
     "a layer by its number": (
         "window",
         {"sliding_window": 8, "layer_types": KINDS},
         {"layer_idx": 1},
         {"window": 8},
     ),
+    "another layer": ("all", {"sliding_window": 8, "layer_types": KINDS}, {"layer_idx": 0}, {}),
     "the module": (
         "both sides",
         {"sliding_window": 7, "layer_types": KINDS[1:]},
@@ -95,6 +97,7 @@ TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "chunks": ("chunks", {"attention_chunk_size": 8}, {}, {"chunk": 8}),
     "local": ("window", {"window_size": 8}, {"attention_type": "local"}, {"window": 8}),
     "global": ("all", {"window_size": 8}, {"attention_type": "global"}, {}),
+    "no window": ("all", {"sliding_window": None}, {"layer_idx": 0}, {}),
 }
 
 
@@ -272,6 +275,8 @@ class Fused(nn.Module):
 @pytest.mark.parametrize(
     ("norm", "scale", "seen"),
     [
+        (lambda x: F.rms_norm(x, (12,)), 12**-0.5, "sqrt"),
+        (lambda x: F.layer_norm(x, (12,)), 0.5, 0.5),
         (lambda x: F.normalize(x, dim=-1), 10.0, 10 / 12),
     ],
 )

@@ -31,10 +31,13 @@ L = kc.layers
 @pytest.mark.parametrize(
     ("pieces", "name"),
     [
+        (lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))), "mish"),
+        (lambda x: 0.5 * x * (1 + sp.erf(x * 0.7071067811865475)), "gelu"),
         (
             lambda x: 0.5 * x * (1 + sp.tanh(0.7978845608028654 * (x + 0.044715 * x**3))),
             "gelu_tanh",
         ),
+        (lambda x: x * sp.Min(sp.Max(x + 3, 0), 6) / 6, "hard_swish"),
     ],
 )
 def test_hand_written_activations_have_their_names(pieces: Callable[[Any], Any], name: str):

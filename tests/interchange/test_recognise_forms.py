@@ -176,6 +176,7 @@ def test_a_reading_without_a_framework_has_no_twin() -> None:
     ("data", "words"),
     [
         ({"name": "a", "expr": "x", "kinks": 3}, "kinks must be a list of at most 100 numbers"),
+        ({"name": "a", "expr": "x", "kinks": [0] * 101}, "at most 100 numbers"),
     ],
 )
 def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:

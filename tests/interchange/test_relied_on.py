@@ -291,7 +291,7 @@ def film() -> nn.Module:
     return Of(run, a=mlp(8, 16), film=nn.Linear(5, 32), b=nn.Linear(16, 16), o=mlp(16, 3))
 
 
-@pytest.mark.parametrize(("method", "given"), [("eoc", {"sigma_b": 0.1})])
+@pytest.mark.parametrize(("method", "given"), [("tat", {"tau": 0.3}), ("eoc", {"sigma_b": 0.1})])
 def test_products_end_the_regions_of_methods_without_a_rule_for_them(
     method: str, given: dict[str, float]
 ) -> None:
@@ -341,11 +341,16 @@ y, z = sp.symbols("y z", real=True)
 NEEDS: dict[str, tuple[Any, set[Any]]] = {
     "softplus": (sp.log(1 + sp.exp(y)), set()),
     "sigmoid": (1 / (1 + sp.exp(-y)), set()),
+    "log of softplus": (sp.log(sp.log(1 + sp.exp(y))), set()),
     "softsign": (y / (1 + sp.Abs(y)), set()),
     "a norm": (z / sp.sqrt(y**2 + z**2 + 1), set()),
+    "quotient": (z / y, {y}),
     "square": (1 / y**2, {y}),
     "decay": (sp.sqrt(1 - sp.exp(3 * y)), {y}),
+    "sine from cosine": (sp.sqrt(1 - y**2), {y}),
+    "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
     "power": (z * y ** sp.Rational(3, 2), {y}),
+    "inverse sine": (sp.asin(y) + z, {y}),
 }
 
 

@@ -63,7 +63,12 @@ def turned(perm: list[int], source: str = "a", target: str = "l") -> Any:
 
 
 PARTS: dict[str, tuple[list[Any], list[int]]] = {
+    "after a bias": ([DENSE, node("Add", "a b", "l"), CUT], ROWS),
+    "after a column": ([DENSE, node("Mul", "a col", "l"), CUT], ROWS),
     "of a batch norm": ([CONV, node("BatchNormalization", "a n b b n", "l"), CUT2], IMAGE),
+    "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
+    "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
+    "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
 }
 
 

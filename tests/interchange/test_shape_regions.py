@@ -57,6 +57,7 @@ BETWEEN: dict[str, Any] = {
     "fourier": lambda h: torch.fft.fft(h, norm="ortho").real * 2**0.5,
     "linear algebra": lambda h: h @ torch.linalg.inv(torch.eye(h.shape[1]) + 0.1 * h.T @ h),
     "an autograd function": Reversed.apply,
+    "cumulative sums": lambda h: h.cumsum(1) / h.shape[1],
     "reshapes": lambda h: h.view(h.shape[0], 2, -1).sort(1)[0].view(h.shape[0], -1),
     "writes in place": lambda h: h.clone().index_fill_(1, torch.tensor([0, 3]), 0.0).cumsum(1),
 }

@@ -68,6 +68,7 @@ def model(mixture: nn.Module) -> nn.Module:
         ({}, L.Route(2)),
         ({"normalise": False, "k": 3}, L.Route(3, normalise=False)),
         ({"sigmoid": True, "scale": 2.5, "shared": 1}, L.Route(2, "sigmoid", True, 2.5)),
+        ({"k": 1, "normalise": False}, L.Route(1, normalise=False)),
         ({"widths": (24,) * 3, "k": 3}, L.Route(3)),
     ],
 )
@@ -98,6 +99,7 @@ def biased() -> nn.Module:
 @pytest.mark.parametrize(
     ("mixture", "words"),
     [
+        (lambda: Mixture(capacity=3), "capacity limits"),
         (lambda: Mixture(widths=(48, 48, 24, 48)), "different widths"),
         (ties, "tie"),
         (biased, "do not have mean 0"),

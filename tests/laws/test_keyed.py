@@ -27,7 +27,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "values": lambda: kc.node_values(PLAIN, 0.5),
     "fluctuations": lambda: kc.fluctuations(PLAIN),
     "tangent kernels": lambda: kc.ntk(PLAIN).layers,
+    "scalings": lambda: kc.scaling(PLAIN).biases,
     "constants": lambda: kc.shape(kc.architectures.vanilla(3, "tanh"), zeta=1.5).constants,
+    "a report": lambda: kc.claims.verify(kc.claims.all()[0].id, processes=1),
     "constants of several sets": of_several_sets,
     "transfer": lambda: kc.transfer(kc.architectures.vanilla(3)),
 }

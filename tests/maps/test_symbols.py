@@ -20,8 +20,13 @@ NET = kc.architectures.vanilla(3, "erf")
 SUM = kc.chain(L.Input(), kc.residual(L.Nonlinear("relu")))
 OF_A_Q: dict[str, Callable[[Any], Any]] = {
     "local map": lambda value: kc.activation("erf").c_map.symbolic(value),
+    "local map, q2": lambda value: kc.activation("tanh").c_map.symbolic(1, value),
+    "local Q": lambda value: kc.activation("erf").q_expr(value),
     "C map": lambda value: kc.c_map(NET).symbolic(value, q),
+    "C map, q2": lambda value: kc.c_map(NET).symbolic(q, value),
     "NTK": lambda value: kc.ntk(NET).symbolic(value),
+    "NNGP, q2": lambda value: kc.ntk(NET).nngp.symbolic(1, value),
+    "layer of the NTK": lambda value: kc.ntk(NET).layers["affine_2"].symbolic(value),
     "depth L": lambda value: kc.vanilla_maps("relu", q=value),
     "slope polynomial": lambda value: kc.slope_polynomial(SUM, q=dict.fromkeys(SUM, value)),
 }

@@ -105,7 +105,12 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 BAD = [
+    (np.ones(3), "two axes"),
     (np.zeros((0, 3)), "empty"),
+    (np.array([[1.0, np.nan]]), r"X\[0, 1\] is nan"),
+    (np.array([["a", "b"]]), "real numbers"),
+    (np.array([[1j, 2.0]]), "real numbers"),
+    ([[1.0], [1.0, 2.0]], "different lengths"),
     (np.full((2, 2), 1e200), "rescale"),
 ]
 

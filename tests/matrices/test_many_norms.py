@@ -91,8 +91,11 @@ def kernel(of: Any) -> MatrixKernel:
 @pytest.mark.parametrize(
     ("network", "spread"),
     [
+        (kc.architectures.vanilla(3, "tanh"), 1.3),
+        (kc.architectures.vanilla(2, "gelu", sigma_w=1.5), 3.0),
         (RESIDUAL, 1.0),
         (kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("sin"), L.Affine()), 2.0),
+        (kc.architectures.vanilla(1, "tanh", sigma_w=4.0), 0.4),  # more than 640 Hermite terms
     ],
 )
 def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: float) -> None:
@@ -177,6 +180,7 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
         (lambda: ERF.matrix(X, mesh=1), "jax.sharding.Mesh, got 1"),
         (lambda: ERF.matrix(X > 0), "bool"),
         (lambda: ERF.matrix([["a"] * 5]), "real numbers"),
+        (lambda: ERF.matrix(np.ma.masked_less(X, 0)), "masked"),
         (lambda: HUGE.matrix(X), "double precision at c = .*reduce sigma_w"),
         (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision; reduce sigma_w"),
         (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),

@@ -95,6 +95,8 @@ def zero_kernels(net, y=3.0, **options):
     ("act", "function"),
     [
         ("cos", mpmath.cos),
+        ("sigmoid", lambda z: 1 / (1 + mpmath.exp(-z))),
+        ("softplus", lambda z: mpmath.log(1 + mpmath.exp(z))),
         ("exp", mpmath.exp),
     ],
 )

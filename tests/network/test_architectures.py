@@ -19,10 +19,20 @@ OWN = [name for name in A.__all__ if inspect.isfunction(vars(A).get(name))]  # n
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: kc.chain(), "at least one"),
+        (lambda: kc.chain(L.Affine), "pass an instance"),
         (lambda: kc.chain(L.Affine(), L.Input()), "beginning"),
         (lambda: kc.chain(L.Input()), "more than an Input"),
+        (lambda: kc.repeat(L.Affine(), 0), ">= 1"),
+        (lambda: kc.repeat(L.Affine(), 2.0), ">= 1"),
+        (lambda: kc.residual(L.Affine(), shortcut_weight=1.2), "\\[0, 1\\]"),
         (lambda: kc.residual(L.Affine(), shortcut_weight=1), "removes the effect"),
+        (lambda: kc.residual(L.Affine(), shortcut_weight=float("nan")), "finite"),
+        (lambda: A.vanilla(0), ">= 1"),
         (lambda: A.vanilla(2.5), "must be an integer >= "),
+        (lambda: A.resnet_v2(7), "50"),
+        (lambda: A.wide_resnet(251), "250 and 256"),
+        (lambda: A.vanilla(3, "tanhh"), "tanh"),
     ],
 )
 def test_bad_pieces_are_refused(make, message: str) -> None:

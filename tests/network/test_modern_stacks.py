@@ -29,9 +29,12 @@ COSINES = np.array([-0.8, -0.3, 0.0, 0.3, 0.6, 0.9])
     ("call", "message"),
     [
         (lambda: A.gated_mlp(0), "blocks must be"),
+        (lambda: A.gated_mlp(True), "blocks must be"),
         (lambda: A.gated_mlp(2, norm="batch"), "unknown norm"),
         (lambda: A.convnext(2, features=None), "features must be"),
         (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"),
+        (lambda: A.transformer(2, "eye"), "rectangular"),
+        (lambda: A.transformer(2, np.eye(3), gated=1), "gated must be"),
     ],
 )
 def test_builders_refuse(call: Any, message: str):
@@ -80,6 +83,8 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tokens": np.ones((2, 3))}, "tokens must be square"),
+        ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
         ({"tokens": np.eye(T + 1)}, "mixes 5 tokens, but its input has 6"),
         ({"token_rows": "rescale"}, "needs the cosines"),
         ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"),
@@ -136,6 +141,8 @@ def cosines(h: Array) -> Array:
 
 SIZES = [
     (3, 256, 16),
+    pytest.param(12, 512, 16, marks=pytest.mark.slow),
+    pytest.param(50, 1024, 16, marks=pytest.mark.slow),
 ]
 """Blocks, width, draws.
 

@@ -38,10 +38,17 @@ def broken(change) -> nx.DiGraph:
 
 BAD = {
     "cycle": (lambda g: g.add_edge("s", "a"), "has 2 inputs, expected 1"),
+    "real cycle": (lambda g: (g.remove_edge("x", "a"), g.add_edge("s", "a")), "cycle.*'a'.*'s'"),
+    "no layer": (lambda g: g.add_node("y"), "'y' has layer=None"),
+    "layer class": (lambda g: g.add_node("y", layer=L.Affine), "pass an instance"),
+    "orphan": (lambda g: g.add_node("y", layer=L.Affine()), "'y'.*has 0 inputs.*must be an Input"),
+    "idle input": (lambda g: g.add_node("y", layer=L.Input()), "input 'y' dangles"),
     "missing slot": (lambda g: g.edges["a", "s"].pop("slot"), "'a' -> 's' has no slot"),
     "double slot": (lambda g: g.edges["a", "s"].update(slot=1), "slot 1 twice"),
     "slot out of range": (lambda g: g.edges["a", "s"].update(slot=2), "slots 0 ... 1"),
+    "slot of wrong type": (lambda g: g.edges["a", "s"].update(slot=0.0), "slot=0.0"),
     "empty slots": (lambda g: g.add_edge("x", "s", slot=()), "'x' -> 's' has an empty slot"),
+    "two inputs to one": (lambda g: g.add_edge("a", "b"), "'b' \\(Affine\\) has 2 inputs"),
     "no input": (lambda g: g.remove_node("x"), "has 0 inputs"),
     "widths": (lambda g: g.nodes["b"].update(layer=L.Affine(9)), "different widths"),
     "weights": (lambda g: g.nodes["s"].update(layer=L.Sum((1, 1, 1))), "3 weights for 2 inputs"),
@@ -63,6 +70,7 @@ def test_bad_graphs_are_refused_with_the_node(name: str) -> None:
     ("graph", "message"),
     [
         (nx.DiGraph(), "no nodes"),
+        (nx.Graph(), "nx.DiGraph"),
         (nx.MultiDiGraph(), "slot=\\(0, 1\\)"),
     ],
 )
@@ -157,12 +165,29 @@ def test_subs_replaces_symbols_by_symbol_or_name() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: L.Affine(features=-3), "features must be a positive integer"),
+        (lambda: L.Affine(features=2.5), "features must be a positive integer"),
+        (lambda: L.Affine(features=sp.exp(sp.exp(1000))), "positive integer"),
+        (lambda: L.Affine(features=sp.nan), "positive integer"),
+        (lambda: L.Affine(kernel=0), "kernel"),
+        (lambda: L.Affine(sigma_w=float("nan")), "finite"),
+        (lambda: L.Affine(sigma_w=0), "sigma_w must be > 0"),
         (lambda: L.Affine(sigma_b=-1), "sigma_b must be >= 0"),
         (lambda: L.Affine(bias=False, sigma_b=1), "needs bias=True"),
+        (lambda: L.Affine(sigma_w="2"), "must be a number"),
+        (lambda: L.Affine(sigma_w=1j), "real number"),
+        (lambda: L.Affine(padding="sama"), "padding"),
         (lambda: L.Sum((0, 0)), "all weights are 0"),
+        (lambda: L.Sum((1, sp.nan)), "finite"),
+        (lambda: L.Sum(3), "sequence"),
         (lambda: L.Concat((3, -1)), "integer >= 1"),
         (lambda: L.Scale(0), "must not be 0"),
         (lambda: L.Dropout(1.0), "\\[0, 1\\)"),
+        (lambda: L.Pool("maxx"), "unknown pooling kind.*max"),
+        (lambda: L.Nonlinear("rleu"), "unknown activation.*relu"),
+        (lambda: L.Input(features=0), "features"),
+        (lambda: L.Opaque(1, "x"), "text"),
+        (lambda: L.Opaque("a", "b", 0), "features must be a positive integer"),
     ],
 )
 def test_bad_layers_are_refused(make, message: str) -> None:

@@ -124,9 +124,12 @@ def test_regions_of_repeated_blocks_are_drawn_once():
 @pytest.mark.parametrize(
     "options",
     [
+        {"regions": [("r", ["nope"])]},
         {"regions": "x"},
         {"regions": [3]},
+        {"regions": [("r", "x")]},
         {"regions": 5},
+        {"labels": {"nope": "a"}},
         {"columns": 0},
         {"ax": 3},
         {"labels": {"x": r"$\frac{$"}},

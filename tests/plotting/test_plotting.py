@@ -39,6 +39,8 @@ def relu_map(depth: int):
         ({}, {}),
         ({"a": 1}, {}),
         ([relu_map(1)], {"labels": ["a", "b"]}),
+        (relu_map(1), {"points": 1}),
+        (relu_map(1), {"ax": "axes"}),
         (lambda c, q1, q2: np.ones(7), {}),
         (lambda c, q1, q2: "text", {}),
     ],

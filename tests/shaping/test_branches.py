@@ -135,10 +135,7 @@ def test_rounding_inwards() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("activation", "options"),
-    [
-        (sp.exp(sp.Symbol("x") ** 2), {}),
-    ],
+    ("activation", "options"), [(sp.exp(sp.Symbol("x") ** 2), {}), ("tanh", {"q_slope": 1e300})]
 )
 def test_what_cannot_be_met_is_refused_without_noise(
     activation: object, options: dict[str, float]

@@ -71,8 +71,11 @@ def test_points_of_the_edge() -> None:
         (("tanh",), "below 1 at every q"),
         (("relu",), "homogeneous"),
         (("step",), "jumps"),
+        (("gelu", "half-stable", 1.0), "isolated"),
         (("tanh", "edge"), "with q or sigma_b"),
         (("tanh", "edge", 1.0, 0.1), "with q or sigma_b"),
+        (("tanh", "edge", None, 0.0), "q\\* -> 0"),
+        (("tanh", "edges"), "kind"),
         (("tanh", "edge", -1.0), "q must"),
     ],
 )

@@ -62,8 +62,10 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
     ("net", "options", "words"),
     [
         (stack(placement="none"), {"tokens": T}, "put a norm before attention"),
+        (stack(attention={"wide": False}), {"tokens": T}, "laws of depth need exact gradients"),
         (A.gpt2(2), {"tokens": T}, "keeps tokens exchangeable"),
         (stack(), {}, "tokens"),
+        (stack(), {"tokens": T, "token_cosine": 2}, "token_cosine"),
         (kc.residual(kc.chain(L.Affine(), L.Nonlinear(kc.activations.rectified_power(2)),
                               L.Affine())), {}, "faster than any exponential"),
         ("vanilla", {}, "Network"),

@@ -28,6 +28,8 @@ HARD_TANH = 0.358978  # by its flow to q = .014, from integrals in one dimension
 KINKED = 1110.3  # by quadrature in the plane over 16000 blocks, extrapolated
 # by quadrature in the plane over 16000 blocks (52 for exponential laws), extrapolated
 FROZEN = [
+    ("tanh", 1.0, 0.4405141974, "power", 0.5, -1.0),
+    ("swish", 2**0.5, 0.5673287157, "exponential", 0.5, math.nan),
     ("gelu", 2**0.5, 0.6663742403, "exponential", 0.5, math.nan),
 ]
 
@@ -114,7 +116,9 @@ def relu_gaps(blocks: int, share: float) -> list[float]:
 @pytest.mark.parametrize(
     ("net", "share"),
     [
+        (block("relu", 2**0.5), 1.0),
         (kc.residual(kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())), 0.5),
+        (block("relu", 1.1), 1.0),
     ],
 )
 def test_relu_networks_at_criticality(net: kc.Network, share: float) -> None:
@@ -134,7 +138,7 @@ def average(f: Callable[[Any], Any], q: float, kinks: tuple[float, ...] = ()) ->
     return float(found)
 
 
-@pytest.mark.parametrize(("q", "prefactor"), [(0.8, 84.0744)])
+@pytest.mark.parametrize(("q", "prefactor"), [(0.5, 233.0494), (0.8, 84.0744)])
 def test_hard_tanh_at_the_edge_of_chaos(q: float, prefactor: float) -> None:
     weight = 1 / average(lambda x: 1 if abs(x) < 1 else 0, q, (-1, 1))
     bias = q - weight * average(lambda x: min(1, x * x), q, (-1, 1))

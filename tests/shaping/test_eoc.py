@@ -34,7 +34,11 @@ def test_a_refusal_says_how_far_was_looked() -> None:
     ("options", "words"),
     [
         ({"sigma_b": 0.1, "q": 1.0}, "exactly one"),
+        ({"sigma_b": -0.1}, ">= 0"),
+        ({"q": 0}, "> 0"),
         ({"q": 1e6}, "must lie in"),
+        ({"sigma_w": 0.5}, "nearest"),
+        ({"sigma_b": 0}, "tends to"),
     ],
 )
 def test_refusals_say_why(options: dict, words: str) -> None:

@@ -53,7 +53,7 @@ def steepest(left: float, right: float) -> float:
         return float(slope_of(left, right, t))
 
 
-@pytest.mark.parametrize(("left", "right"), [(-1, 1), (0.3, 1), (-0.99999, 1)])
+@pytest.mark.parametrize(("left", "right"), [(-1, 1), (0.3, 1), (-0.5, 1.5), (-0.99999, 1)])
 def test_up_to_the_steepest(left: float, right: float) -> None:
     """The slope has a maximum where it has two kinked halves.
 

@@ -89,8 +89,11 @@ def test_q_values_that_jump_to_and_fro_have_their_limit(sigma_w: float) -> None:
     ("call", "words"),
     [
         (lambda: flow_time(1.0), "c < 1"),
+        (lambda: flow_time(0.1, 0.5), "start <= c"),
         (lambda: flow_time(2.0), r"\[-1, 1\]"),
+        (lambda: flow(0.0, -1.0), ">= 0"),
         (lambda: flow_slope(A.vanilla(5), 0.9), "too shallow"),
+        (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("relu"))), "shrink without bound"),
     ],
 )
 def test_bad_input_is_refused(call, words: str) -> None:

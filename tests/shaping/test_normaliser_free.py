@@ -80,7 +80,13 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "f"),
     [
+        ("relu", lambda x: max(x, 0)),
+        ("gelu", lambda x: x * mpmath.ncdf(x)),
+        ("swish", lambda x: x / (1 + mpmath.exp(-x))),
         ("tanh", mpmath.tanh),
+        ("sigmoid", lambda x: 1 / (1 + mpmath.exp(-x))),
+        ("softplus", lambda x: mpmath.log1p(mpmath.exp(x))),
+        ("elu", lambda x: x if x > 0 else mpmath.expm1(x)),
     ],
 )
 def test_gamma_is_exact(name: str, f) -> None:
@@ -143,8 +149,14 @@ def test_normalisers_are_taken_out_and_changes_say_so() -> None:
     ("options", "words"),
     [
         ({"alpha": 0}, "must be a number > 0"),
+        ({"alpha": -0.2}, "must be a number > 0"),
+        ({"alpha": sp.Symbol("a")}, "must be a number > 0"),
+        ({"alpha": math.inf}, "finite"),
+        ({"alpha": "0.2"}, "must be a number"),
         ({"standardise": "yes"}, "True or False"),
         ({"beta": 1}, "unknown target"),
+        ({"activation": "sign"}, "jumps"),
+        ({"activation": "identity"}, "linear"),
     ],
 )
 def test_refusals(options: dict, words: str) -> None:

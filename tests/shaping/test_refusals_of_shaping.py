@@ -131,11 +131,16 @@ def test_advice_of_every_method_helps_with_other_activations(phi: str) -> None:
 
 
 TARGETS: list[tuple[str, dict[str, Any]]] = [
+    ("dks", {"zeta": 1e6}),
     ("dks", {"q_slope": 3.0}),
+    ("tat", {"eta": 0.999}),
+    ("tat", {"tau": 1e4}),
     ("eoc", {"sigma_b": 0.0}),
     ("eoc", {"sigma_b": 5.0}),
+    ("eoc", {"q": 2.0}),
     ("self_normalising", {"parameters": "halves"}),
     ("nf", {"standardise": False}),
+    ("residual_weights", {"scheme": "slope", "slope": 1.2}),
 ]
 
 
@@ -161,6 +166,7 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
         kc.depth_limit,
         kc.large_batch,
         kc.learnable_kernel,
+        lambda net: kc.sklearn_kernel(net)(np.eye(8)),
     ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:

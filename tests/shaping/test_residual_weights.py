@@ -90,9 +90,7 @@ def test_layernorms_that_read_means_have_no_equivalent() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "place"),
-    [
-        (L.RMSNorm(), "b"),
-    ],
+    [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")],
 )
 def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
     steps = [
@@ -138,10 +136,7 @@ def test_de_smith_counts_blocks_through_the_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "limit"),
-    [
-        (1.0, 1.0),
-    ],
+    ("power", "limit"), [(0.5, mpmath.exp(PSI**3 - 1)), (1.0, 1.0), (2.0, 1.0)]
 )
 def test_powers_of_depth_and_their_limits(power: float, limit: mpmath.mpf) -> None:
     distances = []
@@ -231,17 +226,23 @@ def test_the_result_is_a_shaping_like_others() -> None:
     ("options", "words"),
     [
         ({"scheme": "fixup"}, "unknown scheme"),
+        ({"scheme": 3}, "unknown scheme"),
         ({"scheme": "power"}, "needs power"),
+        ({"scheme": "power", "power": -1}, "power must be >= 0"),
         ({"scheme": "power", "power": math.nan}, "finite"),
+        ({"scheme": "common"}, "exactly one"),
         ({"scheme": "common", "residual_weight": 0.5, "shortcut_weight": 0.5}, "exactly one"),
         ({"scheme": "common", "residual_weight": 0}, "strictly between"),
+        ({"scheme": "common", "shortcut_weight": 1}, "strictly between"),
         (
             {"scheme": "common", "shortcut_weight": sp.Symbol("w")},
             "with_residual_weights accepts symbols",
         ),
         ({"scheme": "slope"}, "needs slope"),
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),
+        ({"scheme": "slope", "slope": 2, "local_slope": 1}, "local_slope must be > 1"),
         ({"slope": 2}, "belongs to scheme 'slope'"),
+        ({"eta": 2}, "unknown target"),
     ],
 )
 def test_refusals(options: dict, words: str) -> None:

@@ -32,6 +32,7 @@ def shaped(name: Any, depth: int = 4, **options: Any) -> Any:
         ("identity", {}, "linear"),
         ("tanh", {"parameters": "both"}, "unknown choice of parameters 'both'.*halves, shift"),
         ("tanh", {"input_scale": 0}, "input_scale"),
+        ("tanh", {"input_scale": float("nan")}, "input_scale"),
         ("tanh", {"zeta": 1.5}, "input_scale"),
     ],
 )

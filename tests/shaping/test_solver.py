@@ -26,7 +26,12 @@ def test_no_least_q_slope() -> None:
 @pytest.mark.parametrize(
     ("name", "slope", "words"),
     [
+        ("hard_tanh", 1.01, "C'\\(1\\) = 1.46695"),  # above pi/(pi - 1), a ReLU at its kink
+        ("relu6", 1.01, "C'\\(1\\) = 1.46695"),
         ("exp", 1.01, "Q'\\(1\\) = 1 cannot be met"),
+        ("sin", 10.0, "C'\\(1\\) = 2.25643"),
+        ("cube", 10.0, "no input scale"),
+        ("abs", 10.0, "nearest"),
         ("leaky_relu", 2.0, "1.46694"),
     ],
 )

@@ -21,7 +21,11 @@ DEPTHS = range(1, 7)
 @pytest.mark.parametrize(
     ("name", "sigma_w", "moment", "degree"),
     [
+        ("relu", math.sqrt(2), 0.5, 1),
+        ("leaky_relu", 1.3, (1 + 1e-4) / 2, 1),
+        ("square", 0.4, 3, 2),
         ("cube", 0.5, 15, 3),
+        ("relu2", 0.6, 1.5, 2),
     ],
 )
 def test_q_maps_of_homogeneous_activations(
@@ -96,15 +100,20 @@ def test_maps_that_close() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: A.vanilla(L), "kc.vanilla_maps"),
         (lambda: kc.vanilla_maps("tanh").q_map, "not positively homogeneous"),
         (lambda: kc.vanilla_maps("tanh").slope, "change the q of pre-activations from 1 to 0.394"),
         (lambda: kc.vanilla_maps("tanh", sigma_w=sp.Symbol("s")).slope, "must be numbers"),
+        (lambda: kc.vanilla_maps("relu").c_map, "flow"),
         (lambda: kc.vanilla_maps("square").c_map, "slope and curvature"),
         (lambda: kc.vanilla_maps("square").gap, "here 1.33333"),
         (lambda: kc.vanilla_maps("identity").gap, "linear"),
         (lambda: kc.vanilla_maps("square").flow(0.1, 3), "piecewise linear"),
         (lambda: kc.vanilla_maps().c_map, "name an activation"),
         (lambda: kc.vanilla_maps("relu", 0), ">= 1"),
+        (lambda: kc.vanilla_maps("relu", 2.5), ">= 1"),
+        (lambda: kc.vanilla_maps("relu", "os.system"), "depth"),
+        (lambda: kc.vanilla_maps("relu", sigma_w=-1), "> 0"),
     ],
 )
 def test_what_does_not_close_is_refused(call, words: str) -> None:

@@ -43,14 +43,19 @@ def test_both_signs_of_the_mean_are_found() -> None:
 @pytest.mark.parametrize(
     ("activation", "options", "words"),
     [
+        ("relu", {"tau": 0.3}, r"kink at 0.*C''\(1\) is infinite.*give eta"),
         ("selu", {}, r"kink at 0.*infinite"),
+        ("hard_swish", {"tau": 0.3}, "kink at -3, 3"),
         ("square", {}, "positively homogeneous"),
         ("tanh", {"eta": 0.9}, "only relu and leaky_relu"),
         ("tanh", {"eta": 0.9, "tau": 0.3}, "mutually exclusive"),
         ("relu", {"eta": 1.0}, "between 0 and 1"),
+        ("relu", {"eta": -0.2}, "between 0 and 1"),
         ("tanh", {"tau": 0}, "> 0"),
         ("tanh", {"tau": float("nan")}, "finite"),
         ("tanh", {"tau": sp.Symbol("t")}, "tau"),
+        ("tanh", {"tau": 1e3}, "nearest|cannot"),
+        ("tanh", {"zeta": 1.5}, "eta"),
     ],
 )
 def test_refusals_say_why(activation: str, options: dict, words: str) -> None:

@@ -52,6 +52,10 @@ def test_closed_forms_of_one_block() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no attention": (
+        lambda: kc.shape(kc.architectures.vanilla(3), method="edge"),
+        "this one has none",
+    ),
     "growth below 1": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", tokens=8, growth=0.5),
         "from small to large branches, it ranges from 1 to",

@@ -65,6 +65,7 @@ def test_density_far_below_the_mean() -> None:
     [
         (layers(8, "relu", HE), 1, "gaussian"),
         (*critical("hard_tanh", 0.5, 4), "orthogonal"),
+        (layers(3, "leaky_relu", 1.0), 1, "orthogonal"),
         (layers(5, None, 1.1), 1, "gaussian"),
     ],
 )
@@ -155,6 +156,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "embedding": (kc.chain(L.Input(), L.Embedding(5, 4)), {}, "'embedding.*one-hot"),
     "q": (kc.chain(L.Input(), A()), {"q": 0}, "q"),
     "nan": (kc.chain(L.Input(), A()), {"q": math.nan}, "q"),
+    "no network": (3, {}, "Network"),
     "weights": (kc.chain(L.Input(), A()), {"weights": "uniform"}, "weights"),
     "weights of no node": (kc.chain(L.Input(), A()), {"weights": {"b": "gaussian"}}, "'b'"),
     "two inputs": (

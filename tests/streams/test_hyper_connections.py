@@ -69,13 +69,21 @@ def made(**changed: Any) -> kc.Network:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: made(h_res=np.ones((2, 3))), "h_res of sub-layer 0 must be a 2 x 2"),
         (lambda: made(h_res=[[0, 0], [1, 1]]), "row 0 of h_res"),
+        (lambda: made(h_pre=[1, 1, 1]), "h_pre of sub-layer 0"),
         (lambda: made(h_pre=lambda layer: [1 - layer] * 2), "a branch gives weight 0"),
+        (lambda: made(h_post=[1, "b c"]), r"h_post of sub-layer 0\[1\]"),
+        (lambda: made(readout="max"), "readout"),
         (lambda: made(readout=[0, 0]), "the readout gives weight 0"),
         (lambda: made(branch=kc.chain(L.Affine(), L.Nonlinear("relu"))), "end in an Affine"),
         (lambda: made(expand=[1, 0], h_post=[1, 0]), "stream 2 is 0"),
         (lambda: kc.sinkhorn([[0, -np.inf], [1, -np.inf]]), "column 1 of the logits"),
+        (lambda: kc.sinkhorn([0, 1]), "square"),
+        (lambda: kc.sinkhorn([["a"]]), "numbers"),
         (lambda: kc.sinkhorn([[np.nan]]), "nan"),
+        (lambda: kc.sinkhorn(np.eye(2), last="both"), "last"),
+        (lambda: kc.sinkhorn(np.eye(2), eps=-1), "eps"),
         (lambda: kc.sinkhorn([[1000]], 0), "overflows"),
     ],
 )

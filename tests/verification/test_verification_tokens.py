@@ -126,6 +126,9 @@ def test_results_show_tokens(check: Any):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine must lie between"),
+        ({"token_cosine": 0.1}, "tokens="),
         ({"sampling": kc.Sampling()}, "pass the number of tokens"),
         ({"tokens": 4, "sampling": 3}, "sampling must be a kc.Sampling"),
         ({"tokens": 4, "jacobians": True}, "Jacobians are not available"),

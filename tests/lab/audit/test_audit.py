@@ -82,6 +82,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "quantised weights": (_quantised, (2, 4), "before quantising it"),
     "dynamically quantised weights": (_quantised_later, (2, 4), "before quantising it"),
     "labels": (_labelled, (4, 8), "if the model needs labels"),
+    "a builder that raises": (lambda: 1 / 0, (2, 3), "the builder raised ZeroDivisionError"),
     "a builder of something else": (lambda: 3, (2, 3), "the builder returned a int"),
     "no builder": (3, (2, 3), "expected a torch.nn.Module"),
     "no examples": (lambda: nn.Linear(3, 3), None, "pass example inputs"),

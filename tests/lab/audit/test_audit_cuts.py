@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")
 
 from audit_models import (  # noqa: E402
     IDS,
+    Improvised,
     Listed,
+    Numbered,
     Overwritten,
     Separable,
     late,
@@ -136,7 +138,9 @@ def noisy(model: Any, x: Any) -> Any:
 ENERGY = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), nn.Linear(32, 1))
 MEANT: dict[str, tuple[Any, Any]] = {
     "a teacher that no_grad runs": (taught(False, False, followed), DATA),
+    "a frozen teacher": (taught(True, False, followed), DATA),
     "a teacher in a list": (taught(False, True, followed), DATA),
+    "a code book": (code_book(False), DATA),
     "a code book whose loss is kept": (code_book(True), DATA),
     "forces": (lambda: Built(pulled, net=copy.deepcopy(ENERGY)), DATA),
     "the last update of edges": (
@@ -150,6 +154,7 @@ MEANT: dict[str, tuple[Any, Any]] = {
     ),
     "noise with a gradient": (lambda: Built(noisy, net=mlp(8, 16, 1)), DATA),
     "a last layer with a unit": (units, DATA),
+    "inputs of a large unit": (lambda: mlp(8, 32, 1), 1e6 * torch.ones(16, 8)),
     "seconds": (
         lambda: Built(dated, net=mlp(2, 32, 1)), torch.arange(1_600_000_000, 1_600_000_016)
     ),
@@ -165,6 +170,10 @@ def test_what_is_meant_is_no_finding(case: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("build", "code", "text"),
     [
+        (lambda: Listed(False), "PARAM-HIDDEN", "nn.Linear(8, 8) for"),
+        (lambda: Improvised(False), "PARAM-HIDDEN", "nn.Linear(16, 5)"),
+        (lambda: Numbered(lambda a: a.item()), "GRAD-DEAD", "a.item()"),
+        (lambda: Numbered(lambda a: a.detach()), "GRAD-DEAD", "a.detach()"),
         (lambda: Overwritten(False), "GRAD-DEAD", "first(x)"),
     ],
 )

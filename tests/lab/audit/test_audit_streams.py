@@ -30,8 +30,15 @@ def mixed(by: Any) -> Static:
 
 
 APART: dict[str, Any] = {
+    "HC of its paper": (lambda: Several("HC"), VECTORS),
+    "HC, static": (lambda: Several("HC", dynamic=False), VECTORS),
+    "mHC of its paper": (lambda: Several(), VECTORS),
+    "mHC of its paper, tokens": (lambda: Several(vocabulary=50), TOKENS),
     "mHC, alpha 0": (lambda: Several(alpha=0.0), VECTORS),
+    "dynamic gates that differ": (lambda: Several(home=0.0), VECTORS),
     "homes": (lambda: Static(4.0), (6, 32)),
+    "homes, softmaxes, folded": (lambda: Static(4.0, folded=True, softmax=True), (6, 32)),
+    "equal at the start, no permutation": (lambda: Static(noise=0.5), (6, 32)),
 }
 
 

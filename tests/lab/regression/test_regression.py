@@ -97,8 +97,22 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
+        ({"X": [[1, 2], [3]]}, "equal length"),
+        ({"X": np.zeros((0, 4))}, "non-empty"),
+        ({"X": np.arange(3.0)}, r"shape \(n, features\)"),
+        ({"X": np.array([["a", "b"]])}, "X must be a real number or an array"),
+        ({"y": np.ones(30) * 1j}, "y must be a real number or an array"),
         ({"kernel": kc.c_map(A.vanilla(1))}, "C map is not a kernel"),
+        ({"y": np.ones(29)}, r"each of the 30 inputs.*got shape \(29,\)"),
+        ({"y": np.ones((30, 2, 2))}, "one row for each"),
+        ({"y": np.full(30, np.nan)}, r"y must be finite.*nan"),
+        ({"y": ["a"] * 30}, "real numbers"),
         ({"ridge": -1.0}, "ridge must be >= 0, because it is added to the diagonal"),
+        ({"ridge": np.nan}, "ridge must be finite"),
+        ({"ridge": [1, 2]}, "one number"),
+        ({"kernel": 3}, "expected a kernel"),
+        ({"kernel": lambda a, b: np.ones((2, 2))}, r"shape \(30, 30\), got \(2, 2\)"),
+        ({"kernel": lambda a, b: np.full((30, 30), np.nan)}, r"entry \(0, 0\) is nan"),
         ({"kernel": lambda a, b: np.triu(np.ones((30, 30)))}, "must be symmetric"),
     ],
 )

@@ -194,15 +194,7 @@ def test_wrong_objects(given: Any) -> None:
         kc.report(given)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/no/such/folder/report.html",
-        "",
-        3,
-        ".",
-    ],
-)
+@pytest.mark.parametrize("path", ["/no/such/folder/report.html", "", 3, ".", np.array([[1, 2]])])
 def test_wrong_paths(path: Any) -> None:
     words = "path|file|folder" if isinstance(path, str) else "example_inputs="
     with pytest.raises(kc.KcalcError, match=words):

@@ -43,6 +43,7 @@ def test_ids_have_a_page() -> None:
     ("network", "chosen"),
     [
         (A.gpt2(1, causal=False), 128),
+        (A.bert(1, length=10), 10),
         (A.vit(1, image_shape=(32, 32)), 4),
     ],
 )
@@ -76,6 +77,7 @@ def test_tokens_stay_the_target_of_networks_that_mix_them() -> None:
     [
         {"tokens": 0},
         {"tokens": "many"},
+        {"tokens": 3, "token_cosine": -0.9},
     ],
 )
 def test_tokens_that_cannot_be_are_refused(options: dict[str, Any]) -> None:

@@ -63,11 +63,13 @@ def test_a_single_look_is_drawn(untouched_pyplot: None) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
+        ({"seeds": 0}, "seeds"),
         ({"rates": (-1.0,)}, "learning_rate"),
         ({"rates": ()}, "rates"),
         ({"networks": {}}, "networks"),
         ({"networks": [LINEAR]}, "networks"),
         ({"networks": {"a": 3}}, "a: .*network"),
+        ({"networks": {3: LINEAR}}, "label"),
         ({"splits": []}, "splits"),
         ({"splits": [SPLIT.x]}, "expected a split"),
         ({"settings": {"steps": 3}}, "Settings"),

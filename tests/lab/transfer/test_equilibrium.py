@@ -8,8 +8,11 @@ from refusals import refused
 import kcalc as kc
 
 BAD = {
+    "lr must be positive": (0, 0.1),
+    "weight_decay must be positive": (0.1, 0),
     "lr \\* weight_decay must be less than 1": (2, 0.5),
     "betas must lie": (0.1, 0.1, (1.0, 0.9)),
+    "betas must be two": (0.1, 0.1, (0.9,)),
     "lr": ("a", 0.1),
     "weight_decay": (0.1, float("nan")),
 }

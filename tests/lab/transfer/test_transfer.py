@@ -169,16 +169,24 @@ def test_results_show_powers_and_numbers() -> None:
 
 vanilla = kc.architectures.vanilla
 REFUSED = {
+    "use optimizer='adamw'": lambda: kc.transfer(perceptron(), optimizer="adam"),
     "sgd, adamw, adafactor, lion, muon, muon-match-rms": lambda: kc.transfer(
         perceptron(), optimizer="rmsprop"
     ),
     "decay must be 0, 1/2 or 1": lambda: kc.transfer(perceptron(), decay=0.3),
+    r"lie in \[1/2, 1\]": lambda: kc.transfer(perceptron(), branch_exponent=2),
     "no residual branches": lambda: kc.transfer(perceptron(), axes="depth"),
+    "axes must not be empty": lambda: kc.transfer(perceptron(), axes=()),
+    "both widths": lambda: kc.transfer(perceptron(), base=64),
+    "needs no example inputs": lambda: kc.transfer(perceptron(), 64),
     "leaves its width open": lambda: kc.transfer(vanilla(2, features=8)),
     "depth has no exponents": lambda: kc.transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: kc.transfer(residual_network(16), base=residual_network(16)),
     "has a different width": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes="depth"
+    ),
+    "has the same depth": lambda: kc.transfer(
+        residual_network(16), base=residual_network(8), axes=("width", "depth")
     ),
     "has bias False, but": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
     "has no counterpart": lambda: kc.transfer(
@@ -192,6 +200,7 @@ REFUSED = {
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
     "returned None for base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
+    "smaller network is unknown": lambda: kc.transfer(perceptron),
     "a function that builds a model": lambda: kc.transfer(3, base=1, to=2),
 }
 

@@ -49,6 +49,7 @@ class Skip(nn.Module):
 
 TWO_KINDS = [
     (lambda w: Skip(w, "cat"), X, "l", "tanh"),
+    (lambda w: Skip(w, "readout"), X, "l", "tanh"),
 ]
 
 
@@ -302,7 +303,9 @@ class Adapted(nn.Module):
         return self.o(x)
 
 
-@pytest.mark.parametrize(("optimizer", "rates"), [("adafactor", (-HALF, 0))])
+@pytest.mark.parametrize(
+    ("optimizer", "rates"), [("sgd", (-1, 1)), ("adamw", (-1, 0)), ("adafactor", (-HALF, 0))]
+)
 def test_lora(optimizer: str, rates: tuple[Any, Any]) -> None:
     """While B is 0 its first step is proportional to A x, which must not shrink with the width."""
     found = kc.transfer(Adapted, X[:2], base=16, to=64, optimizer=optimizer)
@@ -335,6 +338,11 @@ class Ranks(nn.Module):
 R = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
 RANK_CASES = [  # optimizer, s ~ r^p, alignment, powers of the rates of A and B
     ("adamw", 0, "full", (0, -1)),
+    ("adamw", -1, "full", (0, 0)),
+    ("adamw", -0.5, "none", (0, 0)),
+    ("adamw", -1, "none", (0, HALF)),
+    ("sgd", 0, "full", (1, -1)),
+    ("sgd", -1, "full", (1, 1)),
     ("sgd", -1, "none", (HALF, 3 * HALF)),
 ]
 
