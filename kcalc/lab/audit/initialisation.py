@@ -114,9 +114,10 @@ def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
     """Return groups of equal trainable random matrices."""
     marks: dict[Any, list[str]] = {}
     memory: set[int] = set()
-    taught = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
+    spared = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
+    spared.update(subject.gates)  # sub-layers may mix their streams in the same way
     for name, tensor in subject.parameters.items():
-        if name in taught or not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
+        if name in spared or not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
             continue
         law = subject.laws[name]
         if not law.sigma > 0 or tensor.data_ptr() in memory:
