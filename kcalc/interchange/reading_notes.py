@@ -43,7 +43,7 @@ def notes_at_nodes(
 def _nearest_nodes(
     name: str, after: Mapping[str, list[str]], nodes: Collection[object]
 ) -> list[str]:
-    """Return the node ``name`` if it exists, else the nearest nodes after this operation."""
+    """Return the node ``name`` if it exists, else the nearest nodes after operation ``name``."""
     found: list[str] = []
     waiting, seen = [name], {name}
     while waiting:

@@ -745,8 +745,8 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
         )
     if approach.frozen:
         text = (
-            f"the limit of cosines depends on the start, here q = {math.exp(start[0]):.6g} and "
-            f"cosine {start[1]:.6g}: cosines freeze while q "
+            f"the limiting cosine depends on the starting point, here q = "
+            f"{math.exp(start[0]):.6g} and cosine {start[1]:.6g}, because cosines freeze while q "
             f"{'vanishes' if way.way < 0 else 'grows'}"
         )
         notes.append(Assumption("network", text, "convention"))

@@ -120,7 +120,7 @@ class TangentCheck(Judged):
 
     @property
     def compared(self) -> dict[str, Statistic]:
-        """The statistic of the whole kernel at each width, as {width in words: statistic}."""
+        """The statistic of the whole kernel at each width, as {label of the width: statistic}."""
         return {
             "" if width is None else f" at width {width}": self.total(width)
             for width in self.widths

@@ -21,7 +21,7 @@ def block(phi: Any, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
 
 
 def depends_on_start(found: kc.DepthLaws) -> bool:
-    return any("depends on the start" in a.text for a in found.assumptions)
+    return any("depends on the starting point" in a.text for a in found.assumptions)
 
 
 HARD_TANH = 0.358978  # by its flow to q = .014, from integrals in one dimension

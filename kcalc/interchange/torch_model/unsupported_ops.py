@@ -113,11 +113,11 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "im2col": (
         "unfold",
-        "it turns patches into channels; kcalc reads a convolution with this kernel instead",
+        "it turns patches into channels; use a convolution with the same kernel size instead",
     ),
     "unfold": (
         "unfold",
-        "it turns windows into an axis; kcalc reads a convolution with this kernel instead",
+        "it turns windows into an axis; use a convolution with the same kernel size instead",
     ),
     "col2im": (
         "fold",

@@ -169,7 +169,7 @@ def _step(
         case P.Norm(over="channels", groups=1):
             return Step(node, "ln" if op.centred else "rms", reads)
         case P.Mask() if op.drops:
-            raise KcalcError(f"node {node!r} is active dropout, for which the page has no rule")
+            raise KcalcError(f"node {node!r} is active dropout, which the page cannot compute")
         case None | P.Passing() | P.Max() | P.Blend(matrix=None):
             return Step(node, "id", reads)
-    raise KcalcError(f"node {node!r} is a {op.kind}, for which the page has no rule")
+    raise KcalcError(f"node {node!r} is a {op.kind}, which the page cannot compute")
