@@ -164,7 +164,7 @@ def _changes(
     kink: tuple[sp.Expr, int],
     constants: tuple[Sequence[Any], Sequence[sp.Float]],
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (rounded number, value after changing that number by a unit in its last place)."""
+    """Yield (rounded number, value after changing that number by one unit in the last place)."""
     numbers, floats = constants
     yield kink[0], function(point * (1 + mpmath.ldexp(1, -kink[1])), *numbers)
     for index, number in enumerate(floats):

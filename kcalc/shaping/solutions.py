@@ -76,8 +76,8 @@ class Solutions(tuple[Constants, ...], Tabled):
 def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:
     """Return pairs (i, j) of solutions that are mirror images of each other.
 
-    Solution j is solution i under x -> -x or phi -> -phi, with the opposite sign of beta. This
-    occurs for odd and even activations.
+    Solution j is solution i under x -> -x or phi -> -phi, with beta of opposite sign. Such pairs
+    occur for odd and even activations.
     """
     pairs = []
     for i, one in enumerate(found):

@@ -193,7 +193,7 @@ def sampled_gradients(
 def _worst(found: SampledGradients) -> float:
     """The largest error relative to a squared gradient.
 
-    For a mode, the error is relative to the larger of the mode and the squared gradient.
+    The error of a mode is relative to the larger of the mode and the squared gradient.
     """
     tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
     worst = 0.0

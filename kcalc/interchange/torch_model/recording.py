@@ -125,10 +125,10 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
-    """Install hooks that record the beginning and end of every module.
+    """Install hooks that record the entry to and exit from every module.
 
-    An event is (last node so far, path, class) at the beginning of a module, and (last node so far,
-    "", "") at its end. Returns: (events, handles of the hooks).
+    An event is (last node so far, path, class) on entry to a module, and (last node so far,
+    "", "") on exit. Returns: (events, handles of the hooks).
     """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode

@@ -327,7 +327,7 @@ def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Val
 
 
 def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Found:
-    """Multiply by a fixed factor. The weights before it absorb factors that change with width."""
+    """Multiply by a fixed factor. The preceding weights absorb factors that change with width."""
     x = f.value(given)
     factor = ONE / factor if inverse else factor
     found = replace(f.like(step, x), of=x.of * factor)
