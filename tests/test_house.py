@@ -55,8 +55,9 @@ def test_the_table_of_places_names_what_there_is(row: str) -> None:
 # Gauss rules and Chebyshev series of NumPy and SciPy, and where they are called. Claims compute
 # apart from the rest.
 ELSEWHERE = {
-    "leggauss": {"gaussian/expectations/quadrature.py"},
+    "leggauss": {"fields/chebyshev.py"},
     "gauss_legendre": {
+        "fields/chebyshev.py",
         "gaussian/expectations/quadrature.py",
         "maps/sphere.py",
         "spectra/slopes.py",
@@ -81,7 +82,8 @@ def test_nodes_and_tables_are_made_in_one_place() -> None:
     assert {name: files - ELSEWHERE[name] for name, files in found.items() if files} == {
         name: set() for name, files in found.items() if files
     }
-    assert found["leggauss"] == found["hermegauss"] == {"gaussian/expectations/quadrature.py"}
+    assert found["leggauss"] == {"fields/chebyshev.py"}
+    assert found["hermegauss"] == {"gaussian/expectations/quadrature.py"}
 
 
 # Questions about an expression that no value of its parts answers, by file.

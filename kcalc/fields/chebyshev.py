@@ -1,4 +1,4 @@
-"""Piecewise Chebyshev polynomials, fitted to values and evaluated on NumPy and JAX arrays."""
+"""Piecewise Chebyshev polynomials on NumPy and JAX arrays, and Gauss-Legendre rules."""
 
 from __future__ import annotations
 
@@ -227,3 +227,9 @@ def adaptive(
 
 def _panel(f: Callable[[Array], Array], low: float, high: float, terms: int) -> Array:
     return transform(terms) @ f(nodes(np.array([low, high]), terms)[0])
+
+
+@lru_cache(maxsize=16)
+def gauss_legendre(n: int) -> tuple[Array, Array]:
+    """Return the nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(n)

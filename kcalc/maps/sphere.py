@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from ..fields.chebyshev import gauss_legendre
 from ..fields.gaps import Gap
 from ..fields.panels import Fitted, fit
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, marked, plain
-from ..gaussian.expectations.quadrature import gauss_legendre
 
 Array = np.ndarray
 UNRESOLVED = 1e-3  # shares with a larger error are nan

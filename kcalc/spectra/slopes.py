@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..fields.chebyshev import gauss_legendre
 from ..foundation.errors import KcalcError
-from ..gaussian.expectations.quadrature import gauss_legendre
 from ..network.primitives import owner
 from .dyson import Slopes
 from .groups import Group, Step

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kcalc.fields.chebyshev import is_noise
+from kcalc.fields.chebyshev import gauss_legendre, is_noise
 from kcalc.foundation.errors import KcalcError
 
 Array = NDArray[np.float64]
@@ -58,12 +58,6 @@ class Profile(Hashable, Protocol):
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         """Return phi^(n)(k+) - phi^(n)(k-) at each kink point."""
         ...
-
-
-@lru_cache(maxsize=16)
-def gauss_legendre(n: int) -> tuple[Array, Array]:
-    """Return the nodes and weights of the n-point Gauss-Legendre rule on [-1, 1]."""
-    return np.polynomial.legendre.leggauss(n)
 
 
 @lru_cache(maxsize=16)
