@@ -14,6 +14,7 @@ import importlib.util
 import json
 import mmap
 import os
+import random
 import re
 import sys
 from collections import Counter
@@ -61,6 +62,7 @@ QUICK = "--xla_cpu_use_fusion_emitters=false"  # a third of the time of large pr
 _compile_quickly()
 
 import matplotlib  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 sys.path.append(str(Path(__file__).with_name("tools")))
@@ -119,6 +121,7 @@ def _absent(library: str | None) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    _seed()  # modules may draw as they are imported
     report = yield
     found = re.search(r"No module named '(\w+)", str(report.longrepr)) if report.failed else None
     if found and (library := _absent(found[1])):
@@ -199,6 +202,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is not None and nextitem.path != item.path:
         _keep()
+
+
+def _seed() -> None:
+    """The same draws whichever tests ran before in the same process.
+
+    Keras takes its seeds from ``random``.
+    """
+    random.seed(0)
+    np.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _seed()
 
 
 def _keep() -> None:
