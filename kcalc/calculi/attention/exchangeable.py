@@ -378,22 +378,20 @@ class Exchangeable:
         check_reads(op, node, inputs)
 
     @rule.register
-    def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Learned vectors are orthogonal at different positions and the same at equal positions."""
+    def _(self, op: P.Positions | P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
+        """Learned vectors are orthogonal at different positions and the same at equal positions.
+
+        Raises: KcalcError for sinusoidal positions and class tokens, which distinguish tokens.
+        """
         if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
+        assert isinstance(op, P.Positions)
         check_length(op, node, self._longest)
         made = {
             name: kernel.position_state(node, op.form == "learned" and name != Relation.SAME_TOKEN)
             for name, kernel in self.plain.items()
         }
         return TokenState(made, ANY)
-
-    @rule.register
-    def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Reject a class token, because it differs from other tokens."""
-        apart = unlike(op, 1)
-        raise KcalcError(f"node {node!r} prepends {apart}, {ONE_BY_ONE} {apart}")
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:

@@ -138,13 +138,11 @@ class FunctionRules:
         )
 
     @rule.register
-    def _(self, op: P.Join, node: Node, inputs: list[Groups]) -> Groups:
-        return tuple(one for groups in inputs for one in groups)
-
-    @rule.register
-    def _(self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Groups]) -> Groups:
+    def _(
+        self, op: P.Join | P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Groups]
+    ) -> Groups:
         refuse_dropping("fluctuations", op, node)
-        return inputs[0]
+        return tuple(one for groups in inputs for one in groups)
 
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
         if any(atom.kind == "input" for atom in one.amounts):
