@@ -157,7 +157,7 @@ class ArrayPlan:
         return {entry.name: found[entry.nodes[0]] for entry in self.states}
 
     def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
-        """Return {node: its own arrays}."""
+        """Return {node: its arrays}, with repeated blocks unstacked."""
         out: dict[Node, dict[str, Array]] = {}
         for entry in self.tensors:
             for i, node in enumerate(entry.nodes):
@@ -168,7 +168,7 @@ class ArrayPlan:
         return out
 
     def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
-        """Return the parameters, from {node: its own arrays}."""
+        """Return the parameters by entry, stacked, from {node: its arrays}."""
         import jax.numpy as jnp
 
         if not isinstance(own, Mapping):

@@ -57,7 +57,7 @@ _clock: ContextVar[Any] = ContextVar("clock", default=None)
 SHOWING_PROGRESS = ("train", "verify")  # commands that show their own progress
 TICK, CLEAR = 1.0, "\r\x1b[K"
 WIDTH = 86  # width of descriptions, in characters
-GIVEN = object()  # annotation of a parameter that receives all given options, {name: value}
+GIVEN = object()  # annotation for a parameter that receives all given options, {name: value}
 MORE = "more options"
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},

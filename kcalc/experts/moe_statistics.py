@@ -78,7 +78,7 @@ class MoEStatistics(Shown):
 
     @property
     def second(self) -> float:
-        """S_2 = E sum_i w_i^2: q value of the mixture / q value of one expert."""
+        """S_2 = E sum_i w_i^2, the ratio of the mixture's q value to one expert's q value."""
         return self._one_token[0]
 
     @property
@@ -91,7 +91,7 @@ class MoEStatistics(Shown):
 
     @cached_property
     def cross(self) -> float:
-        """W = E sum_i w_i w_i' for two tokens: kernel of the mixture / kernel of one expert."""
+        """W = E sum_i w_i w_i' for two tokens: the mixture's kernel divided by one expert's."""
         if self.cosine == 1:
             return self.second
         score = SCORES[self.score, self.normalise]
@@ -146,7 +146,7 @@ class MoEStatistics(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of these statistics."""
+        """Assumptions behind the statistics."""
         return (Assumption("router", TEXT, "convention"),)
 
     def _rows(self) -> list[tuple[str, ...]]:

@@ -26,7 +26,7 @@ FLOOR = -12.0  # threshold if every expert is selected
 def squares_and_slopes(
     experts: int, selected: int, sigma: float, score: Score
 ) -> tuple[float, float]:
-    """S_2 = E sum_i w_i^2 and R_2 = E sum_ij (d w_i / d l_j)^2."""
+    """Return S_2 = E sum_i w_i^2 and R_2 = E sum_ij (d w_i / d l_j)^2."""
     if selected == experts:
         at, weights = np.array([FLOOR]), np.ones(1)
     else:
@@ -48,7 +48,7 @@ def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
     if selected == experts:
         return 0.0
     at, weights = thresholds(experts, selected, 1 / THRESHOLDS)
-    # ratio of the densities of ties and of thresholds: one of the k selected logits is also at t
+    # density of ties over density of thresholds: one of the k selected logits is also at t
     above = selected * np.exp(-(at**2) / 2 - log_ndtr(-at)) / np.sqrt(2 * np.pi)
     weights = weights * np.exp(log_density(experts, selected, at)) * above
     squares = [_OneThreshold(experts, selected, sigma, score, t).square_at_tie() for t in at]

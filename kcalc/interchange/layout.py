@@ -257,8 +257,8 @@ def _within(
 ) -> tuple[str, int] | None:
     """Return the channel axis after a reshape that keeps it whole.
 
-    The axis is kept if the product of the sizes before it stays the same, and also the product of
-    the sizes after it.
+    The axis stays whole if a reshape keeps both the product of the sizes before it and the product
+    of the sizes after it.
     """
     left = prod(before[i] for i in group if i < axis)
     for i in out:

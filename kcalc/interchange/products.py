@@ -12,7 +12,7 @@ from typing import Any
 
 from .trace import Reshape, Transpose
 
-Words = tuple[str, str, str]  # the axes of the feature map, of the weights, of the result
+Words = tuple[str, str, str]  # the axes of the feature map, the weights and the result
 
 
 def summed_and_new(words: Words) -> tuple[str, str] | None:

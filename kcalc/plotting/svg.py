@@ -27,8 +27,8 @@ from .layer_texts import shortened, weights_text
 from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
-SCALE = 124.0  # pixels per inch of the layout: its 7 pt are 12 px
-# in a notebook: number of nodes above which blocks are folded, and maximum number of drawn nodes
+SCALE = 124.0  # pixels per inch of the layout, so that its 7 pt text is 12 px high
+# in a notebook: largest number of nodes without folding, and largest number of drawn nodes
 FOLDED, DRAWN = 40, 300
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {

@@ -96,7 +96,7 @@ class JaxProgram:
     def _carried(
         self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
-        """Return the source of the numbers if an equation only rearranges or casts them.
+        """Return the source of an equation's values if the equation only rearranges or casts them.
 
         ``stopped``: {operation that only changes gradients: its input}.
         """

@@ -182,7 +182,7 @@ class JaxReader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """Return the results of an equation, as unread operations if its rule fails."""
+        """Return the results of an equation, or unread operations if its rule fails."""
         before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)

@@ -1,6 +1,6 @@
 """Read transformer operators: embeddings, fused attention and rotary embeddings.
 
-They are expanded into the operations of a trace.
+Each operator is expanded into several operations of a trace.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 
 Array = np.ndarray
-# {ONNX element type: (name, NumPy type of the raw bytes, field that holds the numbers otherwise)}
+# {ONNX element type: (name, NumPy type of the raw bytes, field with the values otherwise)}
 TYPES: dict[int, tuple[str, str, str]] = {
     1: ("float32", "<f4", "float_data"),
     2: ("uint8", "<u1", "int32_data"),

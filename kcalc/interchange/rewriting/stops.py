@@ -46,7 +46,7 @@ def with_stops_first(trace: Trace) -> TraceEditor:
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
-    for name in waiting:  # grows by the stops on queries and keys
+    for name in waiting:  # the loop below appends stops on queries and keys
         readers = edit.readers()
         above = _above(edit, readers, name)
         first = edit.ops[above[-1]].reads[0] if above else edit.ops[name].reads[0]
@@ -64,7 +64,7 @@ def with_stops_first(trace: Trace) -> TraceEditor:
 
 
 def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> list[str]:
-    """Return the operations before a stop that only rearrange numbers for it, last one first."""
+    """Return the operations before a stop that only rearrange its input, starting with the last."""
     found, here = list[str](), edit.ops[name].reads[0]
     while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
         found.append(here)
@@ -143,7 +143,7 @@ def loosened(trace: Trace) -> Trace:
 
 
 def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
-    """Return the mean, maximum or moment that gives the input of a stop elementwise, if any."""
+    """Return the mean, maximum or moment that determines a stop's input elementwise, if any."""
     waiting = [stop]
     while waiting:
         here = waiting.pop()

@@ -15,7 +15,7 @@ from ...fields.expressions import Fold
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
 FAR = (150.0, 300.0)
-NEARLY_CLOSED = 1e-6  # the smallest value of a gate is below this fraction of its largest value
+NEARLY_CLOSED = 1e-6  # a gate's smallest value must be below this fraction of its largest value
 STEEP = 1e6  # between these points, exponentials grow by more than this factor and powers by less
 
 
@@ -71,7 +71,7 @@ def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
 
 
 def _needed(expr: Any) -> set[Any]:
-    """Return the symbols whose range keeps an expression positive, empty if it is always positive.
+    """Return the symbols whose range keeps an expression positive; none if it is always positive.
 
     Expressions that clip values do not count as always positive.
     """

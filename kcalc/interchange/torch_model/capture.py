@@ -120,7 +120,7 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
-        ) from None  # the traceback would show hundreds of PyTorch's frames
+        ) from None  # hide the traceback, which would show hundreds of PyTorch's frames
 
 
 def exported(program: Any) -> Captured:

@@ -185,7 +185,7 @@ class _Patch:
         }
 
     def _asked(self, file: str) -> str:
-        """Return a name for ``shaped`` that a file does not use yet."""
+        """Return a name under which a file can import ``shaped`` without a conflict."""
         names = ("shaped", "shaped_call", "call_shaped", "kcalc_shaped")
         return next(name for name in names if name not in self.words.get(file, ()))
 

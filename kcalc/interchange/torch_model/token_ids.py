@@ -45,7 +45,7 @@ class TokenIds:
     def fixed(self, node: Any, values: dict[Any, Any]) -> Any:
         """Return the tensor that a node computes for almost all ids.
 
-        Returns None if it depends on the ids, or if it is not an integer array.
+        Returns None if the tensor depends on the ids, or if it is not an integer array.
         """
         import torch
 

@@ -25,8 +25,8 @@ def drawn(
     has ``spread`` nonzero taps with equal weights, so that every output location reads one input
     location.
 
-    The numbers are drawn on the CPU, in double precision for double weights, else in single
-    precision.
+    Random numbers are drawn on the CPU, in double precision for float64 weights, otherwise in
+    single precision.
 
     "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
     max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]

@@ -130,8 +130,8 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
 def activation_functions(shaped: TransformedActivation) -> list[Any]:
     """Return the ONNX function of an activation.
 
-    If it uses standard operators that often lack float64 kernels, add a second function made of
-    basic operators.
+    If the activation uses standard operators that often lack float64 kernels, add a second function
+    made of basic operators.
     """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")
