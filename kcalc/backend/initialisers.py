@@ -51,7 +51,7 @@ class Fan:
 class Initialiser:
     """Independent entries with variance ``sigma_w^2 / fan_in``, where fan_in counts every tap.
 
-    This is the base class of the other initialisers.
+    Base class of the other initialisers.
     """
 
     name: str = "gaussian"

@@ -258,7 +258,8 @@ class Model(Shown):
     def _check_params(self, plan: ArrayPlan, params: Any) -> None:
         """Raise KcalcError unless the parameters fit the plan.
 
-        The message says so if they were made for inputs with different channels or tokens.
+        If the parameters were made for inputs with different channels or tokens, the message says
+        so.
         """
         try:
             plan.check(params)
@@ -476,7 +477,7 @@ class Model(Shown):
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
         """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
 
-        It is the inverse of :meth:`unstack`.
+        This method is the inverse of :meth:`unstack`.
 
         Parameters
         ----------

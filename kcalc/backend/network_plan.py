@@ -35,7 +35,8 @@ Params = dict[str, dict[str, Array]]
 class ParameterEntry:
     """One entry of the parameters.
 
-    It contains the weights of ``nodes``, stacked along the first axis if ``stacked`` is True.
+    The entry contains the weights of ``nodes``. They are stacked along the first axis if
+    ``stacked`` is True.
     """
 
     name: str

@@ -138,7 +138,7 @@ class AngleTable:
         return out.reshape(angles.shape)[()]
 
     def _few(self, angles: Array) -> bool:
-        """Whether to compute the values directly, because there are few and none is near an end."""
+        """Whether the angles are few, and far enough from the ends to compute values directly."""
         ends = (0.0, np.pi if self.opposite is not None else 0.0)
         new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)

@@ -85,7 +85,7 @@ class MoEStatistics(Shown):
     def router(self) -> float:
         """R_2 = E sum_ij (d w_i / d l_j)^2, the router's contribution to the squared gradient.
 
-        It is 0 if the only selected expert has weight 1; such a router does not learn.
+        R_2 is 0 if the only selected expert has weight 1; such a router does not learn.
         """
         return self._one_token[1]
 
@@ -102,7 +102,7 @@ class MoEStatistics(Shown):
     def overlap(self) -> float:
         """Expected fraction of a token's experts that a second token selects as well.
 
-        It does not depend on the variance of the logits.
+        The overlap does not depend on the variance of the logits.
         """
         if self.cosine == 1 or self.top_k == self.num_experts:
             return 1.0
@@ -111,9 +111,9 @@ class MoEStatistics(Shown):
     def load_cv(self, tokens: int | None = None) -> float:
         """Coefficient of variation of the number of tokens per expert.
 
-        This is the root mean square over draws of the router, for tokens whose logits all have the
-        given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)`` with the overlap
-        o.
+        The coefficient is a root mean square over draws of the router, for tokens whose logits all
+        have the given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)``, where o
+        is the overlap.
 
         Parameters
         ----------

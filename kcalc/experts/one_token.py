@@ -101,7 +101,7 @@ class _OneThreshold:
         return second, router
 
     def square_at_tie(self) -> float:
-        """E w^2 for a selected expert whose logit is also at the threshold."""
+        """Return E w^2 for a selected expert whose logit is also at the threshold."""
         edge = self._edge()
         if self.score.total is None:
             return edge**2
@@ -110,7 +110,7 @@ class _OneThreshold:
         return edge**2 * self._integral(2, np.exp(-self.x * edge) * others * self._rest())
 
     def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
-        """R_2 of a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
+        """R_2 for a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
         one = self.k * moments[0] ** (self.k - 1) * rest
         two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
         others = np.zeros_like(self.x)
@@ -131,7 +131,7 @@ class _OneThreshold:
         return self._law(-REACH + min(self.t, 0), self.t)
 
     def _rest(self) -> Array:
-        """E exp(-x s) over the unselected experts, if the sum of scores includes them."""
+        """Return E exp(-x s) over the unselected experts, if the sum of scores includes them."""
         if self.score.total != "all" or not self.last:
             return np.ones_like(self.x)
         s, _, p = self._low()

@@ -39,12 +39,12 @@ SIDES: tuple[Sides, ...] = ((True, True), (True, False), (False, True), (False, 
 
 
 def shared(experts: int, selected: int, sigma: float, rho: float, score: Score | None) -> float:
-    """W = E sum_(selected for both) w_i w_i'; without a score, the expected number of experts."""
+    """Return W = E sum_(selected for both) w_i w_i', or the expected count if ``score`` is None."""
     return _Pair(experts, selected, sigma, rho, score).total([Term("s", "s")])
 
 
 def slopes(experts: int, selected: int, sigma: float, rho: float, score: Score) -> float:
-    """R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') over experts i selected for both tokens."""
+    """Return R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') over i selected for both tokens."""
     terms = [Term("d", "d")]
     if score.total is not None:
         terms += [Term("d", "sd", 1, 2, -1.0), Term("sd", "d", 2, 1, -1.0), Term("sd", "sd", 2, 2)]
@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Matrices with a row and a column for each (threshold, Laplace node) of the two tokens."""
+    """Matrices with a row (column) per threshold and Laplace node of the first (second) token."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
@@ -144,7 +144,7 @@ class _Pair:
 
 
 class _Tables:
-    """Expectations of functions of one logit, given c or the logit at the other threshold.
+    """Expectations of functions of a logit, given c or the logit at the other threshold.
 
     ``given`` is {(name, above): array (rows, c)}. The array contains the mean of the named function
     for a logit on one side of the row's threshold, times exp(-x score) if the sum of scores

@@ -171,7 +171,7 @@ def geometric(
 ) -> GeometricShaping:
     """Initialise with E[W^2] = c / (k sqrt(n m)), where c = 2/k_typ for relu.
 
-    Then gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
+    With these weights, gamma = zeta/c^2 is the same for all layers [Scaling eq. 3, sec. 6.2].
 
     k is the kernel side of a layer; n and m are its channel counts. If k differs from k_typ, a
     multiplier sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the

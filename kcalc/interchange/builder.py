@@ -52,7 +52,7 @@ CORRELATED = "its {0} are correlated with the {0} of {1!r}; they are read as ind
 class Builder:
     """The state of one pass over a trace.
 
-    It contains the results of all operations read so far, and the nodes of the network.
+    The state contains the results of all operations read so far, and the nodes of the network.
     """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:

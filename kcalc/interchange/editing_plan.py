@@ -55,7 +55,7 @@ class Flow:
     ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
     ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
     whether the call that made a value reads it again in the backward pass. ``unsteady(call,
-    slots)`` returns why a call with data at these slots uses different numbers in training, or "".
+    slots)`` returns why a call with data at these slots uses different values in training, or "".
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -99,7 +99,7 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """Collect the calls from ``starts`` to ``end``.
 
     Raises: Unplaced if no call reads a start, a call outside the group reads an intermediate value,
-    or a call uses different numbers in training.
+    or a call uses different values in training.
     """
     entries, inside = _between(flow, starts, end)
     for call in inside - {end[0]}:

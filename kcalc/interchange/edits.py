@@ -42,7 +42,7 @@ class Scaled:
     shift: float = 0.0
 
     def after(self, first: Scaled) -> Scaled:
-        """Combine two changes of one call: apply ``first``, then this change around it."""
+        """Combine two changes to one call: apply ``first``, and then this change around it."""
         known = {slot: (a, b) for slot, a, b in first.inputs}
         for slot, a, b in self.inputs:
             inner, shift = known.get(slot, (1.0, 0.0))
@@ -82,7 +82,7 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """The change of one call.
+    """The change to one call.
 
     If the code at ``place`` runs several times, the change applies to run ``visit`` of ``visits``,
     or to every run if ``visits`` is 1. ``written``: the argument that the call writes into, as in
@@ -149,7 +149,7 @@ class WeightEdit:
 
     @property
     def block(self) -> WeightEdit:
-        """Return the edit of one block."""
+        """Return the edit for a single block."""
         return replace(self, shape=self.shape[1:], copies=0) if self.copies else self
 
 

@@ -66,7 +66,7 @@ def dependence(op: Linear, of_input: bool) -> str:
 def unlike_gaussian(op: Linear) -> str:
     """Describe how the distribution of a layer's outputs differs from Gaussian, or return "".
 
-    This matters only to activations and norms after the layer.
+    A difference matters only to activations and norms after the layer.
     """
     kurtosis = _excess(op)
     if not kurtosis:

@@ -29,7 +29,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well a network represents a model, node by node.
+    """The accuracy with which a network represents a model, node by node.
 
     Attributes
     ----------

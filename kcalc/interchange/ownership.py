@@ -17,7 +17,7 @@ ALIKE = 1e-6
 def is_standardised(op: Linear) -> bool:
     """Whether the weights of every output have mean 0 up to rounding.
 
-    This holds for centred or standardised weights.
+    Centred and standardised weights have this property.
     """
     found = op.statistics
     if found.fan_in < 3 or found.size < 16 or not np.isfinite(found.squares).all():
@@ -56,7 +56,7 @@ class Owners:
         """Record a layer that mixes locations, and return an earlier layer with its weights.
 
         If no layer treats these weights as Gaussian, several layers may share them, because they
-        are used as fixed numbers. In that case, return None.
+        are used as constants. In that case, return None.
         """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)

@@ -38,7 +38,7 @@ def dense_product(
     """Add the operations of a dense layer, and return its output.
 
     ``sizes``: {axis: size}; ``x``: the feature map. ``move(kind, shape, x, **fields)`` adds an
-    operation that rearranges numbers. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
+    operation that rearranges entries. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
     ``order`` is the order of the weights' axes that puts new axes before summed axes.
     """
     (data, weights, out), (gone, new) = words, summed_and_new(words) or ("", "")

@@ -89,7 +89,7 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution.
 
-    It maps the channels at ``axis`` of its input to the channels at ``out_axis`` of its output.
+    The layer maps the channels at ``axis`` of its input to channels at ``out_axis`` of its output.
 
     ``padding``: (low, high) for every location axis; ``mode``: "zeros", or one of PADDINGS.
     ``spread``: the stride of a transposed convolution. It is read as a convolution of the input
@@ -406,7 +406,7 @@ class Prefixed(NotRead):
 class Moment(NotRead):
     """A moment over ``axes``, of the kind "var", "std" or "norm".
 
-    The first two divide by the number of entries minus ``correction``.
+    "var" and "std" divide by the number of entries minus ``correction``.
     """
 
     kind: str

@@ -145,7 +145,7 @@ def repetitions(sheet: Sheet) -> Counter[Node]:
 def text_width(text: str) -> float:
     """Return an upper bound on the width of a text in inches.
 
-    It is valid for common sans-serif fonts at the layout's font size.
+    The bound is valid for common sans-serif fonts at the layout's font size.
     """
     return sum(map(_character_width, text)) * FONT / 72
 
@@ -290,5 +290,5 @@ def layer_counts(network: Any) -> dict[str, int]:
 
 
 def network_summary(network: Any) -> str:
-    """Return the number of layers of each kind in one line, for networks too large to draw."""
+    """Return a one-line text with the number of layers of each kind, for networks too large to draw."""
     return ", ".join(f"{count} {kind}" for kind, count in layer_counts(network).items())

@@ -58,7 +58,7 @@ class Solution:
 class _Bucket:
     """Stacked groups that have the same number of sinks and the same number of sources.
 
-    ``values`` holds their local Jacobians, padded to equal length with probabilities of 0.
+    ``values`` contains their local Jacobians, padded to equal length with probabilities of 0.
     """
 
     def __init__(self, slopes: Sequence[Slopes]) -> None:

@@ -1,4 +1,4 @@
-"""Coordinate groups of a network, which are coupled by its weights.
+"""Coordinate groups of a network, which the network's weights couple to each other.
 
 Activations, sums, products and norms act on each coordinate; only weights mix coordinates. A
 network is therefore a set of groups. The coordinates of a group are coupled by elementwise
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass
 class Group:
-    """Coordinates that share a program; its values are the sources, followed by the steps.
+    """Coordinates that share a program, whose values are the sources, followed by the steps.
 
     ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates at
     these nodes. ``sinks`` is [(node that weights or the output read, index of the value)].
@@ -101,8 +101,8 @@ def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Group
     """Return the groups of a network with one input and one output.
 
     ``laws`` is {node with weights: whether they are orthogonal}. ``divisors(node, read, start)``
-    returns the (mean, root mean square) that a norm uses for the coordinates from ``start`` on, a
-    fraction of the channels. Raises: KcalcError that names a node which the theory does not cover.
+    returns the (mean, root mean square) that a norm uses for the coordinates after ``start``, a
+    fraction of the channels. Raises: KcalcError that names a node if the theory does not cover it.
     """
     operations, same = _plain(network)
     width = _widths(network, operations)

@@ -290,7 +290,10 @@ class Law:
         return self._scanned_edge()
 
     def _lower_edge(self, x: float, inverse: float) -> Edge:
-        """Return the end of the gap at 0, in which 1 + psi is about -x E s^-2, from x near it."""
+        """Return the end of the gap at 0, starting from a point x near or in the gap.
+
+        In the gap, 1 + psi is about -x E s^-2, where ``inverse`` is E s^-2.
+        """
         shelf = None
         for _ in range(8):
             try:

@@ -139,9 +139,9 @@ def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
 def forgetting_rate(matrices: Sequence[Array]) -> float | None:
     """Return the factor lambda_2 per sub-layer by which differences between streams shrink.
 
-    It is the second largest eigenvalue modulus of the product of the L matrices H, to the power
-    1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The working
-    precision exceeds the digits that the product can lose.
+    lambda_2 is the second largest eigenvalue modulus of the product of the L matrices H, raised to
+    the power 1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The
+    working precision exceeds the digits that the product can lose.
     """
     if not matrices or len(matrices[0]) < 2:
         return None

@@ -134,7 +134,7 @@ class KernelCheck(Tabled):
     def quantities(self) -> tuple[str, ...]:
         """The measured quantities: ("q", "c"), or ("q1", "q2", "c") if the inputs have different q.
 
-        For networks over tokens, "token_cosine" is added, for each input if their q differ.
+        For networks over tokens, "token_cosine" is added, once per input if the q values differ.
         """
         uniform = self.q1 == self.q2
         sizes, cosines = (

@@ -76,7 +76,7 @@ class Statistic:
     def p(self) -> Array:
         """The probability of a |z| at least this large.
 
-        It is computed from Student's t distribution with ``draws - 1`` degrees of freedom.
+        The p-value comes from Student's t distribution with ``draws - 1`` degrees of freedom.
         """
         from scipy import stats
 

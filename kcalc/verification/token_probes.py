@@ -52,6 +52,7 @@ def token_gradients(
 
     The columns are ``nodes``, ``mean`` and ``difference`` of
     :class:`kcalc.calculi.gradients.Gradients`.
+
     ``inputs`` have shape (sequences, rows, columns, channels). Let e be independent signs for the N
     entries of the output over its T' tokens. Let g_t be the gradients of ``sum e out / sqrt(N)`` at
     the T tokens of a node. The result is the mean over signs and sequences of ``sum_t |g_t|^2``,

@@ -351,7 +351,7 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
     """Return the spatial axes, given the axes along which an operation acts.
 
-    These are all axes except the example axis and the channel axis.
+    All axes except the example axis and the channel axis are spatial.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank

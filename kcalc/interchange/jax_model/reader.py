@@ -107,7 +107,7 @@ class EquationCall:
 class JaxReader:
     """The state while a model is read.
 
-    It contains the operations so far, in order, and the current place in the model.
+    The state contains the operations so far, in order, and the current place in the model.
     """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:

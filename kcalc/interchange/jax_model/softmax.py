@@ -1,7 +1,7 @@
 """Recognise softmax that is written out with exponentials and sums.
 
-Its operations become a single operation named "softmax", so that the note can say why it is not
-read.
+The operations are merged into one operation named "softmax". A note can then explain why this
+operation is not read.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def redrawn(
 def _values(
     node: str, weight: WeightEdit, law: str, random: np.random.Generator
 ) -> tuple[Any, Any]:
-    """Return (indices in the flattened parameter, numbers)."""
+    """Return (indices in the flattened parameter, new values)."""
     layout = weight.layout
     where = slice(None) if layout is None else entries(layout).ravel()
     count = math.prod(weight.shape if layout is None else layout.wide)

@@ -78,7 +78,7 @@ class Context:
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Wrap arrays that were computed from constants as values.
 
-        ``kept``: whether the arrays contain the numbers of the first input in another shape or
+        ``kept``: whether the arrays contain the values of the first input in another shape or
         order, and so are still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None

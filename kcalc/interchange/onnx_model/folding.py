@@ -128,7 +128,7 @@ def _filled(node: Node) -> Array | None:
     return np.full(shape, value.reshape(-1)[0])
 
 
-# operators whose attribute is a tensor, and operators that read no numbers
+# operators whose attribute is a tensor, and operators that read no arrays
 TOLD: dict[str, Callable[[Node], Array | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,

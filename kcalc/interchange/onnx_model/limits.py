@@ -49,7 +49,7 @@ class RemainingLimits:
             )
 
     def fold(self, count: int, itemsize: int, where: str) -> None:
-        """Count an array of ``count`` numbers that is computed from constants.
+        """Count an array with ``count`` entries that is computed from constants.
 
         Raises: KcalcError if all such arrays together become too large.
         """

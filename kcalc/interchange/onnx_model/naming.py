@@ -26,7 +26,7 @@ class Labels:
             self._main[place] += bool(MAIN.fullmatch(node.op_type))
 
     def __call__(self, node: Any) -> str:
-        """Return a short readable label for a node. It need not be unique."""
+        """Return a short readable label for a node, which need not be unique."""
         place = scope(node)
         if place and (
             self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))

@@ -1,4 +1,4 @@
-"""Read operators that rearrange or repeat numbers: reshapes, transposes, Concat, Pad, Tile."""
+"""Read operators that rearrange or repeat entries: reshapes, transposes, Concat, Pad, Tile."""
 
 from __future__ import annotations
 

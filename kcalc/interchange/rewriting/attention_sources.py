@@ -81,7 +81,7 @@ class ChannelSource:
         # rearranged into the input of ``op``
         str
     )
-    # for every (example, token) of ``op``, its place in ``above``; None if they agree
+    # for every (example, token) of ``op``, the place in ``above``; None if the places agree
     places: Array | None
 
     @property
@@ -303,7 +303,7 @@ class Followed:
     def _homogeneous(self, op: Op) -> bool:
         """Whether scaling all inputs by a number, even if negative, scales the output equally.
 
-        This holds, for example, for sums and for products with a fixed number.
+        Examples of such operations are sums, and products with a fixed number.
         """
         if isinstance(op, Join):
             return True
@@ -370,7 +370,7 @@ def _followed(op: Op) -> bool:
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
     """Return the order of an operand's axes that gives (examples and heads, tokens, width).
 
-    It contains None for a missing axis.
+    The order contains None for a missing axis.
     """
     if set(word) - {*heads, token, width} or token not in word or width not in word:
         raise NoAttentionError("its scores are not products of queries and keys")

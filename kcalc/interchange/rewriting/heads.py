@@ -145,7 +145,7 @@ class _Heads(MixingPlacement):
             isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)])
             for s in sources[:2]
         ):
-            return False  # queries or keys with zero weights mix tokens by fixed numbers
+            return False  # queries or keys with zero weights mix tokens in fixed proportions
         for (one, a), (two, b) in combinations(
             zip(sources, ("queries", "keys", "values"), strict=True), 2
         ):
@@ -472,7 +472,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _equal(array: Array, wanted: Array) -> bool:
-    """Whether two arrays contain the same numbers in the same order, up to rounding."""
+    """Whether two arrays contain the same values in the same order, up to rounding."""
     return np.allclose(array.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 

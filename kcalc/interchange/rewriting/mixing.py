@@ -184,7 +184,7 @@ class _Mixing(MixingPlacement):
     def _contracted(self, op: Contract) -> FoundMixing | None:
         """Read a product of known attention weights and an array that depends on the input.
 
-        The weights are the result of a softmax, or fixed numbers per head.
+        The attention weights are the result of a softmax, or fixed for each head.
         """
         terms, out = op.terms.split("->")
         names = terms.split(",")

@@ -43,7 +43,7 @@ LARGEST = 2**24
 
 
 class TooLargeError(Exception):
-    """Raised if an array has too many numbers to evaluate."""
+    """Raised if an array has too many entries to evaluate."""
 
 
 class DoubleEvaluation:

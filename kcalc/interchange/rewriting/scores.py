@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if a mask hides all tokens from a token: the model or its example inputs are wrong."""
+    """Raised if a mask hides all tokens from some token, so the model or its examples are wrong."""
 
 
 @dataclass(frozen=True, eq=False)

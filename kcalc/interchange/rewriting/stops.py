@@ -40,9 +40,9 @@ INSIDE = "{}, with a stop of gradients inside it,"
 def with_stops_first(trace: Trace) -> TraceEditor:
     """Move stops to places where they do not hide layers, heads and attention.
 
-    If a stop follows operations that only rearrange numbers and that nothing else reads, it moves
-    before them. A stop on attention scores or weights becomes two stops, on queries and keys. A
-    stop on the result of attention moves after the operations that join heads.
+    If a stop follows operations that only rearrange entries and that nothing else reads, the stop
+    moves before these operations. A stop on attention scores or weights becomes two stops, on
+    queries and keys. A stop on the result of attention moves after the operations that join heads.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
@@ -113,7 +113,7 @@ def _stopped_inputs(edit: TraceEditor, op: Op) -> list[str]:
 
 
 def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> None:
-    """Move a stop after the following operations that only rearrange numbers."""
+    """Move a stop after the following operations that only rearrange entries."""
     last = name
     while len(readers[last]) == 1 and isinstance(edit.ops.get(readers[last][0]), MOVES):
         last = readers[last][0]
@@ -143,7 +143,7 @@ def loosened(trace: Trace) -> Trace:
 
 
 def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
-    """Return the mean, maximum or moment that determines a stop's input elementwise, if any."""
+    """Return the mean, maximum or moment from which a stop's input is computed elementwise."""
     waiting = [stop]
     while waiting:
         here = waiting.pop()

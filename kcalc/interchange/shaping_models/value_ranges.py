@@ -220,8 +220,8 @@ def bounded(phi: Activation) -> bool:
 def ranged(phi: Activation) -> bool:
     """Whether an activation can determine the range of an output.
 
-    It must be positive, or bounded on both sides. ReLU and similar functions, which are 0 on a half
-    line, do not count, because models use them in hidden layers.
+    Such an activation is positive, or bounded on both sides. ReLU and similar functions, which are
+    0 on a half line, do not count, because models use them in hidden layers.
     """
     return positive(phi) or (bounded(phi) and bool(values_of(phi)[STRETCH < 0].any()))
 

@@ -30,7 +30,7 @@ HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions that exporters call in place of others, in other modes and for modules
+# functions through which exporters intercept calls of functions and modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
@@ -338,7 +338,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 def _annotated(number: int) -> Any:
     """Return a context that marks the operators of a call.
 
-    Before PyTorch 2.9 they cannot be marked, so no call has a place.
+    Before PyTorch 2.9, operators cannot be marked, so no call has a place.
     """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})

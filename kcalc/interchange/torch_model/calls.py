@@ -60,8 +60,8 @@ UNTOLD = (
 class Call:
     """A call of an operator.
 
-    It contains the plain name of the operator ("conv2d"), the arguments by name, and the node.
-    ``walker``: the reader that reads it.
+    The call contains the plain name of the operator ("conv2d"), the arguments by name, and the
+    node. ``walker``: the reader that reads the call.
     """
 
     walker: Walker

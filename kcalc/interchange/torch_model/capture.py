@@ -71,7 +71,7 @@ def _readable(model: Any, evaluating: bool) -> Any:
 
 
 def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """Return the graph without recording calls, so that the model cannot be edited."""
+    """Return the graph without recording calls; the model can then be read but not edited."""
     import torch
 
     own = _readable(model, evaluating)

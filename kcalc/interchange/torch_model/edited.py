@@ -1,10 +1,10 @@
-"""Edit the calls of modules while keeping their class as the user sees it.
+"""Edit the calls of modules without a visible change of their class.
 
 An edited module becomes an instance of a subclass of its class with the same name. If the module is
 edited as a whole, the subclass changes its input and output. If single calls in its code are
 edited, its ``forward`` is the user's function with these calls redirected. The class stores the
-change at each site. The module stores the numbers, as zero-dimensional tensors that move to other
-devices with it and are not saved.
+change at each site. The module stores the constants as zero-dimensional tensors, which move to
+other devices with the module and are not saved.
 """
 
 from __future__ import annotations
@@ -680,7 +680,7 @@ def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """Return a hash of the names of calls in order."""
+    """Return a hash of call names in order."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 

@@ -89,7 +89,7 @@ class Written:
 
 @dataclass
 class ArrayFirst:
-    """Applies the change of ``x * 2`` to ``2 * x`` too."""
+    """Applies a change that was recorded for ``x * 2`` to ``2 * x`` as well."""
 
     change: Any
 

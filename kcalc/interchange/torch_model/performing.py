@@ -184,7 +184,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """Collects the constants of a module. Equal numbers of several edits stay separate."""
+    """Collects the constants of a module; equal constants from several edits stay separate."""
 
     def __init__(self) -> None:
         self.found: list[float] = []

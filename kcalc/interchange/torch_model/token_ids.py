@@ -70,7 +70,7 @@ def _whole(value: Any) -> bool:
 
 
 def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
-    """Return the number of rows of the table in which a node looks up an input, or None."""
+    """Return the row count of the table in which a node looks up an input, or None."""
     if (
         "embedding" not in str(node.target)
         or len(node.args) < 2

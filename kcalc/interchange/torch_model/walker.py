@@ -447,7 +447,7 @@ class Walker:
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
         """Return the name of the Held operation for a constant.
 
-        ``array``: the numbers of the constant in another shape.
+        ``array``: the values of the constant in another shape.
         """
         numbers = numbers_of(const.tensor) if array is None else array
         origin = const.parameter or (", ".join(const.origins) or None)
@@ -480,7 +480,7 @@ def _is_complex(leaf: Any) -> bool:
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
     """Return a computed constant, with the name of the parameter that it equals, if any.
 
-    The constant equals a parameter if it contains the same numbers in the same order or transposed.
+    The constant equals a parameter if it contains the same values in the same order or transposed.
     """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)

@@ -62,7 +62,7 @@ def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
 
 
 def turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """Convert the weights of a convolution of an image with inserted zeros.
+    """Convert the weights of a convolution over an image with inserted zeros.
 
     The result has the layout of a transposed convolution.
     """

@@ -47,7 +47,7 @@ STEEP = 1e6
 
 
 class LanguageTarget(Generic[V]):
-    """How a language expresses the parts of an expression.
+    """Base class for target languages; each method writes one part of an expression.
 
     ``V`` is the type that represents a value.
     """

@@ -92,7 +92,7 @@ def properties(content: Content) -> dict[str, str]:
     """Return the metadata of the model, {key: JSON text}.
 
     The metadata contain the settings, the conditions, and tables that map nodes to functions and
-    numbers.
+    constants.
     """
     conditions = [
         {"condition": n, "target": t, "value": v, "residual": r}

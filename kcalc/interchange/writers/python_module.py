@@ -268,7 +268,7 @@ def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str)
 
 
 def tables(content: Content) -> list[str]:
-    """Return the tables that map nodes to functions and numbers."""
+    """Return the tables that map nodes to functions and constants."""
     sigmas = [(f"({digits(w)}, {digits(b)})", nodes) for (w, b), nodes in content.sigmas.items()]
     rows = {
         "ACTIVATIONS": (
