@@ -195,5 +195,5 @@ def write(path: str, text: str) -> None:
     if (stop := _clock.get()) is not None:
         stop()
     stream = _documents.get() or sys.stdout
-    if stream is not None:  # it is None if it is closed
+    if stream is not None:  # None if standard output is closed
         stream.write(text)

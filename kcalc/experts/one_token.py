@@ -110,7 +110,7 @@ class _OneThreshold:
         return edge**2 * self._integral(2, np.exp(-self.x * edge) * others * self._rest())
 
     def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
-        """R_2 for a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
+        """R_2 for softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
         one = self.k * moments[0] ** (self.k - 1) * rest
         two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
         others = np.zeros_like(self.x)

@@ -44,7 +44,7 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
     with other axes.
 
     The channel axis of an input is the axis on which its first weights or normalisation act. If
-    there are none, it is 1 for vectors, and otherwise the framework's convention.
+    there are none, it is 1 for vectors and otherwise follows the framework's convention.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)

@@ -18,8 +18,8 @@ Words = tuple[str, str, str]  # the axes of the feature map, the weights and the
 def summed_and_new(words: Words) -> tuple[str, str] | None:
     """Return the axes that a product sums over, and the axes that it creates.
 
-    Returns None if the product is not a dense layer, because the weights differ along an axis that
-    the feature map and the result share.
+    Returns None if the weights differ along an axis that the feature map and the result share. The
+    product is then not a dense layer.
     """
     data, weights, out = words
     gone = "".join(c for c in data if c not in out)

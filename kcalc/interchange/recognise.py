@@ -439,7 +439,7 @@ class Recogniser(ElementwiseRules):
         return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
-        """Return the standard deviation of weights, or 1 if they are 0 or sizes are not read."""
+        """Return the standard deviation of weights, or 1 if it is 0 or sigmas are not read."""
         if not self.sigmas:
             return 1
         if self.finite(scale) > 0:

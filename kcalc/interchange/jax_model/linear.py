@@ -91,7 +91,7 @@ def _contraction(
 
 
 def _merged(reader: JaxReader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
-    """Merge the axes ``mine`` of an array into one that follows all other axes.
+    """Merge the axes ``mine`` of an array into one axis that follows all other axes.
 
     Returns: the array, and the merged axis in the operation's output.
     """

@@ -311,7 +311,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Replace max(y, tiny) by y for functions of means; it only guards against division by 0."""
+    """Replace max(y, tiny) by y for functions of means; the floor only prevents division by 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]

@@ -64,7 +64,7 @@ class _Sinks(_Parts):
 
 
 def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
-    """Return (name, symbols) for each part of an expression that relies on symbols' ranges."""
+    """Return (name, symbols) for each part of an expression that relies on the symbols' ranges."""
     collected = _Sinks()
     collected(expr)
     return collected.found

@@ -154,7 +154,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Add", v, self._softplus(self.node("Sub", u, v)))
 
     def _expm1(self, u: str) -> str:
-        """Write tanh(u/2) (exp(u) + 1), which avoids cancellation."""
+        """Write exp(u) - 1 as tanh(u/2) (exp(u) + 1) to avoid cancellation."""
         return self.node(
             "Mul", self.node("Tanh", self._times(u, 0.5)), self._plus(self.node("Exp", u), 1.0)
         )
