@@ -1,6 +1,6 @@
-"""Checks of the arrays that are passed to a model.
+"""Check the arrays that are passed to a model.
 
-They test whether the arrays fit the model and whether JAX has rounded them.
+The arrays must fit the model, and JAX must not have rounded them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def doubles_off(dtype: str) -> bool:
-    """Whether the dtype is float64 while JAX traces float64 arrays as float32."""
+    """Whether ``dtype`` is float64 although JAX traces float64 arrays as float32."""
     import jax
 
     config: Any = jax.config

@@ -31,7 +31,7 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 
 @dataclass(frozen=True)
 class CoordinateCheck(Shown):
-    """Root mean squares of every Affine's output by width, and fitted powers of the width.
+    """Root-mean-square outputs of every Affine at each width, and fitted powers of the width.
 
     The check covers initialisation only; it does not test whether learning rates transfer.
 
@@ -237,7 +237,7 @@ def _usable(model: Model, x: Any) -> None:
 
 
 def _measured(node: Node, width: int, rms: np.ndarray) -> None:
-    """Raise KcalcError if the size of a node has no logarithm."""
+    """Raise KcalcError if a root mean square of a node's output is 0 or not finite."""
     finite = np.isfinite(rms).all()
     if not finite or not (rms > 0).all():
         raise KcalcError(
@@ -257,7 +257,7 @@ def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
 
 
 def _expected(network: Network, chosen: Any) -> dict[Node, float | None]:
-    """Return the power that each Affine's output should have."""
+    """Return {Affine: the power of the width that its output should follow, None if unknown}."""
     places = roles(network)
     flat: dict[Node, bool] = {}
     expected: dict[Node, float | None] = {}

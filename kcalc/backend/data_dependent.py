@@ -30,7 +30,7 @@ class Adjusted:
     """The result of data-dependent initialisation for one layer.
 
     ``variance_before`` and ``variance_after`` are variances of the layer's outputs over examples,
-    locations and channels; ``error`` is the final error.
+    locations and channels. ``error`` is the remaining deviation from the targets.
     """
 
     node: Node
@@ -119,7 +119,7 @@ def lsuv(
     Returns
     -------
     DataDependent
-        The new parameters, with a report by layer.
+        The new parameters, with a layer-by-layer report.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def wli(
     Returns
     -------
     DataDependent
-        The new parameters, with a report by layer.
+        The new parameters, with a layer-by-layer report.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class Fan:
 
     @property
     def taps(self) -> int:
-        """Return the number of locations that the weight reads."""
+        """Return the number of kernel taps."""
         return math.prod(self.window)
 
     @property
@@ -51,7 +51,7 @@ class Fan:
 class Initialiser:
     """Independent entries with variance ``sigma_w^2 / fan_in``, where fan_in counts every tap.
 
-    This is the base class of the other initialisers.
+    Base class of the other initialisers.
     """
 
     name: str = "gaussian"
@@ -75,7 +75,7 @@ class Initialiser:
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        """Return the shape (groups, fan_in, fan_out) of the normals that become the weights."""
+        """Return the shape (groups, fan_in, fan_out) of the normals for :meth:`unit`."""
         return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
 
     def unit(self, noise: Array, fan: Fan) -> Array:
@@ -95,7 +95,7 @@ class Initialiser:
         return jnp.zeros(fan.shape, noise.dtype).at[centre].set(entries)
 
     def matrix(self, noise: Array) -> Array:
-        """Return unit weights of one group, (fan_in, fan_out), from standard normals."""
+        """Return unit weights for one group, (fan_in, fan_out), from standard normals."""
         return noise
 
 

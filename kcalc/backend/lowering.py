@@ -90,7 +90,7 @@ class Lowering:
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """Return the channels in each part. Raises KcalcError if they are not divisible."""
+        """Return the channels per part. Raises KcalcError if ``parts`` does not divide them."""
         if channels % parts:
             raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
         return channels // parts
@@ -196,7 +196,7 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """Factors without locations, such as gates from global means, multiply every location."""
+        """Record a product. Factors without locations, such as global gates, are broadcast."""
         located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
         alike = [
             Shape(shape.channels, located[0].locations) if shape.locations is None else shape
@@ -225,7 +225,7 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """The input has one channel (token ids), or one channel per id (one-hot vectors)."""
+        """Record an embedding of token ids (one channel) or one-hot vectors (a channel per id)."""
         (below,) = inputs
         outputs = layer.features or self.features.get(node)
         rows = layer.vocabulary or (below.channels if below.channels > 1 else None)
@@ -305,7 +305,7 @@ class Lowering:
         return self.weighted(node, inputs, shape, sigma, (layer.heads, buckets), layer)
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
-        """Return the locations of the tokens. Raises KcalcError if there are none."""
+        """Return the (rows, columns) of the tokens. Raises KcalcError if there are no tokens."""
         if shape.locations is None:
             raise KcalcError(
                 f"node {node!r} reads tokens, but its input has none; give token ids, or "
@@ -433,7 +433,7 @@ def has_rule(layer: L.Layer) -> bool:
 
 
 def width_grows_with(parameterization: Parameterization, role: str) -> float | None:
-    """Return the power of the width by which a layer changes coordinate sizes at initialisation.
+    """Return the power of the width by which a layer scales coordinates at initialisation.
 
     ``role`` is the role of the layer in the network. Returns None if the power is unknown.
     """

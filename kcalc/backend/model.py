@@ -70,7 +70,7 @@ class Model(Shown):
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without compiled functions, which cannot leave this process."""
+        """Return the state without compiled functions, which cannot be pickled."""
         return {**self.__dict__, "_compiled": {}}
 
     # -- the functions -----------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Model(Shown):
         train
             Whether to use batch statistics and dropout, with random numbers from ``key``.
         key
-            The random key of dropout.
+            The random key for dropout.
 
         Returns
         -------
@@ -196,7 +196,7 @@ class Model(Shown):
         train
             Whether dropout and batch statistics are on.
         key
-            The random key of dropout.
+            The random key for dropout.
 
         Returns
         -------
@@ -258,7 +258,8 @@ class Model(Shown):
     def _check_params(self, plan: ArrayPlan, params: Any) -> None:
         """Raise KcalcError unless the parameters fit the plan.
 
-        The message says so if they were made for inputs with different channels or tokens.
+        If the parameters were made for inputs with different channels or tokens, the message says
+        so.
         """
         try:
             plan.check(params)
@@ -283,7 +284,7 @@ class Model(Shown):
             raise
 
     def _function(self, purpose: Any, plan: ArrayPlan | None, make: Any) -> Any:
-        """Return a compiled function, made once for each purpose and plan.
+        """Return a compiled function, which is built once for each purpose and plan.
 
         Other objects that are built on the model cache their functions here too.
         """
@@ -365,7 +366,7 @@ class Model(Shown):
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
-        """Return the ids with two more axes, for locations and one channel."""
+        """Return token ids with two added axes of length 1, for image columns and channels."""
         import jax.numpy as jnp
 
         if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
@@ -476,7 +477,7 @@ class Model(Shown):
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
         """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
 
-        It is the inverse of :meth:`unstack`.
+        This method is the inverse of :meth:`unstack`.
 
         Parameters
         ----------
@@ -544,8 +545,8 @@ class Model(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """Return the assumptions, node by node, under which kernel maps describe this model.
 
-        They name the nodes that kernel maps do not describe, and any differences between the
-        network and a model that it was read from.
+        The list includes nodes that kernel maps do not describe, and any differences between
+        the network and a model that it was read from.
 
         If inputs do not specify their channels, call ``init`` or ``apply`` first.
         """
@@ -599,7 +600,7 @@ class Model(Shown):
 def _by_position(run: Any, nodes: list[Node]) -> Any:
     """Return ``run`` as a function of a list of inputs.
 
-    Node labels need not be valid pytree keys.
+    A list replaces {node: input}, because node labels may not be valid pytree keys.
     """
     return lambda params, arrays, state, key: run(
         params, dict(zip(nodes, arrays, strict=True)), state, key

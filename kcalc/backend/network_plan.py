@@ -35,7 +35,8 @@ Params = dict[str, dict[str, Array]]
 class ParameterEntry:
     """One entry of the parameters.
 
-    It contains the weights of ``nodes``, stacked along the first axis if ``stacked`` is True.
+    The entry contains the weights of ``nodes``. They are stacked along the first axis if
+    ``stacked`` is True.
     """
 
     name: str
@@ -157,7 +158,7 @@ class ArrayPlan:
         return {entry.name: found[entry.nodes[0]] for entry in self.states}
 
     def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
-        """Return {node: its own arrays}."""
+        """Return {node: its arrays}, with repeated blocks unstacked."""
         out: dict[Node, dict[str, Array]] = {}
         for entry in self.tensors:
             for i, node in enumerate(entry.nodes):
@@ -168,7 +169,7 @@ class ArrayPlan:
         return out
 
     def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
-        """Return the parameters, from {node: its own arrays}."""
+        """Return the parameters by entry, stacked, from {node: its arrays}."""
         import jax.numpy as jnp
 
         if not isinstance(own, Mapping):

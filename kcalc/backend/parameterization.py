@@ -1,4 +1,4 @@
-"""Parameterizations: the size of a weight comes from its initial draw or from a factor.
+"""Parameterizations, which split the size of each weight between its initial draw and a factor.
 
 At the base width, all of them give the same initial function for the same random draws. They differ
 in gradients and in how sizes change with width.

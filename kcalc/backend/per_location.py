@@ -1,6 +1,6 @@
 """Per-location normalisation of a network's input.
 
-It gives every location vector a mean square of one [DKS sec. 10.2].
+The normalisation gives every location vector a mean square of one [DKS sec. 10.2].
 """
 
 from __future__ import annotations

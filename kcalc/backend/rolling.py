@@ -1,4 +1,4 @@
-"""Rolling up of repeated blocks: one node replaces each run of isomorphic consecutive pieces."""
+"""Roll up repeated blocks, so that one node replaces each run of isomorphic consecutive pieces."""
 
 from __future__ import annotations
 

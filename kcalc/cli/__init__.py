@@ -92,7 +92,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     except KcalcError as error:
         return _refused(spoken(str(error), known, error.remedies))
     finally:
-        if sys.stdout is not None:  # it is None if it is closed
+        if sys.stdout is not None:  # None if standard output is closed
             sys.stdout.flush()
 
 

@@ -57,7 +57,7 @@ _clock: ContextVar[Any] = ContextVar("clock", default=None)
 SHOWING_PROGRESS = ("train", "verify")  # commands that show their own progress
 TICK, CLEAR = 1.0, "\r\x1b[K"
 WIDTH = 86  # width of descriptions, in characters
-GIVEN = object()  # annotation of a parameter that receives all given options, {name: value}
+GIVEN = object()  # annotation for a parameter that receives all given options, {name: value}
 MORE = "more options"
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},
@@ -195,5 +195,5 @@ def write(path: str, text: str) -> None:
     if (stop := _clock.get()) is not None:
         stop()
     stream = _documents.get() or sys.stdout
-    if stream is not None:  # it is None if it is closed
+    if stream is not None:  # None if standard output is closed
         stream.write(text)

@@ -192,7 +192,7 @@ def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
 
 
 def slopes_text(named: Named, q: float | None) -> str:
-    """Format the slope polynomial of every output and the maximal slope function, factored.
+    """Format every output's slope polynomial and the maximal slope function, in factored form.
 
     Numerical values follow the formulas.
     """

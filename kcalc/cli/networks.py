@@ -42,7 +42,7 @@ TRANSFORMERS: dict[str, Any] = {
 class Family:
     """A family of built-in networks.
 
-    ``about`` is part of the titles. ``weighted`` says whether sums have shortcut weights. ``less``
+    ``about`` is a text for titles. ``weighted`` states whether sums have shortcut weights. ``less``
     is the depth minus the number of nonlinear layers.
     """
 
@@ -95,7 +95,7 @@ class Named:
 
     @property
     def short(self) -> str:
-        """The title without the part after its colon."""
+        """The part of the title before the colon."""
         return (
             self.title.split("\n")[0].rsplit(":", 1)[0]
             if "\n" in self.title
@@ -218,7 +218,7 @@ FirstMethod: TypeAlias = Annotated[
 def check_widths(network: Network, features: int | None) -> None:
     """Check that all layers state their width, or that a width is given.
 
-    Raises: KcalcError that names the option otherwise.
+    Raises: KcalcError that names the option if a width is missing.
     """
     if features is not None and features < 1:
         raise KcalcError(f"--features is a width and must be a positive integer, got {features}")

@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """Format the constants of every activation, or describe constants that have another form."""
+    """Format the constants of every activation, or describe them if they have another form."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]
@@ -240,7 +240,7 @@ def _constant_lines(result: Shaping) -> list[str]:
 
 
 def _other_affine_lines(result: Shaping) -> list[str]:
-    """Format a table of sigmas for Affine layers that do not follow an activation.
+    """Format a table of sigma_w and sigma_b for Affine layers that do not follow an activation.
 
     Layers with equal sigmas share a row.
     """

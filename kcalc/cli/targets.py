@@ -63,7 +63,7 @@ def given_tokens(text: str) -> np.ndarray | int:
     raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}")
 
 
-PARSED: dict[str, dict[str, Any]] = {  # targets that are not parsed like their default
+PARSED: dict[str, dict[str, Any]] = {  # targets that are not parsed as the type of their default
     "q_slope": {"type": _q_slope, "metavar": "Q"},
     "tokens": {"type": given_tokens, "metavar": "FILE|T"},
     "mlp": {"type": str, "metavar": "NAME"},
@@ -77,7 +77,7 @@ NETWORK = {"shortcut_weight"}  # network options, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
-    """Return the argparse arguments with which a target is parsed, based on its default."""
+    """Return the argparse arguments for a target, based on its default value."""
     default = signature(METHODS[method]).parameters[target].default
     if target in PARSED:
         return PARSED[target]
@@ -103,12 +103,12 @@ def _options() -> dict[str, Option]:
 
 
 def _marked(target: str, methods: list[str]) -> str:
-    """Return a prefix that names the methods of a common target, or "" if its heading does."""
+    """Return a prefix that names a common target's methods, or "" if the heading names them."""
     return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
 
 
 def _listed(methods: list[str]) -> str:
-    """Describe the methods in words, or the excluded methods if there are fewer of them."""
+    """List the methods in words, or the excluded methods if they are fewer."""
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"
@@ -121,7 +121,7 @@ def flag(target: str) -> str:
 
 
 def owners(target: str) -> list[str]:
-    """Return the methods that have a target."""
+    """Return the methods that accept a target."""
     return [method for method in METHODS if target in record(METHODS[method]).targets]
 
 

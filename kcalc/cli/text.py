@@ -112,7 +112,7 @@ def check_files(
 
 
 def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
-    """Convert a result to plain data: its network, its numbers and all assumptions."""
+    """Convert a result to plain data: its network, numerical values and all assumptions."""
     assumptions = dict.fromkeys(a for result in results for a in result.assumptions)
     return {
         "network": named.title,

@@ -41,7 +41,7 @@ TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
 
 
 def not_known(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a message that a word is unknown, with the nearest known word or all known words."""
+    """Return a message for an unknown word, with the nearest known word or all known words."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if near:

@@ -1,4 +1,4 @@
-"""Mixtures of experts at initialisation: what a random router selects, and with which weights."""
+"""Mixtures of experts at initialisation: selections and weights of a random router."""
 
 from .moe_statistics import MoEStatistics, moe_statistics
 

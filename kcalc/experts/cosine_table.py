@@ -67,9 +67,10 @@ class RouterMoments:
         self._slopes = table(slopes, self.slopes, None)
 
     def lost(self, gap: Jet) -> Jet:
-        """``1 - W / S_2`` for tokens with cosine ``1 - gap``, as a jet of the order of ``gap``.
+        """Return ``1 - W / S_2`` for tokens with cosine ``1 - gap``, as a jet.
 
-        Its slope is infinite at gap 0 if top_k < num_experts.
+        The jet has the same order as ``gap``. The slope is infinite at a gap of 0 if top_k <
+        num_experts.
         """
         order = gap.order
         angle = NUMPY.angle(gap.value)
@@ -84,7 +85,7 @@ class RouterMoments:
                 continue
             with np.errstate(all="ignore"):
                 first = np.where(rate == 0, 0.0, np.inf * rate)
-            if even:  # in the angle from 0 or pi; gap = angle^2 / 2 or 2 - angle^2 / 2
+            if even:  # even in the angle from 0 or pi; gap = angle^2 / 2 or 2 - angle^2 / 2
                 first = 2 * self._cross.lost(angle, 2) / self.second * rate * (1 - value)
             ends = (found[0], first, *[np.nan] * (order - 1))
             found = tuple(np.where(place, e, f)[()] for e, f in zip(ends, found, strict=True))
@@ -137,7 +138,7 @@ class AngleTable:
         return out.reshape(angles.shape)[()]
 
     def _few(self, angles: Array) -> bool:
-        """Whether to compute these values directly: if there are few, and none near the ends."""
+        """Whether the angles are few, and far enough from the ends to compute values directly."""
         ends = (0.0, np.pi if self.opposite is not None else 0.0)
         new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)

@@ -103,8 +103,8 @@ class Route(Layer):
 class MoE(Layer):
     """Mixture of experts with a router, routed experts and optional shared experts.
 
-    It computes ``scale sum_i w_i e_i(x) + shared(x)``. The sum runs over the ``top_k`` of E experts
-    with the largest logits ``r_i . x``.
+    The layer computes ``scale sum_i w_i e_i(x) + shared(x)``. The sum runs over the ``top_k`` of E
+    experts with the largest logits ``r_i . x``.
 
     Parameters
     ----------

@@ -78,20 +78,20 @@ class MoEStatistics(Shown):
 
     @property
     def second(self) -> float:
-        """S_2 = E sum_i w_i^2: q value of the mixture / q value of one expert."""
+        """S_2 = E sum_i w_i^2, the ratio of the mixture's q value to one expert's q value."""
         return self._one_token[0]
 
     @property
     def router(self) -> float:
         """R_2 = E sum_ij (d w_i / d l_j)^2, the router's contribution to the squared gradient.
 
-        It is 0 if the only selected expert has weight 1; such a router does not learn.
+        R_2 is 0 if the only selected expert has weight 1; such a router does not learn.
         """
         return self._one_token[1]
 
     @cached_property
     def cross(self) -> float:
-        """W = E sum_i w_i w_i' for two tokens: kernel of the mixture / kernel of one expert."""
+        """W = E sum_i w_i w_i' for two tokens: the mixture's kernel divided by one expert's."""
         if self.cosine == 1:
             return self.second
         score = SCORES[self.score, self.normalise]
@@ -102,7 +102,7 @@ class MoEStatistics(Shown):
     def overlap(self) -> float:
         """Expected fraction of a token's experts that a second token selects as well.
 
-        It does not depend on the variance of the logits.
+        The overlap does not depend on the variance of the logits.
         """
         if self.cosine == 1 or self.top_k == self.num_experts:
             return 1.0
@@ -111,9 +111,9 @@ class MoEStatistics(Shown):
     def load_cv(self, tokens: int | None = None) -> float:
         """Coefficient of variation of the number of tokens per expert.
 
-        This is the root mean square over draws of the router, for tokens whose logits all have the
-        given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)`` with the overlap
-        o.
+        The coefficient is a root mean square over draws of the router, for tokens whose logits all
+        have the given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)``, where o
+        is the overlap.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class MoEStatistics(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of these statistics."""
+        """Assumptions behind the statistics."""
         return (Assumption("router", TEXT, "convention"),)
 
     def _rows(self) -> list[tuple[str, ...]]:

@@ -58,8 +58,8 @@ def laplace(low: float, high: float, step: float, tail: float = TAIL) -> tuple[A
 def laplace_sum(low: float, high: float, step: float) -> tuple[Array, Array]:
     """Return nodes and weights with ``sum w exp(-x Z) = 1 / Z`` for Z in [``low``, ``high``].
 
-    This is the trapezoidal rule in u for ``x = exp(u - exp(-u)) / high``, whose terms decay fast on
-    both sides. The relative error is ``exp(-pi^2 / step)`` and oscillates.
+    The rule is the trapezoidal rule in u for ``x = exp(u - exp(-u)) / high``. Its terms decay fast
+    on both sides, and its relative error ``exp(-pi^2 / step)`` oscillates.
     """
     u = np.arange(-3.1, np.log(22 * high / low) + step, step)
     x = np.exp(u - np.exp(-u)) / high

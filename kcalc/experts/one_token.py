@@ -26,7 +26,7 @@ FLOOR = -12.0  # threshold if every expert is selected
 def squares_and_slopes(
     experts: int, selected: int, sigma: float, score: Score
 ) -> tuple[float, float]:
-    """S_2 = E sum_i w_i^2 and R_2 = E sum_ij (d w_i / d l_j)^2."""
+    """Return S_2 = E sum_i w_i^2 and R_2 = E sum_ij (d w_i / d l_j)^2."""
     if selected == experts:
         at, weights = np.array([FLOOR]), np.ones(1)
     else:
@@ -48,7 +48,7 @@ def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
     if selected == experts:
         return 0.0
     at, weights = thresholds(experts, selected, 1 / THRESHOLDS)
-    # ratio of the densities of ties and of thresholds: one of the k selected logits is also at t
+    # density of ties over density of thresholds: one of the k selected logits is also at t
     above = selected * np.exp(-(at**2) / 2 - log_ndtr(-at)) / np.sqrt(2 * np.pi)
     weights = weights * np.exp(log_density(experts, selected, at)) * above
     squares = [_OneThreshold(experts, selected, sigma, score, t).square_at_tie() for t in at]
@@ -101,7 +101,7 @@ class _OneThreshold:
         return second, router
 
     def square_at_tie(self) -> float:
-        """E w^2 for a selected expert whose logit is also at the threshold."""
+        """Return E w^2 for a selected expert whose logit is also at the threshold."""
         edge = self._edge()
         if self.score.total is None:
             return edge**2
@@ -110,7 +110,7 @@ class _OneThreshold:
         return edge**2 * self._integral(2, np.exp(-self.x * edge) * others * self._rest())
 
     def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
-        """R_2 of a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
+        """R_2 for softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
         one = self.k * moments[0] ** (self.k - 1) * rest
         two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
         others = np.zeros_like(self.x)
@@ -131,7 +131,7 @@ class _OneThreshold:
         return self._law(-REACH + min(self.t, 0), self.t)
 
     def _rest(self) -> Array:
-        """E exp(-x s) over the unselected experts, if the sum of scores includes them."""
+        """Return E exp(-x s) over the unselected experts, if the sum of scores includes them."""
         if self.score.total != "all" or not self.last:
             return np.ones_like(self.x)
         s, _, p = self._low()

@@ -32,7 +32,7 @@ TEXT = (
 
 
 def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
-    """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new non-Gaussian atom."""
+    """Return a new non-Gaussian atom, ``q = scale^2 S_2 q_e`` and kernel ``scale^2 W kappa_e``."""
     logits, expert = (state.pairs[0].moments for state in inputs)
     square = _square(kernel, op)
     if kernel.statistics.follow_c:
@@ -61,7 +61,7 @@ def _joined_gap(logits: Any, expert: Any, moments: RouterMoments) -> Any:
 
 
 def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
-    """``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, together with the kernel maps."""
+    """Return ``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, together with the kernel maps."""
     kernel = tangent.kernel
     moments = _checked(kernel, op, node, inputs)
     still = [

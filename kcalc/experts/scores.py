@@ -37,7 +37,7 @@ SCORES = {
 
 
 def check_variance(variance: float, where: str = "") -> None:
-    """Raise a KcalcError for logits whose exp leaves double precision in the integrals."""
+    """Raise a KcalcError if the variance is so large that exp(logit) exceeds double precision."""
     if not variance <= LARGEST:
         raise KcalcError(
             f"{where}logits of variance {variance:.6g} are too large (the limit is {LARGEST:g}): "

@@ -1,9 +1,9 @@
 """Moments of the router weights for two tokens whose logits have correlation rho.
 
 Given both thresholds t and t', every other expert lies in one of four quadrants: selected for both
-tokens, for one of them, or for neither. The counts are multinomial, and powers of both sums of
-scores are Laplace integrals, as for one token. A single expert can be at both thresholds, or two
-different experts can.
+tokens, only for the first, only for the second, or for neither. The numbers of experts per quadrant
+are multinomial, and powers of both sums of scores are Laplace integrals, as for one token. Either a
+single expert is at both thresholds, or two different experts are.
 
 With g = sqrt(rho) c + sqrt(1 - rho) e and g' = sqrt(rho) c + sqrt(1 - rho) e', the two logits of an
 expert are independent given c. An expectation over a quadrant is therefore a product of two
@@ -31,20 +31,20 @@ SHARP = 1.2  # width of the logit panels, in standard deviations of a logit give
 TINY = 1e-300
 ENTRIES = 1 << 19  # largest size of a block
 LARGEST = 6.0  # larger logits are ignored
-FARTHEST = 7.5  # a standard Gaussian exceeds it with probability 3e-14
-BAND = 7.0  # largest difference of two thresholds, in standard deviations
+FARTHEST = 7.5  # a standard Gaussian exceeds this value with probability 3e-14
+BAND = 7.0  # largest difference between two thresholds, in standard deviations
 RARE = 1e-13  # probability of the omitted thresholds, on each side
 Sides = tuple[bool, bool]
 SIDES: tuple[Sides, ...] = ((True, True), (True, False), (False, True), (False, False))
 
 
 def shared(experts: int, selected: int, sigma: float, rho: float, score: Score | None) -> float:
-    """W = E sum_(selected for both) w_i w_i'; without a score, the expected number of experts."""
+    """Return W = E sum_(selected for both) w_i w_i', or the expected count if ``score`` is None."""
     return _Pair(experts, selected, sigma, rho, score).total([Term("s", "s")])
 
 
 def slopes(experts: int, selected: int, sigma: float, rho: float, score: Score) -> float:
-    """R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') over experts i selected for both tokens."""
+    """Return R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') over i selected for both tokens."""
     terms = [Term("d", "d")]
     if score.total is not None:
         terms += [Term("d", "sd", 1, 2, -1.0), Term("sd", "d", 2, 1, -1.0), Term("sd", "sd", 2, 2)]
@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Matrices with a row and a column for each (threshold, Laplace node) of the two tokens."""
+    """Matrices with a row (column) per threshold and Laplace node of the first (second) token."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
@@ -144,12 +144,12 @@ class _Pair:
 
 
 class _Tables:
-    """Expectations of functions of one logit, given c or the logit at the other threshold.
+    """Expectations of functions of a logit, given c or the logit at the other threshold.
 
-    ``given`` is {(name, above): (rows, c)}. It holds the mean of the named function for a logit on
-    one side of the row's threshold, times exp(-x score) if the sum of scores includes this score.
-    ``sides`` is {(name, above): (rows, thresholds)}, with the same mean conditional on the other
-    logit being at the other threshold.
+    ``given`` is {(name, above): array (rows, c)}. The array contains the mean of the named function
+    for a logit on one side of the row's threshold, times exp(-x score) if the sum of scores
+    includes this score. ``sides`` is {(name, above): array (rows, thresholds)}, with the same mean
+    given that the other token's logit is at the other threshold.
     """
 
     def __init__(self, pair: _Pair, names: Collection[str]) -> None:
@@ -271,7 +271,7 @@ class _Block:
         """Sum over the number n of experts selected for both tokens, out of ``count`` experts.
 
         The tokens select k and k2 experts. One of the n experts contributes ``both`` instead of its
-        probability. ``others`` holds the mean of the others' function in each quadrant.
+        probability. ``others`` contains the mean of the others' function in each quadrant.
         """
         n = max(1, k + k2 - count)
         if n > min(k, k2):

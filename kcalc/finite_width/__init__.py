@@ -1,4 +1,4 @@
-"""Shaping methods based on laws at finite width."""
+"""Shaping methods based on finite-width theory."""
 
 from .geometric_initialisation import GeometricShaping, geometric
 

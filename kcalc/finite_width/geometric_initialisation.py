@@ -74,7 +74,7 @@ class GeometricShaping(Shaping):
     def _measured(self) -> dict[str, Any]:
         """Spreads of gamma in its extrinsic form.
 
-        They are computed from second moments of the signals, not from the variances of the weights.
+        The extrinsic form uses second moments of the signals, not the variances of the weights.
         """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
@@ -171,7 +171,7 @@ def geometric(
 ) -> GeometricShaping:
     """Initialise with E[W^2] = c / (k sqrt(n m)), where c = 2/k_typ for relu.
 
-    Then gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
+    With these weights, gamma = zeta/c^2 is the same for all layers [Scaling eq. 3, sec. 6.2].
 
     k is the kernel side of a layer; n and m are its channel counts. If k differs from k_typ, a
     multiplier sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the
@@ -321,7 +321,7 @@ class _Plan:
 
     @property
     def constant(self) -> float:
-        """c."""
+        """The constant c."""
         return self.gain / self.typical
 
     def network(self, branch: dict[Node, float]) -> Network:
@@ -372,7 +372,7 @@ class _Plan:
     def _kept(self, node: Node) -> float | None:
         """Return the factor by which the activation before a layer changes second moments.
 
-        Return None if the layer reads an input.
+        The result is None if the layer reads an input.
         """
         while self.base.layer(node).passes:
             (node,) = self.base.parents(node)

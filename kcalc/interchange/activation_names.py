@@ -13,15 +13,15 @@ from ..foundation.errors import glimpse
 from ..network.layers import Nonlinear
 from ..network.network import Network
 
-SHOWN = 300  # characters of an expression that are printed
+SHOWN = 300  # maximum number of characters printed for an expression
 
 
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
     """Return the network with long-named activations named after the first node that uses them.
 
-    Without this, the first characters of their expressions would serve as names.
+    Otherwise, the first characters of the expressions would serve as names.
 
-    Returns: the network, and a definition of each new name.
+    Returns: the network, and a definition for each new name.
     """
     long = {phi for phi in network.activations if len(phi.name) == NAME_LENGTH}
     if not long:

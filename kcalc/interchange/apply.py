@@ -72,7 +72,7 @@ def target_of(reading: Reading, shaping: Any) -> Target:
 
 
 def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mapping[str, str]]:
-    """Return the shaped nodes that cannot be edited, and code of the model that did not run.
+    """Return the shaped nodes that cannot be edited, and parts of the model that did not run.
 
     Returns: {shaped node that cannot be located in the model's code: reason}, and {description:
     reason} for parts of the model's code that did not run while the model was read.

@@ -92,7 +92,7 @@ def channel_position_mixups(
     shapes = {op.name: op.shape for op in ops}
     found: set[str] = set()
     for op in ops:
-        places = set[int]()  # channel axes, counted from the last one as in broadcasting
+        places = set[int]()  # channel axes, counted from the last axis as in broadcasting
         for name in op.reads if isinstance(op, Pointwise) else ():
             axis = axes[name]
             if axis is not None and shapes[name][axis] > 1 and name not in guessed:
@@ -112,7 +112,7 @@ ENDS = "the model transposes its spatial axes at the output, which the network d
 def moved_windows(
     ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return {node: description of how its spatial order differs from the model's}.
+    """Return {node: description of how its spatial order differs from the model's order}.
 
     The orders can differ because networks contain no reshapes or transposes.
 

@@ -1,7 +1,7 @@
 """Test that a model treats examples separately, by tracing it with two batch sizes.
 
-With one example, ``h + h[:1]`` equals ``2 h`` and ``h * len(h)`` equals ``h``. With two or three
-examples they differ.
+With one example, ``h + h[:1]`` equals ``2 h`` and ``h * len(h)`` equals ``h``. With two or more
+examples, the results differ.
 """
 
 from __future__ import annotations

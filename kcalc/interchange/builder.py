@@ -52,7 +52,7 @@ CORRELATED = "its {0} are correlated with the {0} of {1!r}; they are read as ind
 class Builder:
     """The state of one pass over a trace.
 
-    It contains the results of all operations read so far, and the nodes of the network.
+    The state contains the results of all operations read so far, and the nodes of the network.
     """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
@@ -77,7 +77,7 @@ class Builder:
         self.joined: dict[str, tuple[int, ...]] = {}  # the channels of a Concat's inputs
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
-        self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
+        self.tokens: dict[str, int] = {}  # {node: the axis along which it mixes locations}
         self.made: dict[tuple[str, Any], str] = {}
         # {node: operations from which it was read}
         self.read_at: dict[str, dict[str, None]] = {}
@@ -177,7 +177,7 @@ class Builder:
         return self._nonlinear(at, source, expr, self.width(op))
 
     def _with_stops(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Return the node for an expression through which only part of the gradient passes."""
+        """Return the node for an expression that contains gradient stops."""
         value, slope = released(expr), slope_of(expr)
         if slope == 0:
             return self._stopped(op, source, expr, width)
@@ -199,7 +199,7 @@ class Builder:
         return op.name
 
     def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Insert a gradient stop after the stopped expression, or before a function of it."""
+        """Insert a gradient stop after a stopped expression or before a function of one node."""
         before = self.stopped.get((source, expr))
         if before is not None or released(expr) == X:
             self.node(op, StopGradient(), [source if before is None else self.label(before)])
@@ -226,7 +226,7 @@ class Builder:
         return op.name
 
     def sigma_b(self, node: str, values: Any) -> float:
-        """Return the root mean square of the biases of an Affine; note a nonzero mean."""
+        """Return the root mean square of an Affine's biases; note a mean that is not 0."""
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
             text = (

@@ -96,11 +96,11 @@ class Target:
         return node
 
     def made_by(self, node: Node) -> list[list[str]]:
-        """Return the operations that compute a node's feature map, one list per computation.
+        """Return the operations that compute a node's feature map, as one list per computation.
 
         A model may compute the same feature map twice, as in ``b(relu(x)) + c(relu(x))``. The first
-        operation of each list computes the values and the others pass them on. Values that only
-        other activations use are excluded.
+        operation in each list computes the values, and the others pass the values on. Values that
+        only other activations use are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Target:
         return [lists.get(name, [name]) for name in dict.fromkeys(first.get(n, n) for n in read)]
 
     def _handed_on(self, op: Op) -> str:
-        """Return the operation whose values ``op`` returns unchanged; "" if there is none."""
+        """Return the operation whose values ``op`` returns unchanged, or "" if there is none."""
         if isinstance(op, LAYOUT):
             return op.reads[0]
         places = self.reading.places
@@ -135,7 +135,7 @@ class Target:
         return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
-        """Return, for each parent, the operations through which ``name`` reads its feature map."""
+        """Return, for each parent, the operations through which ``name`` reads that parent."""
         parents = self.model.parents(node)
         found = {parent: [] for parent in parents}
         for read, place in self._within(node, name):
@@ -167,7 +167,7 @@ class Target:
 
     @cached_property
     def parts(self) -> set[Node]:
-        """Return the nodes that the model uses to compute a node that is not their child.
+        """Return the nodes that the model uses to compute another node that is not their child.
 
         An example is 2 x in ``b(2 * x) + c(relu(2 * x))``: relu(2 x) is read as one activation of
         x.

@@ -18,7 +18,7 @@ from ..network.network import sum_weights
 from .edit_target import Node, Target
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 
-Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
+Made = tuple[int, int]  # (call, index among its results); (-1, i) is the i-th input
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model computes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
@@ -55,7 +55,7 @@ class Flow:
     ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
     ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
     whether the call that made a value reads it again in the backward pass. ``unsteady(call,
-    slots)`` returns why a call with data at these slots uses different numbers in training, or "".
+    slots)`` returns why a call with data at these slots uses different values in training, or "".
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -85,7 +85,7 @@ Calls = dict[Any, Action]  # {call, or key of a whole module: action}
 
 @dataclass(frozen=True)
 class CallGroup:
-    """The calls that compute one value from given start values.
+    """The calls that compute a value from given start values.
 
     ``entries``: {(call, slot): start value that is read there}.
     """
@@ -99,7 +99,7 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """Collect the calls from ``starts`` to ``end``.
 
     Raises: Unplaced if no call reads a start, a call outside the group reads an intermediate value,
-    or a call uses different numbers in training.
+    or a call uses different values in training.
     """
     entries, inside = _between(flow, starts, end)
     for call in inside - {end[0]}:
@@ -138,7 +138,7 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
 
 
 def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
-    """Raise Unplaced if a call reads, apart from its data, numbers that change in training."""
+    """Raise Unplaced if a call reads values other than its data that change in training."""
     for call in inside:
         reads = flow.reads[call].items()
         slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}
@@ -262,8 +262,8 @@ class Planner:
 
         If the norm has a single gain g and bias h, the activation that was read is f(g z + h). The
         model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays.
-        Returns: the norm whose output the calls read, or None if there is no such gain, and the
-        numbers changed accordingly.
+        Returns: the norm whose output the calls read (None if there is no such gain), and the
+        adjusted numbers.
         """
         norm = self.target.model.parents(node)[0]
         known = self.target.reading.gains.get(str(norm))
@@ -281,10 +281,10 @@ class Planner:
     def _wherever_made(self, node: Node, at: Callable[[str], Calls]) -> Calls:
         """Return the actions at every computation of a node's feature map.
 
-        ``at``: returns the actions at an operation that returns the feature map. Each computation
-        needs them once: at the node's own operation if possible, else at the last operation where
-        an edit is possible. It is not possible, for example, at a multiplication by a factor that
-        is 1 in evaluation mode only.
+        ``at``: a function that returns the actions at an operation that returns the feature map.
+        Each computation needs the actions once: at the node's own operation if possible, else at
+        the last operation where an edit is possible. For example, no edit is possible at a
+        multiplication by a factor that is 1 only in evaluation mode.
         """
         made: Calls = {}
         for names in self.target.made_by(node):
@@ -418,7 +418,7 @@ class Planner:
         """Whether a value must be copied so that it does not share memory with an equal value.
 
         A copy is needed if the model writes into the other value. It is also needed if the model
-        writes into this value and the other must not change because it is an input, is read
+        writes into this value and the other value must not change, because it is an input, is read
         elsewhere, or is needed for gradients.
         """
         flow, written = self.flow, bool(self.flow.written(end))
@@ -440,7 +440,7 @@ class Planner:
     # -- values ------------------------------------------------------------------------------------
 
     def _starts(self, node: Node, name: str) -> list[list[Made]]:
-        """Return, for each parent, the values of its feature map that ``name`` depends on."""
+        """Return, for each parent, the values of that parent that ``name`` depends on."""
         found = self.target.read_from(node, name)
         return [list(dict.fromkeys(map(self._value, names))) for names in found]
 

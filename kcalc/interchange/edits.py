@@ -42,7 +42,7 @@ class Scaled:
     shift: float = 0.0
 
     def after(self, first: Scaled) -> Scaled:
-        """Combine two changes of one call: apply ``first``, then this change around it."""
+        """Combine two changes to one call: apply ``first``, and then this change around it."""
         known = {slot: (a, b) for slot, a, b in first.inputs}
         for slot, a, b in self.inputs:
             inner, shift = known.get(slot, (1.0, 0.0))
@@ -57,7 +57,7 @@ class Scaled:
 class Taken:
     """Replace the call's result by its argument at ``slot``.
 
-    ``copied``: use a copy of the argument, because the model writes into the result.
+    ``copied``: whether to use a copy of the argument, because the model writes into the result.
     """
 
     slot: Slot
@@ -82,11 +82,11 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """The change of one call.
+    """The change to one call.
 
-    If the code at ``place`` runs several times, the change applies to run ``visit`` of ``visits``;
-    with ``visits`` = 1, to every run. ``written``: the argument that the call writes into, as
-    ``relu_(x)`` does; ``calls``: the name of the called function, if the code shows it.
+    If the code at ``place`` runs several times, the change applies to run ``visit`` of ``visits``,
+    or to every run if ``visits`` is 1. ``written``: the argument that the call writes into, as in
+    ``relu_(x)``; ``calls``: the name of the called function, if the code shows it.
     """
 
     place: Place
@@ -149,13 +149,13 @@ class WeightEdit:
 
     @property
     def block(self) -> WeightEdit:
-        """Return the edit of one block."""
+        """Return the edit for a single block."""
         return replace(self, shape=self.shape[1:], copies=0) if self.copies else self
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a model.
+    """One change to a model.
 
     ``node``: the node of the network that was read; ``kind``: "activation", "sum", "norm",
     "factor", "dropout", "weight" or "bias"; ``what`` and ``where``: descriptions of the change and
@@ -183,8 +183,8 @@ class Edits(Tabled):
     model
         The name of its class.
     left_alone
-        {node: why it stays unchanged}. The keys also include descriptions of code that did not run
-        while the model was read.
+        {node: reason why it stays unchanged}. The keys also include descriptions of code that did
+        not run while the model was read.
 
     """
 
@@ -259,7 +259,7 @@ class Edits(Tabled):
     # -- as a document -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the edits as plain data. It contains places and numbers, but no code.
+        """Return the edits as plain data, with places and numbers but without code.
 
         Returns
         -------

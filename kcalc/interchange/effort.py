@@ -15,7 +15,7 @@ from ..activations import X
 from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
-MOST = 1500  # terms; each takes about half a millisecond
+MOST = 1500  # number of terms; each takes about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)
 Sizes = tuple[int, int, int]
 COMPLEX: dict[Any, Callable[..., complex]] = {

@@ -1,6 +1,6 @@
 """Elementwise functions that several frameworks provide, as functions of SymPy expressions.
 
-They return the same forms as the catalogue of activations.
+The expressions have the same forms as in the catalogue of activations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def number(expr: Any) -> Any:
 
 
 def condition(expr: Any) -> Any:
-    """Return the condition that a number is nonzero."""
+    """Return the Boolean ``expr != 0`` for a number, and a condition unchanged."""
     return expr if is_condition(expr) else sp.Ne(expr, 0)
 
 
@@ -68,7 +68,7 @@ def shrunk(x: Any, threshold: Any, bias: Any) -> Any:
 
 
 def swish(x: Any, beta: Any = 1) -> Any:
-    """x times the logistic function of beta x."""
+    """Return x times the logistic function of ``beta x``."""
     return x / (1 + sp.exp(-beta * x))
 
 

@@ -12,7 +12,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items
 
 FIRST_ID, IDS = 3, 5  # example ids are 3 to 7, which are valid even in small vocabularies
-MOST = 2**31 - 1  # entries of one example input, 8 GiB in single precision
+MOST = 2**31 - 1  # maximum number of entries in one example input, 8 GiB in single precision
 
 
 def is_shape(value: Any) -> bool:

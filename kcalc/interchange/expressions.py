@@ -134,7 +134,7 @@ class TreeReader:
         self.degrees = Degrees()
 
     def number(self, tree: Any, where: str) -> Any:
-        """Read a number of a layer, which is an int, a float or a SymPy expression."""
+        """Read a numerical field of a layer: an int, a float or a SymPy expression."""
         if isinstance(tree, bool) or tree is None:
             raise KcalcError(f"{where}: expected a number, got {tree!r}")
         if isinstance(tree, int | float):

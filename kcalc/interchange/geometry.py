@@ -26,7 +26,7 @@ def checked_law(weights: Any) -> str:
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return a single number if it is the same for all axes (1 if there are none), else a tuple."""
+    """Return a tuple with one value per axis, or a single value if all agree (1 without axes)."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
@@ -37,8 +37,8 @@ def same_pads(
 ) -> list[tuple[int, int]]:
     """Return the "same" padding around each axis.
 
-    With it, an axis has ceil(size / stride) windows. If the padding is odd, the extra entry comes
-    last.
+    With this padding, an axis has ceil(size / stride) windows. If the padding is odd, the extra
+    entry comes last.
     """
     out = []
     for size, k, s in zip(sizes, window, stride, strict=True):
@@ -51,9 +51,9 @@ def same_pads(
 class Fit:
     """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` supports.
 
-    ``text``: how the positions differ from the model's, "" if they agree; ``centred``: whether some
-    tap reads the image rather than the padding at every output. Delta initialisation needs such a
-    tap.
+    ``text``: a description of how the positions differ from the model's, "" if they agree;
+    ``centred``: whether some tap reads the image rather than the padding at every output, as Delta
+    initialisation requires.
     """
 
     padding: Any
@@ -153,9 +153,9 @@ def _centred(
 def affine_padding(
     pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> Any:
-    """Return the padding of a convolution as an :class:`~kcalc.network.layers.Affine` takes it.
+    """Return a convolution's padding as a value for :class:`~kcalc.network.layers.Affine`.
 
-    Returns None if Affine has no name for it.
+    Returns None if Affine does not support the padding.
     """
     if not window:
         return "same"

@@ -1,6 +1,6 @@
 """Test whether weights and biases look like independent random draws.
 
-The kernel calculus assumes that they are. The tests use a sample of a layer's outputs, so the cost
+The kernel calculus assumes independence. The tests use a sample of a layer's outputs, so the cost
 hardly grows with the number of outputs. A false alarm is very unlikely for weights of any shape
 from the usual initialisers: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, or sparse
 with many nonzero entries.
@@ -18,11 +18,11 @@ Array = np.ndarray
 OUTPUTS, ENTRIES = 128, 2**16  # size of the sample
 RANKED = (64, 512)  # rows and columns used to determine a rank
 FEW = 8  # with at most this many weights, the sum that gives an output is not close to Gaussian
-SAME = 1e-10  # sums with a smaller relative difference count as equal
+SAME = 1e-10  # sums count as equal if their relative difference is smaller
 FLAT = 5e-3  # singular values below this fraction of the largest count as 0
-SURE = 10.0  # deviations of this many standard errors count as certain
+SURE = 10.0  # deviations above this many standard errors count as certain
 COMPARED = 4096  # entries used to compare two arrays
-ALIKE = 6.0  # correlations of this many standard errors count as certain
+ALIKE = 6.0  # correlations above this many standard errors count as certain
 BENT = 0.5  # excess kurtosis that changes q by about 5 percent
 OF_INPUT = "the numbers that it reads"
 
@@ -49,7 +49,7 @@ class Resemblance:
 
 
 def dependence(op: Linear, of_input: bool) -> str:
-    """Describe how weights and biases differ from independent draws; "" if they do not.
+    """Describe how weights and biases differ from independent draws, or return "".
 
     ``of_input``: whether the layer reads an input of the model, whose channels are not copies of
     each other by construction.
@@ -64,9 +64,9 @@ def dependence(op: Linear, of_input: bool) -> str:
 
 
 def unlike_gaussian(op: Linear) -> str:
-    """Describe how the distribution of a layer's outputs differs from Gaussian; "" if it does not.
+    """Describe how the distribution of a layer's outputs differs from Gaussian, or return "".
 
-    This matters only to activations and norms after the layer.
+    A difference matters only to activations and norms after the layer.
     """
     kurtosis = _excess(op)
     if not kurtosis:
@@ -88,7 +88,7 @@ def _outputs(weight: Array) -> Array:
 
 
 def _unit(numbers: Array) -> Array:
-    """Divide numbers by their Euclidean norm; return zeros if it is 0 or infinite."""
+    """Divide an array by its Euclidean norm; return zeros if the norm is 0 or infinite."""
     size = float(np.linalg.norm(numbers))
     return numbers / size if 0 < size < np.inf else np.zeros(numbers.shape)
 
@@ -163,7 +163,7 @@ class WeightSample:
 
 
 def _structure(op: Linear, of_input: bool) -> str:
-    """Describe how the weights differ from independent weights."""
+    """Describe how the weights differ from independent weights, or return ""."""
     sample = _sampled(op)
     if sample is None:
         return ""

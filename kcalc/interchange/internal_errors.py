@@ -1,9 +1,9 @@
 """Report errors inside a reader as reasons why a part of the model is not read.
 
-Such an error is a bug in kcalc, or the model does something that no rule anticipates. It does not
-stop the reading. The logger ``logging.getLogger("kcalc.interchange")`` logs it with its traceback
-at level INFO. The reason begins with "internal error", to distinguish it from operations that kcalc
-has no rule for.
+Such an error is a bug in kcalc, or the model does something that no rule anticipates. Reading
+continues, and the logger ``logging.getLogger("kcalc.interchange")`` logs the error with its
+traceback at level INFO. The reason begins with "internal error", unlike the reasons for operations
+without a rule.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ INTERNAL = "internal error"
 
 
 class ModelError(KcalcError):
-    """An error that concerns the whole model, such as weights without values.
-
-    It stops the reading.
-    """
+    """An error that concerns the whole model, such as weights without values, and ends reading."""
 
 
 def internal_error(error: Exception, where: str) -> str:

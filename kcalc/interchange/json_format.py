@@ -88,8 +88,8 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
     Registered activations are written by name, leaky ReLU by its slope, and all others by their
     expression and kinks.
 
-    Raises: KcalcError if a different activation is registered under its name, because the document
-    could not be read back.
+    Raises: KcalcError if a different activation is registered under the same name, because the
+    document could not be read back.
     """
     phi.refuse_symbols("a JSON file")
     slope = getattr(phi, "negative_slope", None)
@@ -130,7 +130,7 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """Yield the notes in a document. There are notes if its network was read from a model."""
+    """Yield the notes in a document, which has notes if its network was read from a model."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:
@@ -337,11 +337,11 @@ def parse_json(text: str, where: str) -> Any:
 
 
 class _Refused(ValueError):
-    """Raised for nan, an infinity or a repeated key, which JSON does not allow or define."""
+    """Raised for nan or an infinity, which JSON does not allow, and for repeated keys."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary from pairs. Repeated keys raise an error, because a value would be lost."""
+    """Make a dictionary from pairs; repeated keys raise an error, because a value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen = set[str]()
@@ -382,7 +382,7 @@ def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """
     text = json_text(data)
     if isinstance(path, str) and path == "-":
-        if sys.stdout is not None:  # it is None if the process has no standard output
+        if sys.stdout is not None:  # sys.stdout is None if the process has no standard output
             sys.stdout.write(text)
         return
     write_whole(file_path(path), text)

@@ -44,7 +44,7 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
     with other axes.
 
     The channel axis of an input is the axis on which its first weights or normalisation act. If
-    there are none, it is 1 for vectors, and otherwise the framework's convention.
+    there are none, it is 1 for vectors and otherwise follows the framework's convention.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -257,8 +257,8 @@ def _within(
 ) -> tuple[str, int] | None:
     """Return the channel axis after a reshape that keeps it whole.
 
-    The axis is kept if the product of the sizes before it stays the same, and also the product of
-    the sizes after it.
+    The axis stays whole if a reshape keeps both the product of the sizes before it and the product
+    of the sizes after it.
     """
     left = prod(before[i] for i in group if i < axis)
     for i in out:

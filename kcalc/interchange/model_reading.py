@@ -29,7 +29,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well a network represents a model, node by node.
+    """The accuracy with which a network represents a model, node by node.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ class Reading(Tabled):
         {norm: (gain, bias)} for norms whose single gain and bias became part of the next node of
         the network.
     read_at
-        {node: operations from which other nodes read its feature map}. There are several if the
-        model computes the feature map several times.
+        {node: operations from which other nodes read its feature map}. There are several
+        operations if the model computes the feature map several times.
 
     """
 
@@ -166,7 +166,7 @@ class Reading(Tabled):
         told = _listed(tuple(note for note in self.notes if note.level == level))
         if not nodes and not told:
             return []
-        if not nodes:  # all nodes of these notes have notes of a worse level too
+        if not nodes:  # all nodes with these notes also have notes of a worse level
             return [f"also {HEADINGS[level]}", *told]
         count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
         return [f"{HEADINGS[level]} ({count}): {named(nodes)}", *told]
@@ -238,7 +238,7 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
-    """List the first few nodes, and give the number of other nodes."""
+    """Return the first few nodes as text, with the number of other nodes."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 

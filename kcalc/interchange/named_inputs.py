@@ -40,7 +40,7 @@ def by_name(function: Any, examples: Sequence[Any]) -> Call:
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
-    """Return the signature; None for TorchScript and for functions not written in Python."""
+    """Return the signature, or None for TorchScript and for functions not written in Python."""
     try:
         return inspect.signature(function)
     except (AttributeError, TypeError, ValueError):

@@ -17,7 +17,7 @@ ALIKE = 1e-6
 def is_standardised(op: Linear) -> bool:
     """Whether the weights of every output have mean 0 up to rounding.
 
-    This holds for centred or standardised weights.
+    Centred and standardised weights have this property.
     """
     found = op.statistics
     if found.fan_in < 3 or found.size < 16 or not np.isfinite(found.squares).all():
@@ -48,7 +48,7 @@ class Owners:
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[frozenset[int] | None, str]]] = {}
-        self._by_size: dict[int, list[tuple[float, Linear]]] = {}  # -> (rms / largest, layer)
+        self._by_size: dict[int, list[tuple[float, Linear]]] = {}  # size -> (rms / top, layer)
         self._rows = NamesOfArrays()
         self._along: dict[str, str] = {}
 
@@ -56,16 +56,13 @@ class Owners:
         """Record a layer that mixes locations, and return an earlier layer with its weights.
 
         If no layer treats these weights as Gaussian, several layers may share them, because they
-        are used as fixed numbers. In that case, return None.
+        are used as constants. In that case, return None.
         """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
 
     def looked_up(self, op: Lookup) -> str | None:
-        """Record an embedding, and return an earlier layer that uses its table.
-
-        Return None if there is none.
-        """
+        """Record an embedding, and return an earlier layer that uses its table, or None."""
         known = self._parts.setdefault(op.parameter, [])
         known.append((None, op.name))
         return known[0][1] if len(known) > 1 else None
@@ -73,7 +70,7 @@ class Owners:
     def sharing(self, op: Linear) -> str | None:
         """Return an earlier layer that shares this parameter or some of its rows.
 
-        If there is none, record this layer and return None.
+        If no such layer exists, record this layer and return None.
         """
         rows = None if op.rows is None else frozenset(op.rows)
         if op.parameter in self._along:
@@ -103,7 +100,7 @@ class Owners:
     def _same_rows(self, op: Linear) -> str | None:
         """Return an earlier layer that has the same weights as this layer for at least one output.
 
-        The layers then use overlapping slices of one array.
+        If such a layer exists, both layers use overlapping slices of one array.
         """
         rows = matrix(op.weight)
         starts = np.sort(rows[:, :16], axis=1)
@@ -121,8 +118,8 @@ def _tells(op: Linear) -> bool:
 def _same_moments(op: Linear, other: Linear) -> bool:
     """Whether the sums of |w| and w^4, in units of the largest |w|, agree for both layers.
 
-    These sums do not depend on the order of the weights or on a common factor. For independent
-    draws, they and the root mean square do not all agree to six digits.
+    Both sums are independent of the order of the weights and of a common factor. For independent
+    draws, the sums and the root mean square do not all agree to six digits.
     """
     moments = (absolute_moments(layer.weight, layer.statistics.top) for layer in (op, other))
     return bool(np.allclose(*moments, rtol=ALIKE, atol=0))

@@ -97,7 +97,7 @@ class ElementwiseRules(Builder):
 
         The note about the difference is attached to that node.
         """
-        whole = form.expr == X and form.source == op.name  # a sum, which is a node already
+        whole = form.expr == X and form.source == op.name  # a sum is already a node
         node = op.name if whole else self._materialise(str(form.source), form.expr, form.home, op)
         self.note(node, "approximate", op.text)
         return Unary(node, X, node)
@@ -130,7 +130,7 @@ class ElementwiseRules(Builder):
         return self._several(op, forms)
 
     def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
-        """Make the input of a function a node if no gradient passes through it."""
+        """Make a function's input a node if no gradient passes through the input."""
         reads = [form for form in forms if form.source is not None]
         if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
             return forms
@@ -325,8 +325,8 @@ class ElementwiseRules(Builder):
     ) -> Form | None:
         """Read gains, biases after activations, and slopes that differ by channel.
 
-        ``kinds``: whether the feature map is a node without pending functions, whether the array is
-        added, and whether it multiplies. Returns None for other operations.
+        ``kinds``: whether the feature map is a node without pending functions, whether the array
+        is an addend, and whether it is a factor. Returns None for other operations.
         """
         bare, added, times = kinds
         source, values = str(form.source), np.asarray(fixed.held.value, dtype=np.float64)
@@ -381,9 +381,9 @@ class ElementwiseRules(Builder):
         )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """Drop the biases of a layer that mixes locations. They are the same for all channels.
+        """Drop the biases of a layer that mixes locations, which are the same for all channels.
 
-        If all locations have the same bias, it stays as a shift. Otherwise add a note.
+        If all locations have the same bias, it is kept as a shift. Otherwise, a note is added.
         """
         values = np.asarray(bias, dtype=np.float64).reshape(-1)
         if not self.sigmas or not values.any():
@@ -402,7 +402,8 @@ class ElementwiseRules(Builder):
     def _alone(self, source: str, place: str) -> bool:
         """Whether only one operation uses the output of ``source``.
 
-        ``place``: the operation through which it is read; those in between pass the output on.
+        ``place``: the operation through which the output is read. Operations in between pass the
+        output on.
         """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:

@@ -19,7 +19,7 @@ def operation(op: Pooling) -> str:
 def pool_layer(
     op: Pooling, before: tuple[int, ...], axis: int | None
 ) -> tuple[Layer | None, str, str]:
-    """Return (layer, level of fidelity, note) for the pooling of an array of shape ``before``.
+    """Return (layer, level of fidelity, note) for pooling an array of shape ``before``.
 
     ``axis``: the channel axis of the array. The level is "" if the layer is exact.
     """

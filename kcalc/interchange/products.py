@@ -12,14 +12,14 @@ from typing import Any
 
 from .trace import Reshape, Transpose
 
-Words = tuple[str, str, str]  # the axes of the feature map, of the weights, of the result
+Words = tuple[str, str, str]  # the axes of the feature map, the weights and the result
 
 
 def summed_and_new(words: Words) -> tuple[str, str] | None:
     """Return the axes that a product sums over, and the axes that it creates.
 
-    Returns None if the product is not a dense layer, because the weights differ along an axis that
-    the feature map and the result share.
+    Returns None if the weights differ along an axis that the feature map and the result share. The
+    product is then not a dense layer.
     """
     data, weights, out = words
     gone = "".join(c for c in data if c not in out)
@@ -38,7 +38,7 @@ def dense_product(
     """Add the operations of a dense layer, and return its output.
 
     ``sizes``: {axis: size}; ``x``: the feature map. ``move(kind, shape, x, **fields)`` adds an
-    operation that rearranges numbers. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
+    operation that rearranges entries. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
     ``order`` is the order of the weights' axes that puts new axes before summed axes.
     """
     (data, weights, out), (gone, new) = words, summed_and_new(words) or ("", "")

@@ -1,7 +1,7 @@
 """Notes that are made after the network of a reading is built.
 
-They concern image sizes and the effect of ignoring epsilons and biases. Other notes are moved to
-the nodes that they concern.
+These notes concern image sizes and the effect of ignoring epsilons and biases. Earlier notes are
+moved to the nodes that they concern.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..network.network import Network
 from ..network.notes import Note, read_at
 from .trace import Op
 
-COUNTS = 1e-3  # an epsilon above this fraction of the variance it is added to gets a note
+COUNTS = 1e-3  # an epsilon above this fraction of its variance gets a note
 
 
 def notes_at_nodes(

@@ -152,7 +152,7 @@ BAG = (
     "it adds the vectors of {} ids, which are assumed to be distinct; the cosine of two inputs is "
     "the fraction of ids that they have in common"
 )
-SMALLEST = 1e-100  # sigma for class tokens that are 0
+SMALLEST = 1e-100  # standard deviation for class tokens that are 0
 ZEROS = (
     "its class tokens are zeros and are read as vectors of mean square 1e-200. This is correct if "
     "positions are added to them. But a norm that reads such a vector returns 0 in the model and "
@@ -197,7 +197,7 @@ class Recogniser(ElementwiseRules):
             return self.rule(op)
         except ModelError:
             raise
-        except KcalcError as error:  # the layer rejects these values
+        except KcalcError as error:  # the layer's constructor rejects these values
             reason = str(error)
         except Exception as error:
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
@@ -439,7 +439,7 @@ class Recogniser(ElementwiseRules):
         return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
-        """Return the standard deviation of weights, or 1 if they are 0 or sizes are not read."""
+        """Return the standard deviation of weights, or 1 if it is 0 or sigmas are not read."""
         if not self.sigmas:
             return 1
         if self.finite(scale) > 0:
@@ -493,7 +493,7 @@ class Recogniser(ElementwiseRules):
     def _same_for_all(self, op: Normalise, leaf: str) -> Any:
         """Return the gain (or bias) that all channels of a normalisation share.
 
-        If it differs by channel, or if all gains are 0, add a note and return 1 (or 0).
+        If it differs by channel, or all gains are 0, a note is added and the result is 1 (or 0).
         """
         array, neutral = getattr(op, leaf), sp.Integer(leaf == "gain")
         if array is None or not self.sigmas or np.size(array) == 0:
@@ -529,7 +529,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer)
 
     def _opened(self, node: str) -> bool:
-        """Whether a reshape turned channels into locations, and no weights follow it."""
+        """Whether a reshape that no weights follow turned channels into locations."""
         layer, parents = self.layers[node]
         if isinstance(layer, L.Nonlinear | L.Scale | L.Dropout):
             return self._opened(parents[0])
@@ -602,7 +602,7 @@ class Recogniser(ElementwiseRules):
     def _(self, op: Reorder) -> Form:
         """Read a permutation of channels, which the network leaves out.
 
-        The order of channels does not matter to random weights after it.
+        The order of channels does not matter if random weights follow.
         """
         if self.axes[op.name] != op.axis:
             return self.opaque(op, "another order", "it permutes locations")

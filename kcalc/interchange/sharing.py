@@ -17,15 +17,15 @@ SLICED = (
     "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
     "be redrawn"
 )
-PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # layers that read a part as it is
+PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # layers that read an unmodified part
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
     """Return {node: reason} for layers whose new weights would affect another operation.
 
-    This is the case if two operations read the same parameter. If layers read parts of a parameter,
-    it can be redrawn as a whole, unless some of the parts belong to a node in ``left``, which is
-    left alone.
+    New weights affect another operation if two operations read the same parameter. If layers read
+    parts of a parameter, it can be redrawn as a whole, unless some of the parts belong to a node
+    that is left alone (``left``).
     """
     assert reading.trace is not None
     network = reading.unmerged

@@ -49,7 +49,7 @@ def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:
 def _sorted(steps: Sequence[Step]) -> list[Step]:
     """Sort the steps so that every node comes after its parents.
 
-    A node that is made only when another node reads it may be out of order.
+    A node may be out of order if it was created only when another node read it.
     """
     by_name = {step[0]: step for step in steps}
     return [by_name[node] for node in in_order({node: parents for node, _, parents in steps})]
@@ -121,7 +121,7 @@ def _weights(layer: Sum, parents: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """Merge adjacent unread nodes; the result is named after the first that is not a reshape."""
+    """Merge adjacent unread nodes; name the result after the first node that is not a reshape."""
     opaque = {node: layer for node, layer, _ in steps if isinstance(layer, Opaque)}
     links: nx.Graph = nx.Graph()
     links.add_nodes_from(opaque)
@@ -142,7 +142,7 @@ def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> l
 
 
 def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
-    """Whether nodes can be merged, which means that no path leaves them and returns."""
+    """Whether nodes can be merged, which requires that no path leaves them and returns."""
     after = {n for m in members for n in graph.successors(m)} - members
     seen: set[str] = set()
     queue = list(after)

@@ -11,7 +11,7 @@ import sympy as sp
 
 from .fusion import exact_number
 
-GRID = np.linspace(-4, 4, 1025)  # includes the edges of the usual windows
+GRID = np.linspace(-4, 4, 1025)  # test points, which include the edges of the usual windows
 ALIKE = 1e-6
 Factors = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -33,7 +33,7 @@ def distance(slopes: np.ndarray, moved: float) -> float:
 class Slope:
     """A custom derivative that is ``factor`` for ``|x| <= width`` and 0 elsewhere.
 
-    If ``width`` is None, it is ``factor`` everywhere.
+    If ``width`` is None, the derivative is ``factor`` everywhere.
     """
 
     factor: Any

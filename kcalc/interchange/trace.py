@@ -29,7 +29,7 @@ from .weight_statistics import WeightStatistics, weight_statistics
 Array = np.ndarray
 Kind = TypeVar("Kind", bound="Op")
 Compute = Callable[[Sequence[np.ndarray]], np.ndarray]
-CAST = "a cast to integers"  # the input is a float array that may hold ids
+CAST = "a cast to integers"  # the input is a float array that may contain ids
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
@@ -54,20 +54,20 @@ class Op(Record):
     whole: str = ""
 
     def become(self, kind: Callable[..., Kind], /, **fields: Any) -> Kind:
-        """Return an operation that replaces it, by default with the same name, shape and inputs."""
+        """Return a replacement for this operation; name, shape and inputs stay by default."""
         own = {"name": self.name, "shape": self.shape, "reads": self.reads, "source": self.source}
         return kind(**(own | fields))
 
     def moved(self, shape: tuple[int, ...], read: str) -> Op:
-        """Return a replacement that reshapes the output of ``read``, which has a given shape."""
+        """Return a replacement that reshapes the output of ``read`` to the given shape."""
         return self.become(Pass if shape == self.shape else Reshape, reads=(read,))
 
 
 class Entry(Op):
     """An input of the model.
 
-    ``part``: whether it is a part of an input of the model, or computed from one; ``text``: how it
-    differs from the model's input.
+    ``part``: whether it is part of one of the model's inputs, or computed from an input; ``text``:
+    how it differs from the model's input.
     """
 
     part: bool = False
@@ -89,9 +89,9 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution.
 
-    It maps the channels at ``axis`` of its input to the channels at ``out_axis`` of its output.
+    The layer maps the channels at ``axis`` of its input to channels at ``out_axis`` of its output.
 
-    ``padding``: (low, high) for every location axis; ``mode``: its mode, zeros or one of PADDINGS.
+    ``padding``: (low, high) for every location axis; ``mode``: "zeros", or one of PADDINGS.
     ``spread``: the stride of a transposed convolution. It is read as a convolution of the input
     with stride - 1 zeros between locations, and the weights are in the order of this convolution.
     ``turned``: whether the model stores them as a transposed convolution does. ``parameter``: a key
@@ -144,8 +144,8 @@ class Pointwise(Op):
     ``function`` takes one SymPy expression for each input.
 
     A comparison returns a SymPy relation, which only other Pointwise operations can read.
-    ``label``: its usual name, such as "relu" or "add"; ``text``: how it differs from the model's
-    function, "" if it does not.
+    ``label``: the function's usual name, such as "relu" or "add"; ``text``: how it differs from the
+    model's function, "" if it does not.
     """
 
     function: Callable[..., Any]
@@ -175,8 +175,8 @@ class Normalise(Op):
 class Pooling(Op):
     """The maximum or mean over windows along ``axes``, or over whole axes if ``window`` is None.
 
-    ``padding``: (low, high) for every axis; ``told``: the model's operation, such as "sum" or
-    "minimum", if it is not a mean or maximum itself; ``counts_zeros``: whether means at the edge
+    ``padding``: (low, high) for every axis; ``told``: the name of the model's operation, such as
+    "sum" or "minimum", if it is not a mean or maximum; ``counts_zeros``: whether means at the edge
     include padding zeros.
     """
 
@@ -196,7 +196,7 @@ class Join(Op):
 
 
 class Reshape(Op):
-    """A row-major reshape; includes flatten, squeeze and unsqueeze."""
+    """A row-major reshape, including flatten, squeeze and unsqueeze."""
 
 
 class Transpose(Op):
@@ -265,7 +265,7 @@ class NotRead(Op):
 class Mixed(Op):
     """A mixing ``sum_s matrix[t][s] x_s`` along ``axis``, with the same matrix for every input.
 
-    ``text``: where the matrix comes from.
+    ``text``: the origin of the matrix, in words.
 
     ``owner``: the layer whose weights form the matrix, None for attention with fixed weights.
     """
@@ -300,7 +300,7 @@ class Lookup(Op):
 class Attention(Op):
     """Multi-head attention over tokens.
 
-    It reads queries, keys and values, each with the channels of all heads along ``axis``.
+    Queries, keys and values each have the channels of all heads along ``axis``.
 
     ``scale``: the factor of the scores; ``tokens``: the number of keys in the example;
     ``masked_at``: the number of keys up to which the mask is known, None if it is known for any
@@ -326,8 +326,8 @@ class Attention(Op):
 class Routed(Op):
     """A mixture of the ``k`` experts with the largest logits.
 
-    It reads the logits of all experts and the output of one expert. ``texts``: notes. For other
-    fields see :class:`kcalc.layers.Route`.
+    The inputs are the logits of all experts and the output of one expert. ``texts``: notes. For
+    other fields, see :class:`kcalc.layers.Route`.
     """
 
     k: int
@@ -370,7 +370,7 @@ class Masked(NotRead):
 class Attend(NotRead):
     """Attention, softmax(scale q k^T + mask) v, on arrays (..., tokens, channels).
 
-    It reads q, k, v and, if there is one, the mask that is added.
+    The operation reads q, k, v and, if there is one, an additive mask.
     """
 
     scale: float
@@ -392,7 +392,7 @@ class Copies(NotRead):
 class Prefixed(NotRead):
     """A concatenation of its input with a constant array, such as class tokens, along ``axis``.
 
-    ``value``: the constant array; ``behind``: whether it comes after the input;
+    ``value``: the constant array; ``behind``: whether the array comes after the input;
     ``trained``: as in :class:`Linear`.
     """
 
@@ -406,7 +406,7 @@ class Prefixed(NotRead):
 class Moment(NotRead):
     """A moment over ``axes``, of the kind "var", "std" or "norm".
 
-    The first two divide by the number of entries minus ``correction``.
+    "var" and "std" divide by the number of entries minus ``correction``.
     """
 
     kind: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 
-# a key in saved weights that no model has, so that loading them without the edits reports it
+# a key that no model has; loading saved weights without the edits reports it
 MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
 LOGGER = "transformers.modeling_utils"  # reports keys that a model does not have
 UNEDITED = (

@@ -170,7 +170,7 @@ class WeightEdits:
         name = op.bias_parameter
         if name not in self.stored.shapes:
             if op.bias is not None and not np.any(op.bias):
-                return  # the model's numbers are already 0
+                return  # the model's values are already 0
             raise Unplaced(COMPUTED)
         yield self._edit(node, "bias", what, self._vector(op, kind, sigma))
 
@@ -191,8 +191,8 @@ class WeightEdits:
     def _gains(self, node: Node, op: Normalise) -> Iterator[Edit]:
         """Yield edits that reset the gains and biases of a remaining norm to 1 and 0.
 
-        If all channels share one gain and one bias, these stay, because the edits of later nodes
-        account for them.
+        If all channels share one gain and one bias, both stay unchanged, because the edits of later
+        nodes account for them.
         """
         if op.name in self.target.reading.gains:
             return

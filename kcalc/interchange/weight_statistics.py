@@ -38,7 +38,7 @@ class WeightStatistics:
 
 
 def weight_statistics(weight: np.ndarray) -> WeightStatistics:
-    """Return the statistics of weights (outputs, ...); read memory once, tile by tile."""
+    """Return the statistics of weights (outputs, ...), reading memory once, tile by tile."""
     rows = matrix(weight)
     sums, squares, top = np.zeros(len(rows)), np.zeros(len(rows)), 0.0
     for outputs, inputs in tiles(rows):
@@ -68,7 +68,7 @@ def matrix(weight: np.ndarray) -> np.ndarray:
 def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
     """Yield blocks of at most TILE entries that cover a matrix, each contiguous in memory.
 
-    They consist of whole rows, or of whole columns if columns are contiguous.
+    Blocks consist of whole rows, or of whole columns if columns are contiguous.
     """
     height, width = rows.shape
     if not rows.size:

@@ -1,4 +1,4 @@
-"""Plots, and drawings of networks with matplotlib or as SVG."""
+"""Plots of results, and drawings of networks with matplotlib or as SVG."""
 
 from . import axis_names
 from .accuracy_curves import accuracies

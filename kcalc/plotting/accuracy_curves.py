@@ -1,4 +1,4 @@
-"""Training curves."""
+"""Plot training curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import frame as plot_frame
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKED = 12  # with at most this many evaluation steps, each has a marker
+MARKED = 12  # each evaluation step has a marker if there are at most this many steps
 
 
 def accuracies(

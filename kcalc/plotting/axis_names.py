@@ -1,6 +1,6 @@
 """Axis labels for each quantity, shared by the plots in the library and in notebooks.
 
-Labels are symbols in mathtext, or nouns with a unit.
+Each label is a symbol in mathtext, or a noun with a unit.
 """
 
 X, PHI = "$x$", r"$\phi(x)$"

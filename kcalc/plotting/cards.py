@@ -57,7 +57,7 @@ def _q_panel(phi: Any, ax: Any) -> None:
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
     """Plot C over [-1, 1] at all q values for which it exists.
 
-    If C is the same at all of them, a single curve is drawn.
+    If C does not depend on q, a single curve is drawn.
     """
     sizes = [float(q) for q in finite_part(phi.q_map, np.array(sorted(values)))]
     c = np.cos(np.linspace(np.pi, 0.0, 201))
@@ -69,7 +69,7 @@ def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True)
 class _AtQ:
-    """A local C map at one q value."""
+    """The local C map at one q value."""
 
     c_map: Any
     q: float

@@ -1,6 +1,4 @@
-"""Plots on a given Axes: C and Q maps, shaped activations, and the network graph.
-
-Activations are drawn before and after shaping.
+"""Plot C and Q maps, and activations before and after shaping, on a given Axes.
 
 Every function takes ``ax=None`` (which makes a new figure) and returns the Axes; none displays
 anything or changes global settings. Arguments are duck-typed: maps and activations are callables on
@@ -112,7 +110,7 @@ def q_maps(
 
 
 def _points_between(given: Any, low: float, high: float) -> list[tuple[float, bool | None]]:
-    """Return (value, stable) for each fixed point of a Q map with a method to compute them."""
+    """Return (value, stable) for each fixed point of a Q map that has a ``fixed_points`` method."""
     points = given.fixed_points(low, high) if hasattr(given, "fixed_points") else ()
     return [(point.value, point.stable) for point in points]
 
@@ -293,7 +291,7 @@ def _look(given: Any) -> dict[str, Any]:
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
     """Mark a fixed point on the diagonal, with one grey mark for all maps that share it.
 
-    If maps with different kinds of stability share it, their marks are drawn next to each other.
+    If maps with different kinds of stability share the point, their marks are drawn side by side.
     """
     from matplotlib.transforms import offset_copy
 
@@ -319,7 +317,7 @@ def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
 
 
 def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
-    """Return the legend entries of the drawn marks."""
+    """Return the legend entries for the drawn marks."""
     drawn = {str(line.get_gid()) for line in ax.lines}
     return [
         {**MARK, **style, "label": r"slope $\pm 1$" if kind == "undecided" else kind}

@@ -127,7 +127,7 @@ def laid_out(
     columns: int | None = None,
     plain: bool = False,
 ) -> Sheet:
-    """Lay out a network, and write the labels of its nodes.
+    """Lay out a network, and compute the text for each node.
 
     ``text_width`` is in inches; ``plain`` avoids mathtext.
 

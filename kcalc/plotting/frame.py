@@ -34,7 +34,7 @@ PALETTE = (
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
 CORNERS = ("lower right", "upper left", "upper right", "lower left")
-# places for a legend
+# candidate positions for a legend
 PLACES = (*CORNERS, "center right", "center left", "upper center", "lower center")
 
 
@@ -93,9 +93,9 @@ def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log_axis(axis: Any, room: float = 1.0) -> None:
-    """Make an axis logarithmic over at least a factor ``room``, so constants look constant.
+    """Make an axis logarithmic over at least a factor of ``room``, so constants look constant.
 
-    On a short range, its ticks are 1, 2 and 5 times powers of ten as ordinary numbers.
+    On a short range, the ticks are 1, 2 and 5 times powers of ten, written as ordinary numbers.
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -130,7 +130,7 @@ def finish(
     says: str = "",
     titled: bool | None = None,
 ) -> None:
-    """Finish the Axes with thin spines, small ticks and a legend.
+    """Finish the Axes by adding thin spines, small ticks and a legend.
 
     The legend lists the labelled lines and the ``extra`` handles, and is placed where it covers
     nothing.
@@ -212,9 +212,9 @@ def next_color(ax: Axes) -> str:
 
 
 def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
-    """Add a legend where it covers no curve, or on the right if there is no such place.
+    """Add a legend where it covers no curve, or to the right of the plot if there is no such place.
 
-    In the latter case, the figure becomes wider if ``widen``.
+    If ``widen`` is True, the figure becomes wider to make room for a legend on the right.
     """
     figure: Any = ax.get_figure()
     look: dict[str, Any] = {

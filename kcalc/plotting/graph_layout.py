@@ -45,10 +45,10 @@ class Box:
 class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment.
 
-    ``skip`` marks skip edges. They pass rows in a lane, and either start at a node that other nodes
-    also read or end in a sum. ``text_at`` is the position of the weight's text, which ends there
-    (``text_side`` "right"), begins there ("left") or is centred there ("center"). An empty
-    ``text_side`` means that there is no room for text.
+    ``skip`` marks skip edges. A skip edge passes rows in a lane, and either starts at a node that
+    other nodes also read or ends in a sum. ``text_at`` is a position for the weight's text. The
+    text ends there if ``text_side`` is "right", begins there if it is "left", and is centred there
+    if it is "center". An empty ``text_side`` means that there is no room for text.
     """
 
     source: Node
@@ -223,7 +223,7 @@ def _uneven(total: int, ends: Sequence[int]) -> float:
 def _connector(start: Point, x: float, end: float) -> Curve:
     """Return the line from the foot of a column to the head of the next column.
 
-    It goes up the corridor at ``x`` and down to the head at (end, 0).
+    The line goes up the corridor at ``x`` and down to the head at (end, 0).
     """
     low, high = start[1] - 0.16, HEIGHT / 2 + 0.1
     corners = [start, (start[0], low), (x, low), (x, high), (end, high), (end, 0.0)]
@@ -302,7 +302,7 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
             curve[-1][0] + (0.045 if side == "left" else -0.045),
             curve[-1][1] + (0.035 if parent in beside else 0.07),
         )
-        # in the straight part of the lane, if the end of the edge is shared
+        # place the text in the straight part of the lane if the end of the edge is shared
         if not side and path[-2].lane:
             at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
@@ -323,8 +323,8 @@ def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
 def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) -> Curve:
     """Return the curve along a path of vertices.
 
-    It starts at the bottom or the side of a box, goes straight down its lane, and ends at the top
-    or the side of another box.
+    The curve starts at the bottom or the side of a box, goes straight down its lane, and ends at
+    the top or the side of another box.
     """
     start, end, first, last = path[0], path[-1], path[1], path[-2]
     half = HEIGHT / 2
@@ -352,7 +352,7 @@ def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) ->
 def _side_port(vertex: Vertex, x: float, up: int) -> Point:
     """Return the point where an edge meets the side of a box that faces ``x``.
 
-    It is above (``up=1``) or below (-1) the middle.
+    The point is above (``up=1``) or below (``up=-1``) the middle of the side.
     """
     is_round, half, side = vertex.width <= HEIGHT, vertex.width / 2, 1 if x > vertex.x else -1
     across, along = (0.87 * half, 0.5 * half) if is_round else (half, 0.22 * HEIGHT)

@@ -27,8 +27,8 @@ FAR = 3.5  # an unbounded distribution is cut off at this multiple of its root m
 def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line: Any) -> Axes:
     """Draw the density ``2 s density(s^2)`` of singular values, and atoms as labelled lines.
 
-    If measured singular values are given, their histogram is drawn behind the density. It omits
-    zeros, which belong to an atom.
+    If measured singular values are given, their histogram is drawn behind the density. The
+    histogram omits zeros, which belong to an atom.
 
     ``law``: a :class:`kcalc.JacobianSpectrum`. Returns: the Axes.
     """
@@ -63,7 +63,7 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
 
 
 def _share(law: Any) -> float:
-    """Return the number of singular values of the Jacobian divided by its input channels."""
+    """Return the number of singular values divided by the number of input channels."""
     start, end = (law.network.features[n] for n in (law.network.inputs[0], law.network.outputs[0]))
     return 1.0 if start is None or end is None else min(1.0, end / start)
 

@@ -18,8 +18,8 @@ LONGEST = 24
 def number_text(value: Any, plain: bool = False) -> str:
     """Format a number with three digits, or a symbolic expression.
 
-    The result is mathtext, or ordinary characters if ``plain``. It is empty if it would be too
-    long.
+    The result is mathtext, or ordinary characters if ``plain``. If the text would be too long, the
+    result is empty.
     """
     if not getattr(value, "free_symbols", None):
         return f"{float(value):.3g}"
@@ -144,7 +144,7 @@ def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
 
 @lru_cache(maxsize=4096)
 def is_mathtext(text: str) -> bool:
-    """Return whether matplotlib can draw some text."""
+    """Return whether matplotlib can parse a text as mathtext."""
     from matplotlib.textpath import TextPath
 
     if not text.strip():

@@ -117,7 +117,7 @@ class Layered:
         return sum(node in above for above in self.parents.values()) > 1
 
     def _ranks(self) -> dict[Node, int]:
-        """Return the position of each node in a depth-first search upwards from the outputs.
+        """Return each node's position in a depth-first search upwards from the outputs.
 
         The longest branch of a join comes first, except that ordered joins keep their order.
         """

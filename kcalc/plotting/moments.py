@@ -27,7 +27,8 @@ VALUES = {
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Draw Var s/(E s)^2 per layer for squared norms s, on a logarithmic scale.
 
-    The solid line shows s = |y|^2 at the inputs of weights, the dashed line s = |J|^2 at weights.
+    The solid line shows s = |y|^2 at the inputs of weights. The dashed line shows s = |J|^2 at the
+    weights.
 
     ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises:
     KcalcError for results with symbols.
@@ -53,7 +54,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 
 
 def _read_nodes(one: Any) -> list[Any]:
-    """Return the output and all inputs of weights that every path crosses, in order."""
+    """Return the inputs of weights that every path crosses, in order, followed by the output."""
     cuts = set(one.network.cut_nodes())
     read = (
         one.network.parents(node)[0]

@@ -142,7 +142,7 @@ def draw_regions(
             "joinstyle": "round",
             "zorder": z,
         }
-        # the inner half of the line will be covered
+        # the region will cover the inner half of the line
         ax.add_artist(patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
         fill = {
             "facecolor": tint,
@@ -191,9 +191,7 @@ def label_corner(
     """Return the upper right corner of a label.
 
     The label is to the left of all regions around the first box, or lower if another label is
-    there.
-
-    Its extent (left, right, bottom, top) is added to ``placed``.
+    there. The label's extent (left, right, bottom, top) is added to ``placed``.
     """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
     right = (
@@ -225,8 +223,8 @@ def _tint(color: str) -> tuple[float, float, float]:
 def outlines(drawn: DrawingPlan, area: Area) -> list[Any]:
     """Return the counter-clockwise outlines of an area.
 
-    They surround the boxes with a margin, the space between each box and the next box below, and
-    strips along edges.
+    The outlines surround the boxes with a margin, the space between each box and the next box
+    below, and strips along edges.
     """
     reach = margin(area)
     # use the order of the plan, because the order of the set of members varies between runs

@@ -1,6 +1,6 @@
-"""Plots of the scaling calculus.
+"""Plots for the scaling calculus.
 
-They show gamma for every weight, ratios of predicted to measured values, and Hessian blocks
+The plots show gamma for every weight, ratios of predicted to measured values, and Hessian blocks
 [Scaling Fig. 1, 2].
 """
 
@@ -24,7 +24,7 @@ NAMED = 14  # number of weights whose names are written below the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw gamma for every weight, divided by the geometric mean, on a logarithmic scale.
+    """Draw every weight's gamma, divided by the geometric mean, on a logarithmic scale.
 
     The weights are in the order of the network.
 

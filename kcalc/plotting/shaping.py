@@ -1,6 +1,6 @@
-"""The plot of a shaping result: activations, the global C map and the c values of all layers.
+"""Plot a shaping result: activations, the global C map and the c values of all layers.
 
-Each is drawn before and after shaping.
+Every quantity is drawn before and after shaping.
 """
 
 from __future__ import annotations

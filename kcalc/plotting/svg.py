@@ -27,8 +27,8 @@ from .layer_texts import shortened, weights_text
 from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
-SCALE = 124.0  # pixels per inch of the layout: its 7 pt are 12 px
-# in a notebook: number of nodes above which blocks are folded, and maximum number of drawn nodes
+SCALE = 124.0  # pixels per inch of the layout, so that its 7 pt text is 12 px high
+# in a notebook: largest number of nodes without folding, and largest number of drawn nodes
 FOLDED, DRAWN = 40, 300
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {
@@ -145,7 +145,7 @@ def repetitions(sheet: Sheet) -> Counter[Node]:
 def text_width(text: str) -> float:
     """Return an upper bound on the width of a text in inches.
 
-    It is valid for common sans-serif fonts at the layout's font size.
+    The bound is valid for common sans-serif fonts at the layout's font size.
     """
     return sum(map(_character_width, text)) * FONT / 72
 
@@ -290,5 +290,5 @@ def layer_counts(network: Any) -> dict[str, int]:
 
 
 def network_summary(network: Any) -> str:
-    """Return the number of layers of each kind in one line, for networks too large to draw."""
+    """Return a one-line text with the number of layers of each kind, for networks too large to draw."""
     return ", ".join(f"{count} {kind}" for kind, count in layer_counts(network).items())

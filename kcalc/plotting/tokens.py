@@ -1,6 +1,7 @@
 """Plots for networks over tokens.
 
-They show activations and token cosines at the input and output, or q and token cosines by depth.
+One plot shows activations, and token cosines at the input and output. Another shows q and token
+cosines by depth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spectra of Jacobians: the limiting distribution of the singular values of d output / d input."""
+"""Jacobian spectra: the limiting distribution of the singular values of d output / d input."""
 
 from .measured import Measured
 from .result import Atom, Extreme, JacobianSpectrum, jacobian_spectrum

@@ -25,9 +25,9 @@ Array = Any
 
 
 def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | None:
-    """Return [(weights, slopes after them)] of a chain from the input; None for other networks.
+    """Return [(weights, slopes after the weights)] along a chain, or None for other networks.
 
-    The coordinates of the input have no activation.
+    Slopes that act on the input before the first weights are not included.
     """
     if any(len(g.sources) != 1 or len(g.sinks) != 1 for g in network.groups):
         return None
@@ -49,7 +49,7 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
 def chain_of(
     network: Grouped, slopes: Sequence[Slopes]
 ) -> tuple[list[tuple[Weights, Slopes]], Slopes] | None:
-    """Return (links as in :func:`links_of`, slopes of the input); None if there is no chain."""
+    """Return (links as in :func:`links_of`, slopes of the input), or None if there is no chain."""
     links = links_of(network, slopes)
     if links is None:
         return None
@@ -71,7 +71,7 @@ def _rank(law: Slopes) -> float:
 
 
 def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, float]:
-    """Return {s^2 > 0: its mass over input channels} of a chain.
+    """Return {s^2 > 0: the fraction of input channels with this value} for a chain.
 
     Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. This is
     the number of equal singular values that survive multiplication by a free factor. Gaussian
@@ -83,7 +83,7 @@ def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, flo
         if not edge.orthogonal:
             return {}
         size = edge.variance * max(1.0, edge.ratio)
-        lost = max(0.0, 1 - edge.ratio) * width  # from wide to narrow: a projection
+        lost = max(0.0, 1 - edge.ratio) * width  # a wide-to-narrow layer is a projection
         width *= edge.ratio
         found = {x * size: k - lost for x, k in found.items() if k - lost > 1e-12}
         merged: dict[float, float] = {}
@@ -109,7 +109,7 @@ def _levels(law: Slopes) -> dict[float, float]:
 def equal_layers(
     links: list[tuple[Weights, Slopes]], first: Slopes, vanishing: bool
 ) -> EqualLayers | None:
-    """Return the chain as equal layers and constant slopes, or None if it has another form."""
+    """Return the chain if it has equal layers, up to constant slopes, or None if it does not."""
     if any(edge.ratio != 1 for edge, _ in links) or len(first.shares) > 1:
         return None
     log_scale = 2 * math.log(abs(first.values[0, 0, 0]) or math.nan)
@@ -169,7 +169,7 @@ class EqualLayers:
 
     @cached_property
     def mean(self) -> float:
-        """E s^2."""
+        """The mean squared singular value, E s^2."""
         return math.exp(self.log_scale) * float(self.shares @ self.squares) ** self.count
 
     @cached_property
@@ -190,7 +190,7 @@ class EqualLayers:
 
     @property
     def zero_mass(self) -> float:
-        """Fraction of singular values that are 0."""
+        """The fraction of singular values that are 0."""
         return float(self.shares[self.squares == 0].sum())
 
     @cached_property
@@ -234,7 +234,7 @@ class EqualLayers:
         return out
 
     def _reached(self, x: float, y: Any) -> Any:
-        """Solve z(y) = x on the real axis, continued from large z or from an earlier point."""
+        """Return y with z(y) = x on the real axis, continued from large z or from an earlier y."""
         if y:
             found = self._newton(y, math.log(x))
             if found is not None and abs(found - y) < 0.2 * abs(y) and found.imag < -1e-9 * abs(y):

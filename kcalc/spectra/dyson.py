@@ -29,7 +29,7 @@ from .groups import Grouped
 
 Array = Any
 STEPS = 12  # largest number of Newton steps
-CLOSE, ROUNDED = 1e-12, 1e-8  # relative steps at convergence; the second if they no longer shrink
+CLOSE, ROUNDED = 1e-12, 1e-8  # largest relative last step; looser once steps stop shrinking
 SHORTEST = 1e-9  # shortest step, as a fraction of the path
 
 
@@ -58,7 +58,7 @@ class Solution:
 class _Bucket:
     """Stacked groups that have the same number of sinks and the same number of sources.
 
-    ``values`` holds their local Jacobians, padded to equal length with probabilities of 0.
+    ``values`` contains their local Jacobians, padded to equal length with probabilities of 0.
     """
 
     def __init__(self, slopes: Sequence[Slopes]) -> None:
@@ -111,7 +111,7 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
 
 
 class Equation:
-    """The Dyson equation of a network; each weight has two unknowns, b and its addend to a."""
+    """The Dyson equation of a network, with two unknowns per weight: b, and its term in a."""
 
     def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
         weights = network.weights
@@ -233,7 +233,7 @@ class Equation:
         return found, jacobian * self.scale, change
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
-        """Return the relative residual with its d / dy and d / dt, and the same for psi."""
+        """Return the relative residual, its d / dy and d / dt, and a tuple of the same for psi."""
         with np.errstate(all="ignore"):
             return self._residual(y, t)
 
@@ -323,7 +323,7 @@ class Equation:
         return here
 
     def physical(self, found: Solution) -> bool:
-        """Whether b and a lie in the half-plane of t, like Stieltjes transforms of measures."""
+        """Whether b and a lie in the half-plane of t, as Stieltjes transforms of measures do."""
         side = np.sign(np.imag(found.t))
         if side == 0:
             return True

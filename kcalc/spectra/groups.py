@@ -1,4 +1,4 @@
-"""Coordinate groups of a network, which are coupled by its weights.
+"""Coordinate groups of a network, which the network's weights couple to each other.
 
 Activations, sums, products and norms act on each coordinate; only weights mix coordinates. A
 network is therefore a set of groups. The coordinates of a group are coupled by elementwise
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass
 class Group:
-    """Coordinates that share a program; its values are the sources, followed by the steps.
+    """Coordinates that share a program, whose values are the sources, followed by the steps.
 
     ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates at
     these nodes. ``sinks`` is [(node that weights or the output read, index of the value)].
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``node`` that read ``reads``.
+    """The weights at ``node``, which act on the feature map ``reads``.
 
     ``variance`` is sigma_w^2, the variance of an entry times fan_in; ``ratio`` is n_out / n_in.
     """
@@ -87,7 +87,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A network as groups and weights; ``width`` is {node: width, up to a common factor}."""
+    """A network as groups and weights, with ``width`` as {node: width, up to a common factor}."""
 
     groups: tuple[Group, ...]
     weights: tuple[Weights, ...]
@@ -101,8 +101,8 @@ def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Group
     """Return the groups of a network with one input and one output.
 
     ``laws`` is {node with weights: whether they are orthogonal}. ``divisors(node, read, start)``
-    returns the (mean, root mean square) that a norm uses for the coordinates from ``start`` on, a
-    fraction of the channels. Raises: KcalcError that names a node which the law does not cover.
+    returns the (mean, root mean square) that a norm uses for the coordinates after ``start``, a
+    fraction of the channels. Raises: KcalcError that names a node if the theory does not cover it.
     """
     operations, same = _plain(network)
     width = _widths(network, operations)
@@ -162,7 +162,7 @@ Operation = tuple[Node, P.Primitive, tuple[Node, ...]]
 
 
 def _plain(network: Network) -> tuple[list[Operation], dict[Node, Node]]:
-    """Return the operations other than identities, and {node: the equal node that remains}."""
+    """Return the operations without identities, and {node: the node that replaces it}."""
     same: dict[Node, Node] = {}
     found: list[Operation] = []
     for node, op, reads in network.operations:
@@ -243,7 +243,7 @@ def _step(op: P.Primitive, reads: Any, start: Fraction, divisors: Any, node: Nod
 
 
 def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fraction]:
-    """Return {node: width}: the number of channels if all are known, or 1 if none is."""
+    """Return {node: width}: the numbers of channels if all are known, or 1 if none is known."""
     sized = [(node, op) for node, op, _ in operations if isinstance(op, P.Source | P.Fresh)]
     known = {node: network.features[owner(node)] for node, _ in sized}
     missing = [node for node, count in known.items() if count is None]
@@ -279,7 +279,7 @@ def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
         )
 
 
-Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # coordinates of two nodes, and their number
+Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # two starts, and a length
 
 
 def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
@@ -317,7 +317,7 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
 
 
 def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any, Any]:
-    """Return {(node, start of a part): representative of its group}."""
+    """Return {(node, start of a part): a representative part of the same group}."""
     root = {(node, start): (node, start) for node, found in cuts.items() for start in found[:-1]}
 
     def find(piece: Any) -> Any:

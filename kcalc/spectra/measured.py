@@ -1,4 +1,4 @@
-"""Singular values of sampled networks, and the law for the slopes in each sample."""
+"""Singular values of sampled networks, and their limiting distribution given the sampled slopes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = Any
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Measured(Shown):
-    """Squared singular values of sampled networks and the law; see ``JacobianSpectrum.measure``.
+    """Singular values of sampled networks, with theory; see ``JacobianSpectrum.measure``.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class Measured(Shown):
     moments
         E s^2 and E s^4 over input channels, shape (draws, 2).
     expected_moments
-        The same moments, from the law for the slopes of each draw.
+        The same moments, from the limiting distribution for the slopes of each draw.
     expected_largest
-        The mean largest singular value of the law for the slopes of each draw, at this width.
+        The expected largest singular value at this width, given the slopes of each draw.
     limit
-        E s^2, E s^4 and the largest singular value of the limiting law.
+        E s^2, E s^4 and the largest singular value of the limiting distribution.
     laws
-        The law for the slopes of each draw, with ``.density(x)`` of s^2.
+        The limiting distribution for the slopes of each draw, with ``.density(x)`` of s^2.
 
     """
 
@@ -61,7 +61,7 @@ class Measured(Shown):
 
     @property
     def largest(self) -> np.ndarray:
-        """Largest singular value of each draw."""
+        """The largest singular value of each draw."""
         return self.singular_values[:, 0]
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def _step(found: Any) -> int:
 
 
 class _Run:
-    """One draw of a network: node values, Jacobians with respect to the input, masks and norms."""
+    """One sampled network: node values, Jacobians with respect to the input, masks and norms."""
 
     def __init__(self, reading: Reading, sizes: dict[Any, int], rng: np.random.Generator) -> None:
         self.reading, self.rng = reading, rng

@@ -68,7 +68,7 @@ def reading_of(
 ) -> Reading:
     """Read a network for its Jacobian spectrum.
 
-    Raises: KcalcError for invalid arguments and for nodes that the law does not cover.
+    Raises: KcalcError for invalid arguments and for nodes that the theory does not cover.
     """
     require_network(network)
     level = one_q(q)

@@ -1,4 +1,4 @@
-"""``kc.jacobian_spectrum``: limiting law of the squared singular values of the Jacobian."""
+"""``kc.jacobian_spectrum``: the limiting distribution of a Jacobian's squared singular values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Atom(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class JacobianSpectrum(Shown, Approximable):
-    """The law of the squared singular values s^2 of a Jacobian; see :func:`jacobian_spectrum`.
+    """The distribution of a Jacobian's squared singular values s^2; see :func:`jacobian_spectrum`.
 
     There are n_in values, one per input channel. If there are fewer outputs, the other values are
     zero.
@@ -83,17 +83,17 @@ class JacobianSpectrum(Shown, Approximable):
 
     @property
     def q(self) -> float:
-        """Mean square of the input."""
+        """The mean square of the input."""
         return self._reading.q
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Hypotheses of the law, per node."""
+        """The hypotheses behind the distribution, per node."""
         return self._reading.assumptions
 
     @cached_property
     def _links(self) -> Any:
-        """The chain, with the slopes of its input; None if the network is not a chain."""
+        """The chain and the slopes of its input, or None if the network is not a chain."""
         return chain_of(self._reading.grouped, [law.slopes for law in self._reading.laws])
 
     @property
@@ -102,7 +102,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @cached_property
     def _law(self) -> EqualLayers | Law:
-        """The law, from the S-transform for equal layers and from the Dyson equation otherwise."""
+        """The distribution of s^2, by S-transform for equal layers, else by the Dyson equation."""
         laws = self._reading.laws
         vanishing = self._links is not None and any(law.vanishing for law in laws)
         if self._links is not None and self._bounded:
@@ -305,10 +305,10 @@ class JacobianSpectrum(Shown, Approximable):
     # -- measurements ------------------------------------------------------------------------------
 
     def measure(self, width: int | None = None, draws: int = 3, seed: int = 0) -> Measured:
-        """Sample networks and compare their singular values with the law.
+        """Sample networks and compare their singular values with the limiting distribution.
 
-        The inputs are Gaussian with mean square q. Each draw is also compared with the law for the
-        slopes that occur in it, because slopes fluctuate at finite width.
+        The inputs are Gaussian with mean square q. Because slopes fluctuate at finite width, each
+        draw is also compared with the limiting distribution for the slopes in that draw.
 
         Parameters
         ----------
@@ -399,10 +399,10 @@ def jacobian_spectrum(
     features: Any = None,
     input_law: str | None = None,
 ) -> JacobianSpectrum:
-    """Compute the limiting law of the squared singular values of the input-output Jacobian.
+    """Compute the limiting distribution of the input-output Jacobian's squared singular values.
 
     J is d output / d input at initialisation, and all widths tend to infinity in fixed ratios. The
-    law is the distribution of the eigenvalues of ``J^T J`` (n_in x n_in). It is exact for networks
+    result is the eigenvalue distribution of ``J^T J`` (n_in x n_in). It is exact for networks
     with a single position and independent dense weights, activations, sums, products (gates),
     concatenations and active dropout. With channel norms, it is exact for the bulk.
 
@@ -426,7 +426,7 @@ def jacobian_spectrum(
     Returns
     -------
     JacobianSpectrum
-        The law, with ``.moment(n)``, ``.density(x)``, ``.atoms``, ``.largest(width)``,
+        The distribution, with ``.moment(n)``, ``.density(x)``, ``.atoms``, ``.largest(width)``,
         ``.smallest()``, ``.isometry``, ``.measure(...)`` and ``.plot()``.
 
     Raises
@@ -441,8 +441,8 @@ def jacobian_spectrum(
     -----
     The slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
     jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation with
-    one unknown for each side of each weight determines the law. Chains of equal square layers use
-    the product of S-transforms.
+    one unknown for each side of each weight determines the distribution. For chains of equal square
+    layers, the product of S-transforms is used.
 
     References
     ----------

@@ -38,7 +38,7 @@ SEED = 20
 FEWEST, MOST, MANY = 10, 12, 15  # binary logarithms of the number of quasi-random points
 WORK = 4e6
 FEW = 12  # number of sources
-EXACT, MASKS = 2, 6  # largest numbers of forms and dropout masks with an exact law
+EXACT, MASKS = 2, 6  # largest numbers of forms and dropout masks with an exact distribution
 FAR = (8.0, 8e2, 8e4)
 
 
@@ -85,14 +85,14 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
-    """Return a key for everything the distribution depends on; equal groups have equal keys."""
+    """Return a key that equal groups share; it covers everything the distribution depends on."""
     steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
     sizes = tuple(variance[node] for node in group.sources)
     return steps, sizes, tuple(index for _, index in group.sinks)
 
 
 def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array, Array]:
-    """Return local Jacobians, their probabilities, and whether the probability is positive."""
+    """Return local Jacobians, their probabilities, and whether each probability is positive."""
     points, cases, shares = _points(program, directions, count)
     with np.errstate(over="ignore", invalid="ignore"):
         found = [program.jacobian(points, keeps) for keeps in cases]
@@ -158,7 +158,7 @@ class Program:
         self.forms = self._forms()
 
     def _forms(self) -> Array:
-        """Linear forms of the sources that nonlinear operations read, (forms, sources)."""
+        """Linear forms of the sources that enter nonlinear operations, (forms, sources)."""
         found: list[Array] = []
         values: list[tuple[Array, list[Array]]] = [(row, []) for row in np.eye(self.size)]
         for step in self.group.steps:
@@ -247,7 +247,7 @@ class Program:
 
 
 def _constants(step: Step, masks: Any) -> Any:
-    """Return the derivatives of a linear step with respect to its inputs; None for other steps."""
+    """Return the derivatives of a linear step with respect to its inputs, None if not linear."""
     if step.kind == "mix":
         return step.parameter
     if step.kind == "norm":
@@ -378,7 +378,7 @@ def _quasi_random(normals: int, uniforms: int, count: int) -> tuple[Array, Array
 
 
 def _merged(values: Array, shares: Array) -> tuple[Array, Array, Array]:
-    """Merge equal Jacobians; the third array marks those that fill whole panels of nodes."""
+    """Merge equal Jacobians; the third result marks Jacobians that fill whole panels of nodes."""
     flat = values.reshape(len(values), -1)
     size = np.abs(flat).max(initial=0.0)
     keys = np.round(flat / size, 13) + 0.0 if size > 0 and np.isfinite(size) else flat
@@ -392,7 +392,8 @@ def _merged(values: Array, shares: Array) -> tuple[Array, Array, Array]:
 def _far_sizes(program: Program, directions: Array) -> tuple[list[float], list[float]]:
     """Return the largest and smallest entry of the local Jacobian at increasing distances.
 
-    The points lie on lines in all directions: along one form, with typical values of the others.
+    The points lie far from 0 along random directions or along a single form. The other coordinates
+    have typical values.
     """
     rng = np.random.default_rng(SEED)
     d = len(directions)

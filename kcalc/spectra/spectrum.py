@@ -27,7 +27,7 @@ NO_DENSITY = 1e-7  # smaller values of Im psi are rounding errors
 FLOOR = 1e-6
 SCANNED = 160  # number of points in the search for atoms
 LIGHT = 2e-3  # mass of the lightest atom
-FAR = 50.0  # an unbounded law is searched up to this multiple of the mean
+FAR = 50.0  # an unbounded distribution is searched up to this multiple of the mean
 STRIDE = 10.0
 POWER = 0.9  # ratio of logarithmic slopes above which a decay is a power law
 LOWEST = 280.0  # largest increase of log(-t)
@@ -47,12 +47,12 @@ class Edge:
 
 
 def _green_function(found: Solution) -> Any:
-    """G = E 1 / (z - s^2)."""
+    """Return the Green's function G = E 1 / (z - s^2)."""
     return (1 + found.psi) * found.t
 
 
 def _slope(equation: Equation, found: Solution) -> Any:
-    """dG / dz."""
+    """Return dG / dz."""
     _, _, _, (_, by_y, by_t) = equation.residual(found.x, found.t)
     by_z = -(found.t**2) * (by_y @ found.tangent + by_t)
     return by_z * found.t - (1 + found.psi) * found.t**2
@@ -81,7 +81,7 @@ def finite_width(edge: Edge, n: int) -> tuple[float, float]:
 
 
 class Law:
-    """The law of s^2 of a network, given the distributions of its slopes.
+    """The distribution of s^2 for a network, given the distributions of its slopes.
 
     ``bounded`` states whether the slopes are bounded. ``vanishing`` states whether slopes come
     close to 0 in a group that the whole Jacobian passes through. ``lost`` is the fraction of
@@ -102,7 +102,7 @@ class Law:
         self.mean = self.equation.mean
 
     def moments(self, count: int) -> Array:
-        """E s^2, ..., E s^(2 count)."""
+        """Return E s^2, ..., E s^(2 count)."""
         return moments(self.equation, count)
 
     # -- the real branch ---------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Law:
         return self._end(SMALL, 0.0, self._at_psi(SMALL, y, SMALL / self.mean))
 
     def _end(self, psi: float, base: float, found: tuple[Array, float, Array, float]) -> Edge:
-        """Return the end of the real branch from psi, away from ``base``: a fold, or an atom."""
+        """Follow the real branch from psi, away from ``base``, to its end: a fold or an atom."""
         ratio = FACTOR
         while found[3] > 0 and abs(psi) < LARGEST_PSI:
             y, t, dy, dt = found
@@ -246,7 +246,7 @@ class Law:
 
     @cached_property
     def zero_mass(self) -> float:
-        """Fraction of singular values that are 0: the limit of 1 + psi."""
+        """The fraction of singular values that are 0, which is the limit of 1 + psi."""
         if self.lost is not None:
             return self.lost
         u, value = self._below[0].T
@@ -290,7 +290,10 @@ class Law:
         return self._scanned_edge()
 
     def _lower_edge(self, x: float, inverse: float) -> Edge:
-        """Return the end of the gap at 0, in which 1 + psi is about -x E s^-2, from x near it."""
+        """Return the end of the gap at 0, starting from a point x near or in the gap.
+
+        In the gap, 1 + psi is about -x E s^-2, where ``inverse`` is E s^-2.
+        """
         shelf = None
         for _ in range(8):
             try:
@@ -308,7 +311,7 @@ class Law:
         return self._scanned_edge()
 
     def _scanned_edge(self) -> Edge:
-        """Search for the end of the gap at 0 from above; in it, 1 + psi ~ z near 0."""
+        """Search from above for the end of the gap at 0, in which 1 + psi ~ z near 0."""
         x, shelf, before = self.mean / 8, None, 0.0
         for _ in range(30):
             x /= 2
@@ -329,7 +332,7 @@ class Law:
         return Edge(math.nan, 0.0, 0.0)
 
     def _continued(self, gap: Solution) -> Edge:
-        """Return the end of a gap, from a solution inside it: the fold of the real branch."""
+        """Return the end of a gap, given a solution in the gap: the fold of the real branch."""
         y, t, psi = gap.x.real, float(np.real(gap.t)), float(gap.psi.real)
         return self._end(psi, -1.0, self._at_psi(psi, y, t))
 
@@ -351,7 +354,7 @@ class Law:
         return self.equation.path(here, 1 / (x * (1 + 1j * SHELF)))
 
     def _on_axis(self, x: float, shelf: Solution) -> Solution:
-        """Return the solution near the real axis, or on the axis if it is regular there."""
+        """Return the solution on the real axis if it is regular there, otherwise near the axis."""
         found = shelf
         for eta in LADDER[1:]:
             found = self.equation.path(found, 1 / (x * (1 + 1j * eta)))

@@ -123,7 +123,7 @@ def hyper_connected(
 
 
 def _read_by(outputs: Sequence[Node], steps: list[Step]) -> list[Step]:
-    """Return the steps that the outputs depend on; a readout may omit streams."""
+    """Return the steps that the outputs depend on, because a readout may omit streams."""
     needed, kept = set(outputs), []
     for step in reversed(steps):
         if step[0] in needed:

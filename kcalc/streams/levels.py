@@ -21,7 +21,7 @@ def label(stream: int, level: int) -> str:
 
 
 def levels_of(network: Network) -> list[Level] | None:
-    """Return the streams at the start and after each sub-layer; None for a single stream."""
+    """Return the streams at the start and after each sub-layer, or None for a single stream."""
     found: dict[int, dict[int, Node]] = {}
     for node in network:
         match = LABEL.fullmatch(str(node))

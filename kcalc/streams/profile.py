@@ -22,7 +22,7 @@ from .levels import Level, after_levels, levels_of
 
 Node = Hashable
 Array = np.ndarray
-GUARD = 30  # extra decimal digits beyond those that a product of matrices can lose
+GUARD = 30  # extra decimal digits, added to the number that a product of matrices can lose
 
 
 def stream_profile(
@@ -128,7 +128,7 @@ def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
 
 
 def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
-    """Return the matrix H of each sub-layer; ``H[i, j]`` is the weight of stream j in stream i."""
+    """Return the mixing matrix H of each sub-layer, with weights ``H[i, j]`` from stream j to i."""
     made = after_levels(network, levels)
     return [
         np.array([[float(made[node].get(old, 0)) for old in before] for node in level])
@@ -139,9 +139,9 @@ def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
 def forgetting_rate(matrices: Sequence[Array]) -> float | None:
     """Return the factor lambda_2 per sub-layer by which differences between streams shrink.
 
-    It is the second largest eigenvalue modulus of the product of the L matrices H, to the power
-    1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The working
-    precision exceeds the digits that the product can lose.
+    lambda_2 is the second largest eigenvalue modulus of the product of the L matrices H, raised to
+    the power 1/L. If all matrices are equal, it is the second largest eigenvalue modulus of H. The
+    working precision exceeds the digits that the product can lose.
     """
     if not matrices or len(matrices[0]) < 2:
         return None

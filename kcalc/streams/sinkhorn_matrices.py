@@ -78,7 +78,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
 
 
 def _logits(given: Any) -> Array:
-    """Check that the logits form a square matrix below +inf with no row or column of -inf."""
+    """Check that the logits are a square matrix without nan, +inf, or any row or column of -inf."""
     try:
         matrix = np.asarray(given, dtype=float)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Compare models at initialisation with the theory of their network.
+"""Compare models at initialisation with theory.
 
 The comparison covers kernels, tangent kernels, gradients and Jacobians.
 """

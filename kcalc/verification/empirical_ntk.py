@@ -1,6 +1,6 @@
-"""The tangent kernel of a finite-width network with given weights.
+"""Compute the tangent kernel of a finite-width network with given weights.
 
-It is computed as inner products of Jacobians.
+Its entries are inner products of Jacobians.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def empirical_ntk(
     by_layer
         Whether to return a dictionary with the contribution of each node's parameters.
     memory
-        The memory for Jacobians, in bytes. They are computed in blocks of inputs and, if one input
-        does not fit, in blocks of output entries. The kernel includes all parameters of the
+        The memory for Jacobians, in bytes. Jacobians are computed in blocks of inputs and, if one
+        input does not fit, in blocks of output entries. The kernel includes all parameters of the
         architecture, even the taps of Delta-initialised convolutions that start at zero.
 
     Returns
@@ -164,7 +164,7 @@ class Jacobian:
                 self.parameters += int(np.prod(entry.shape(own)))
 
     def rows(self, params: Any, inputs: Mapping[Node, Array], which: Array) -> list[Array]:
-        """Return d f_k / d p for the output entries ``which``, one array per leaf.
+        """Return d f_k / d p for the output entries k in ``which``, one array per leaf.
 
         Each array has shape (examples, entries, nodes, parameters).
         """
@@ -196,8 +196,8 @@ class Jacobian:
 def contracted(first: list[Array], second: list[Array], how: str) -> list[Array]:
     """Return inner products of the rows of two Jacobians, one array per leaf.
 
-    The shape is (n1, n2, nodes) for "trace", which sums over output entries k = l, else
-    (n1, n2, k, l, nodes).
+    For "trace", the sum runs over output entries k = l and the shape is (n1, n2, nodes). For
+    "full", the shape is (n1, n2, k, l, nodes).
     """
     import jax.numpy as jnp
 

@@ -27,8 +27,8 @@ Array = Any
 class InputPairs:
     """The c and q values of the inputs, each as {input: array of shape (cases,)}.
 
-    ``uniform``: both inputs of every pair have the same q. ``equal``: all positions of an image
-    have the same vector.
+    ``uniform``: whether both inputs of every pair have the same q. ``equal``: whether all positions
+    of an image have the same vector.
     """
 
     c: dict[Node, np.ndarray]
@@ -76,7 +76,7 @@ class InputPairs:
     ) -> dict[Node, Array]:
         """Draw pairs with random directions and exact lengths and angles.
 
-        ``shapes`` holds the shape of one example for each input. Returns: {input: array of shape
+        ``shapes`` contains the shape of one example for each input. Returns: {input: array of shape
         (cases, pairs, 2, [height, width,] channels)}.
         """
         import jax
@@ -115,16 +115,16 @@ class InputPairs:
 
     @property
     def alike(self) -> dict[str, Any]:
-        """Keyword arguments that specify the tokens for the theory."""
+        """Keyword arguments that describe the tokens, for functions that evaluate the theory."""
         return {}
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Keyword arguments for the theory of gradients."""
+        """Keyword arguments for the function that computes expected gradients."""
         return {}
 
     def errors(self, found: Gradients) -> dict[str, dict[Node, float]]:
-        """Standard errors of the expected gradients, if the theory samples them."""
+        """Standard errors of the expected gradients, if these are sampled."""
         return {}
 
     def gradients(

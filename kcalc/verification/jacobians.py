@@ -32,10 +32,10 @@ class Jacobians(Shown):
 
     The derivative is with respect to a common shift of all positions of ``start``.
 
-    ``values[node]`` holds the singular values in descending order, shape (draws, k), where k is the
-    smaller number of channels. ``mean_square[node]`` is |J|^2 divided by the number of channels of
-    the node, shape (draws,). ``expected[node]`` is its value at infinite width. Nodes for which the
-    theory has no such value are missing.
+    ``values[node]`` contains the singular values in descending order, shape (draws, k), where k is
+    the smaller number of channels. ``mean_square[node]`` is |J|^2 divided by the number of channels
+    of the node, shape (draws,). ``expected[node]`` is the mean square at infinite width. Nodes for
+    which the theory gives no value are missing from ``expected``.
     """
 
     start: Node
@@ -160,7 +160,7 @@ def _expected(
             known = gradients(before, q, node, assume_independent=heuristic).nodes
         except KcalcError:
             continue
-        if start in known:  # missing if only the gradients of weights have an expectation
+        if start in known:  # missing if the theory covers only the gradients of weights
             found[node] = known[start]
     return found
 

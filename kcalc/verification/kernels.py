@@ -1,4 +1,4 @@
-"""Compare a compiled network with its theory: ``kc.verify_kernels(model)``."""
+"""Compare a compiled network with theory: ``kc.verify_kernels(model)``."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class _Work:
     # -- expected values ---------------------------------------------------------------------------
 
     def _theory(self, what: str, make: Callable[[], Any]) -> Any:
-        """Return the expected values; if they do not exist, note the reason and return None."""
+        """Return the expected values, or note why they do not exist and return None."""
         try:
             return make()
         except KcalcError as error:
@@ -337,7 +337,7 @@ class _Work:
         return nodes, np.array(expected)[:, rows], np.array(known)[:, rows]
 
     def notes(self) -> tuple[Assumption, ...]:
-        """The assumptions of the comparison."""
+        """The assumptions behind the comparison."""
         found = list(self.remarks)
         if self.cases.equal and self.model.image_shapes:
             found.append(Assumption("network", EQUAL))
@@ -377,7 +377,7 @@ class _Work:
     def _together(self, draws: int, memory: int) -> int:
         """Return how many draws run at once: the largest divisor of ``draws`` that fits in memory.
 
-        It is 1 for orthogonal weights on a CPU, because QR is slow in batches there.
+        For orthogonal weights on a CPU the result is 1, because batched QR is slow there.
         """
         import jax
 
@@ -397,7 +397,7 @@ class _Work:
         return max(k for k in range(1, fits + 1) if draws % k == 0)
 
     def _one(self, key: Array) -> dict[str, Array]:
-        """Draw one network and measure its pairs and the further requested quantities."""
+        """Draw one network, and measure pairs of inputs and the other requested quantities."""
         import jax
 
         ours, weights = jax.random.split(key)
@@ -440,7 +440,7 @@ class _Work:
     def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
         """Select the parameters that the theory counts.
 
-        For Delta-initialised convolutions, these are the centre taps.
+        For Delta-initialised convolutions, only the centre taps count.
         """
         if node not in self.affine:
             return None
@@ -453,7 +453,7 @@ class _Work:
     # -- results -----------------------------------------------------------------------------------
 
     def sample(self, found: dict[str, np.ndarray]) -> Sample:
-        """Return the statistics of pairs."""
+        """Return the statistics of the input pairs."""
         values, width = found["pairs"], self.model.default_features
         means, variances = values[:, :, 0], values[:, :, 1]
         return Sample(width, self.channels, self.expected, means, variances, self.known)

@@ -1,6 +1,6 @@
 """Plots of measured kernels [TAT Fig. 4, DKS App. K].
 
-They show c and q values by layer with their fluctuations, and how deviations scale with the width.
+The plots show c and q values by layer with their fluctuations, and how deviations scale with width.
 """
 
 from __future__ import annotations

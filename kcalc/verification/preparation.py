@@ -1,6 +1,6 @@
-"""Prepare a model for comparison with its theory.
+"""Prepare a model for comparison with theory.
 
-This fills in the widths of its network and collects the approximations of the theory.
+The functions fill in the widths of the model's network and collect the theory's approximations.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Node = Hashable
 def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
     """Fill in the widths of the network from the model.
 
-    Flatten layers on feature maps without positions are dropped. They have no effect and hide
-    widths.
+    Flatten layers on feature maps without positions are dropped, because they have no effect and
+    hide widths.
     """
     flat = {
         node
@@ -45,7 +45,7 @@ def refuse_heuristics(
     """
     # all positions of the drawn inputs are equal or have the same c value, so pooling is exact
     pools = network.nodes_of(Pool)
-    told = {*network.assumptions}  # these concern a foreign model, not this one
+    told = {*network.assumptions}  # these notes are about a model that was read, not about this one
     both = dict.fromkeys((*notes, *model.assumptions))
     found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
     for node in network.nodes_of(Affine):

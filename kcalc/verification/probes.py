@@ -1,7 +1,7 @@
 """Evaluate a network on arrays, with measurements and differentiable shifts at every node.
 
-Both run inside the scans over repeated blocks. A deep network is therefore not unrolled, and its
-feature maps are not all stored.
+Measurements and shifts run inside the scans over repeated blocks. A deep network is therefore not
+unrolled, and its feature maps are not all stored.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Probes:
 
     @cached_property
     def rows(self) -> list[tuple[Node, ...]]:
-        """The nodes of each array of values."""
+        """The nodes in each row, that is, in each array of values."""
         blocks = self.plan.blocks
         alike = {row[0]: row for b in blocks for row in zip(*b.pieces, strict=True)}
         later = {node for block in blocks for piece in block.pieces[1:] for node in piece}
@@ -133,7 +133,7 @@ class Probes:
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shape of the nodes of each row."""
+        """The common shape of the nodes in each row."""
         nodes, inputs = self.plan.nodes, self.plan.shapes
         return [nodes[n].shape if n in nodes else inputs[n] for n, *_ in self.rows]
 
@@ -215,7 +215,7 @@ class Probes:
     def gradients(
         self, params: Any, inputs: Mapping[Node, Array], number: Callable[[Array], Array]
     ) -> list[Array]:
-        """Compute the gradients of ``number(output)`` with respect to the shifts of all nodes."""
+        """Compute the gradients of a scalar ``number(output)`` in the shifts of all nodes."""
         import jax
 
         output = self.plan.network.outputs[0]

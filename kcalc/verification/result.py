@@ -81,8 +81,9 @@ class Deviation:
 class KernelCheck(Tabled):
     """Comparison of random networks with their kernel maps.
 
-    It covers q and c at every node, and further requested quantities. ``c[i]``, ``q1[i]`` and
-    ``q2[i]`` are the values of the inputs in case i (of the first input, if there are several).
+    The comparison covers q and c at every node, and further requested quantities. ``c[i]``,
+    ``q1[i]`` and ``q2[i]`` are the values of the inputs in case i (of the first input, if there are
+    several).
 
     A network of finite width deviates from the maps by O(1/width) even in the mean. Enough draws
     therefore show a difference at any width.
@@ -133,7 +134,7 @@ class KernelCheck(Tabled):
     def quantities(self) -> tuple[str, ...]:
         """The measured quantities: ("q", "c"), or ("q1", "q2", "c") if the inputs have different q.
 
-        For networks over tokens, "token_cosine" is added, for each input if their q differ.
+        For networks over tokens, "token_cosine" is added, once per input if the q values differ.
         """
         uniform = self.q1 == self.q2
         sizes, cosines = (
@@ -229,15 +230,15 @@ class KernelCheck(Tabled):
     def p(self) -> float:
         """The p-value of the worst deviation under the hypothesis that the maps are exact.
 
-        It has a Bonferroni correction for the number of comparisons. Layers are correlated, so the
-        p-value is conservative.
+        The p-value is Bonferroni-corrected for the number of comparisons. Layers are correlated, so
+        it is conservative.
         """
         return min(1.0, len(self.deviations) * self.worst.p)
 
     def allowed(self, errors: float = 4.0) -> float:
         """Return the largest |z| of a q or c value that does not count as a deviation.
 
-        It depends on the number of draws and comparisons; see ``verification.statistics``.
+        The bound depends on the number of draws and comparisons; see ``verification.statistics``.
 
         Parameters
         ----------
@@ -297,7 +298,7 @@ class KernelCheck(Tabled):
 
     @property
     def _parts(self) -> list[Judged]:
-        """The checks of the tangent kernel and of the gradients, if they were compared."""
+        """The tangent kernel check and the gradient check, if these quantities were compared."""
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
@@ -341,7 +342,7 @@ class KernelCheck(Tabled):
     def fluctuation(self, quantity: str = "c") -> Power:
         """Return the RMS deviation of one pair in one network from the map, over all nodes.
 
-        It scales approximately like width^-1/2.
+        The deviation scales approximately like width^-1/2.
 
         Parameters
         ----------
@@ -359,7 +360,7 @@ class KernelCheck(Tabled):
     def bias(self, quantity: str = "c") -> Power:
         """Return the RMS of the mean deviation over nodes, corrected for noise.
 
-        It scales approximately like width^-1.
+        The result scales approximately like width^-1.
 
         Parameters
         ----------
@@ -476,7 +477,7 @@ class KernelCheck(Tabled):
         )
 
     def _worst_check(self) -> Judged | None:
-        """The part with the worst deviation, or None if q or c values deviate most."""
+        """The tangent kernel or gradient check that deviates most; None if q or c deviates more."""
         most = abs(self.worst.z) / self.allowed() if self.deviations else 0.0
         worst = max(self._parts, key=lambda part: part.worst / part.allowed, default=None)
         return worst if worst is not None and worst.worst / worst.allowed > most else None

@@ -1,6 +1,6 @@
-"""Hessian blocks of a network [Scaling sec. 5.1, Fig. 1, 2].
+"""Measure Hessian blocks on random networks [Scaling sec. 5.1, Fig. 1, 2].
 
-This module measures the blocks on random networks and compares them with the scaling calculus.
+The measured blocks are compared with the scaling calculus.
 """
 
 from __future__ import annotations

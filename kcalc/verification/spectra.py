@@ -1,6 +1,6 @@
 """Singular values of Jacobians inside a network.
 
-They are tracked over the first training steps, or compared between weight variances.
+One function tracks them over the first training steps, another compares weight variances.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def variance_spectra(
     features: Any = None,
     weights: Any = "gaussian",
 ) -> VarianceSpectra:
-    """Compute the singular values of d ``end`` / d ``start`` at initialisation, by weight scale.
+    """Compute the singular values of d ``end`` / d ``start`` at several initial weight scales.
 
     Every sigma_w is multiplied by each of ``factors`` in turn.
 

@@ -1,6 +1,7 @@
 """Statistics over random draws.
 
-They compare means with expected values, given standard errors, and fit powers of the width.
+The functions compare means with expected values, given standard errors, and fit powers of the
+width.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Statistic:
 
     @cached_property
     def z(self) -> Array:
-        """``(mean - expected) / error``, 0 within rounding."""
+        """``(mean - expected) / error``, or 0 if the difference is within rounding."""
         off = self.mean - self.expected
         error = np.sqrt(self.error**2 + self.rounding**2)
         return np.where(np.abs(off) <= self.rounding, 0.0, off / np.where(error > 0, error, 1))
@@ -75,7 +76,7 @@ class Statistic:
     def p(self) -> Array:
         """The probability of a |z| at least this large.
 
-        It is computed from Student's t distribution with ``draws - 1`` degrees of freedom.
+        The p-value comes from Student's t distribution with ``draws - 1`` degrees of freedom.
         """
         from scipy import stats
 
@@ -106,7 +107,7 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
     The value is the two-sided quantile of Student's t distribution with ``draws - 1`` degrees of
     freedom, at the level ``1 - (1 - p)^(1/comparisons)``. Here p is the level for one Gaussian
     (6.3e-5 at 4 standard errors). This is Sidak's correction, which is conservative for Gaussians
-    with any correlations [Sidak 1967]. It is large if there are few draws: 5 draws and 20
+    with any correlations [Sidak 1967]. The value is large if there are few draws: 5 draws and 20
     comparisons allow 36, so only gross deviations are found.
     """
     from scipy import stats
@@ -120,7 +121,7 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
 class Power:
     """A fit of ``value ~ width^exponent``, with the standard error of the exponent.
 
-    It is fitted to ``values`` and their ``errors`` at the widths. Values that cannot be
+    The power is fitted to ``values`` and their ``errors`` at the widths. Values that cannot be
     distinguished from noise are nan and are left out of the fit. The exponent is None if fewer than
     two values remain.
     """
@@ -161,8 +162,8 @@ def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
     """Fit a power to the RMS of the *mean* deviation, by width, corrected for noise.
 
     The estimate uses products of different draws only, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``.
-    Its expectation does not include the variance of a draw. Values below two of their jackknife
-    standard errors are nan.
+    The expectation of the estimate does not include the variance of a draw. Values below two
+    jackknife standard errors are nan.
     """
     values, errors = [], []
     for own in deviations:

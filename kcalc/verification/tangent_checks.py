@@ -37,7 +37,7 @@ class TextTable:
 
 
 class Judged:
-    """Statistics that pass or fail together."""
+    """A group of statistics that passes or fails as a whole."""
 
     what: ClassVar[str]
 
@@ -69,7 +69,7 @@ class Judged:
     def allowed(self) -> float:
         """The largest |z| that :attr:`passed` allows.
 
-        It corresponds to four Gaussian standard errors for all comparisons together.
+        The bound corresponds to four Gaussian standard errors for all comparisons together.
         """
         every = list(self.compared.values())
         return allowed(every[0].draws, sum(s.z.size for s in every))
@@ -159,10 +159,10 @@ class TangentCheck(Judged):
 class GradientCheck(Judged, Tabled):
     """|d out_k / d node|^2 compared with its expectation at infinite width.
 
-    It is summed over the channels of the node and measured for the first q value. For networks over
-    tokens, ``mean`` and ``difference`` are the gradients in these modes; see
-    :class:`kcalc.calculi.gradients.Gradients`. These two are None for other networks.
-    ``difference`` is nan at nodes with a single token.
+    Squared gradients are summed over the channels of the node and measured for the first q value.
+    For networks over tokens, ``mean`` and ``difference`` are the gradients in these modes; see
+    :class:`kcalc.calculi.gradients.Gradients`. For other networks, both are None. ``difference`` is
+    nan at nodes with a single token.
     """
 
     what: ClassVar[str] = "the gradients"
@@ -183,7 +183,7 @@ class GradientCheck(Judged, Tabled):
     ) -> GradientCheck:
         """Create the check from ``samples``, (draws, nodes) or, with modes, (draws, nodes, 3).
 
-        ``theory`` holds the expectations and their standard errors.
+        ``theory`` contains the expectations and their standard errors.
         """
         expected, known = theory
         if expected.ndim == 1:

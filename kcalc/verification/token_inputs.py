@@ -35,7 +35,7 @@ class TokenPairs(InputPairs):
     """Pairs of sequences of exchangeable tokens.
 
     The inherited c values are cosines between the two sequences at the same position. ``tokens``
-    holds the number of tokens and the cosine between any two tokens of a sequence. ``sampling``
+    contains the number of tokens and the cosine between any two tokens of a sequence. ``sampling``
     specifies how attention is sampled in kernel maps.
     """
 

@@ -1,6 +1,6 @@
-"""Measurements of networks over tokens.
+"""Measurements for networks over tokens.
 
-They include cosines within a sequence, and gradients in the mean and difference modes.
+The quantities include cosines within a sequence, and gradients in the mean and difference modes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def token_gradients(
 ) -> Array:
     """Measure gradients and their two modes, shape (nodes, 3).
 
-    They are ``nodes``, ``mean`` and ``difference`` of :class:`kcalc.calculi.gradients.Gradients`.
+    The columns are ``nodes``, ``mean`` and ``difference`` of
+    :class:`kcalc.calculi.gradients.Gradients`.
+
     ``inputs`` have shape (sequences, rows, columns, channels). Let e be independent signs for the N
     entries of the output over its T' tokens. Let g_t be the gradients of ``sum e out / sqrt(N)`` at
     the T tokens of a node. The result is the mean over signs and sequences of ``sum_t |g_t|^2``,

@@ -16,11 +16,11 @@ __all__ = ["trace_jax", "trace_model"]
 
 
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
-    """Return the trace of a JAX model of any kind; None for objects of other frameworks.
+    """Return the trace of a JAX model of any kind, or None for objects from other frameworks.
 
     JAX models are NNX, Linen and Equinox modules, Keras models on the JAX backend, and functions of
     the inputs or of parameters and inputs. Pass a Linen module in a pair with its variables, or
-    pass them as the first input. Raises: KcalcError if a JAX model cannot be traced.
+    pass the variables as the first input. Raises: KcalcError if a JAX model cannot be traced.
     """
     inputs = tuple(example_inputs)
     if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):

@@ -50,11 +50,11 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
 
     The copy runs the user's own code; only the edited calls change. Custom derivatives,
     ``stop_gradient``, loops, branches, states, other batch sizes and other modes work as before.
-    The parameter tree stays the same. Parameters of removed normalisation stay in it but are
-    unused, with one exception: if the preceding layer has no bias, the bias of the normalisation
-    takes its place. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights for the
-    central tap of every kernel, "keep" keeps the weights of the model. ``key``: an integer or
-    ``jax.random.key(seed)``; equal keys give equal weights.
+    The parameter tree stays the same. It still contains the parameters of removed normalisation,
+    which are unused with one exception: if the preceding layer has no bias, the normalisation's
+    bias serves as the layer's bias. ``law``: "orthogonal_delta" and "gaussian_delta" draw new
+    weights for the central tap of every kernel, "keep" keeps the weights of the model. ``key``: an
+    integer or ``jax.random.key(seed)``; equal keys give equal weights.
 
     Returns: (function, parameters) for functions, (module, variables) for Linen, and a model of the
     user's class for NNX, Equinox and Keras. All work with ``jax.jit``, ``jax.grad`` and

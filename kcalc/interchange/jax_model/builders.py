@@ -19,7 +19,7 @@ CALL_FIRST = "call it first and read the model that it returns, kc.read({}(...),
 
 
 def no_inputs(function: Any) -> str:
-    """Return why a function cannot be read if it takes no arguments, else ""."""
+    """Return why a function that takes no arguments cannot be read, or "" if it takes arguments."""
     try:
         taken = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def no_inputs(function: Any) -> str:
 
 
 def built_by(function: Any, error: BaseException) -> str:
-    """Return why a function cannot be read if it failed while it built a layer, else ""."""
+    """Return why a function that failed while building a layer cannot be read, else ""."""
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -55,7 +55,7 @@ def check_returned(function: Any, returned: Any) -> Any:
 
 
 def _framework(value: Any) -> str | None:
-    """Return the framework of a module."""
+    """Return the name of a module's framework."""
     for base in type(value).__mro__:
         root = base.__module__.split(".")[0]
         if root in FRAMEWORKS and base.__name__ in ("Module", "Layer"):

@@ -83,7 +83,7 @@ def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
 def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
     """Stack the outputs of a loop's iterations.
 
-    The stacked array can be read only if it is known.
+    The stacked array can be read only if its values are known.
     """
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, KnownArray) for row in rows):

@@ -34,7 +34,7 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
     Each of ``inputs`` is one example, a shape of several examples, or the state of the module.
 
-    Raises: KcalcError if it cannot be traced.
+    Raises: KcalcError if the module cannot be traced.
     """
     import equinox as eqx
     import jax
@@ -89,7 +89,7 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
     """Return a hint if a call failed because the examples have one axis too many or too few.
 
-    Return "" if the call also fails with the number of axes corrected.
+    The hint is "" if the call also fails with the corrected number of axes.
     """
     import jax
 

@@ -1,7 +1,7 @@
 """Turn the operations of a jaxpr into a trace.
 
-This joins biases to their weights, recognises normalisation, and drops operations that are not
-needed.
+These functions join biases to their weights, recognise normalisation, and drop operations that are
+not needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def finished(
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
     """Return the operations that the outputs need, the outputs, the recipes and the joined sums.
 
-    The recipes say where in the parameters the weights of every Linear are. The last result is
-    {sum of a layer and its bias: layer}.
+    The recipes locate the weights of every Linear in the parameters. The last result is {sum of a
+    layer and its bias: layer}.
     """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
     outputs, joined = _with_biases(ops, recipes, outputs, reader.views)

@@ -47,7 +47,7 @@ class Parameters:
 
     @classmethod
     def of(cls, kind: str, params: Any) -> Parameters:
-        """Return the parameters in the tree of a model of this kind."""
+        """Return the parameters in a model's tree; ``kind`` is the kind of model."""
         import jax
 
         rename = NAMING.get(kind, str)
@@ -65,7 +65,7 @@ class Parameters:
         return cls(leaves, tree, frozen)
 
     def filled(self, leaves: Mapping[str, Any]) -> Any:
-        """Return the tree with other arrays."""
+        """Return the tree with the given arrays in place of its own."""
         import jax
 
         arrays = iter(leaves[name] for name in self.leaves)
@@ -80,8 +80,8 @@ class JaxModel:
     """A JAX model with everything that is needed to edit it.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module; ``params``: the parameters passed with it; ``recipes``: where in the parameters the
-    weights of every layer are; ``norms``: where the gains and biases of normalisation are;
+    module; ``params``: the parameters passed with it; ``recipes``: the places of each layer's
+    weights in the parameters; ``norms``: the places of normalisation gains and biases;
     ``program``: the equations that were read; ``made``: the operations whose outputs the equations
     compute.
     """
@@ -276,7 +276,7 @@ def _finish(
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array or describes one, as opposed to a setting."""
+    """Whether a leaf is an array or the description of an array, as opposed to a setting."""
     return (
         hasattr(leaf, "shape")
         and hasattr(leaf, "dtype")

@@ -24,8 +24,8 @@ PICKED = (
 def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Read a gather that is an embedding, a fixed selection or nearest upsampling.
 
-    The last two are recognised by gathering from an array of entry indices. Other gathers are not
-    read.
+    Selections and upsampling are recognised by gathering from an array of entry indices. Other
+    gathers are not read.
     """
     source, places = values[0], values[1]
     if isinstance(source, KnownArray) and isinstance(places, Ref):

@@ -26,7 +26,7 @@ def edited_call(
 
     Arrays are traced; other arguments are passed on unchanged.
 
-    Raises: KcalcError if the program lacks one of these places.
+    Raises: KcalcError if the program lacks one of the places.
     """
     import jax
 
@@ -89,13 +89,13 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     from jax.extend import core
 
     pairs = zip(eqn.invars, values, strict=True)
-    reads = {v: x for v, x in pairs if not hasattr(v, "val")}  # each variable once
+    reads = {v: x for v, x in pairs if not hasattr(v, "val")}  # lists each variable once
     jaxpr = core.Jaxpr((), list(reads), eqn.outvars, [eqn], eqn.effects, *_described(eqn, reads))
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*reads.values())
 
 
 def _described(eqn: Any, reads: Any) -> list[Any]:
-    """Return the debug info of a jaxpr as a list, empty for versions of JAX that do not need it."""
+    """Return a jaxpr's debug info as a list, empty for JAX versions that do not need it."""
     from jax.extend import core
 
     kind = getattr(core, "DebugInfo", None)

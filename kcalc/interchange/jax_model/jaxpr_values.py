@@ -59,7 +59,7 @@ class KnownArray:
     def number(self) -> Any:
         """Return the common value of a constant's entries as a NumPy scalar, if they are equal.
 
-        Returns None for other arrays, for parameters and for random numbers.
+        Returns None if the entries differ, and for parameters and random numbers.
         """
         if (
             self.origins
@@ -122,7 +122,8 @@ class Padded(Op):
 
     The padding is (low, high) for every axis.
 
-    The padding becomes part of the window operation that follows. If there is none, it is not read.
+    The padding becomes part of the window operation that follows. Without such an operation, the
+    padding is not read.
     """
 
     pads: tuple[tuple[int, int], ...]
@@ -136,15 +137,14 @@ PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as
 class WindowSum(Op):
     """Sums over padded windows.
 
-    The sums are read as means if they are divided by the number of entries. Otherwise they are not
-    read.
+    The sums are read as means if they are divided by the number of entries, and otherwise not read.
     """
 
     pooling: Pooling
 
 
 class DroppedOut(Op):
-    """An array in which random entries are set to 0, read as dropout if the others are rescaled.
+    """An array with random entries set to 0, read as dropout if the other entries are rescaled.
 
     ``kept``: the fraction of the ``count`` entries that this draw keeps.
     """

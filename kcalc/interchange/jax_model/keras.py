@@ -81,7 +81,7 @@ def _values(model: Any) -> dict[str, Any]:
 
 
 def state_of(model: Any) -> dict[str, Any]:
-    """Return {path: array} of a model, without the seeds of random number generators."""
+    """Return {path: array} for a model, without the seeds of random number generators."""
     return {name: value for name, value in _values(model).items() if not _is_seed(value)}
 
 

@@ -107,7 +107,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
 @contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """Restore the classes that a model and its layers had before they were edited."""
+    """Restore the original classes of an edited model and its layers."""
     edited = [part for part in (model, *_layers(model)) if hasattr(type(part), "kcalc_base")]
     classes = [type(part) for part in edited]
     for part in edited:

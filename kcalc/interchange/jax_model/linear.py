@@ -50,7 +50,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
         out = reader.reshaped(
             out, [*(ref.shape[a] for a in free), *(weight.shape[a] for a in fresh)]
         )
-    if ref is not first:  # its axes come last
+    if ref is not first:  # move the weight's axes to the front
         total, own = len(out.shape), len(free)
         turn = (*range(own, total), *range(own))
         out = out.turned(turn)
@@ -91,7 +91,7 @@ def _contraction(
 
 
 def _merged(reader: JaxReader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
-    """Merge the axes ``mine`` of an array into one that follows all other axes.
+    """Merge the axes ``mine`` of an array into one axis that follows all other axes.
 
     Returns: the array, and the merged axis in the operation's output.
     """

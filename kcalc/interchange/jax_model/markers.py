@@ -44,7 +44,7 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    """Handle jax.vmap: its axis becomes axis 0; a batch norm with an axis name averages over it."""
+    """Move the axis of a jax.vmap to axis 0; a batch norm with an axis name averages over it."""
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):
@@ -101,7 +101,7 @@ def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
 
 
 def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
-    """Return the labels of the dropout that is active when ``run`` is called.
+    """Return the labels of the dropout layers that are active when ``run`` is called.
 
     Only the shapes of ``arguments`` matter. Returns no labels if the call fails.
     """
@@ -203,7 +203,7 @@ def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _label(reader: JaxReader, label: str) -> str:
-    """Return the name of a marked module, or the scope if it already ends with this name."""
+    """Return the name of a marked module, or the scope if the scope already ends with this name."""
     if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
         return ".".join(reader.scope)
     return label if "." in label or not reader.scope else reader.wish(label)

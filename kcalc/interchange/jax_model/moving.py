@@ -1,6 +1,6 @@
 """Read primitives that rearrange array entries.
 
-These are reshapes, transposes, broadcasts, slices, padding and concatenation.
+The primitives are reshapes, transposes, broadcasts, slices, padding and concatenation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pointwise import inner_jaxpr
 from .reader import JaxReader, inverse, rule
 from .stops import trained
 
-# maximum number of entries for recognising padding; float32 represents these integers
+# maximum number of entries for recognising padding; float32 represents such integers exactly
 ENTRIES = 2**24
 
 
@@ -62,8 +62,8 @@ def dropped(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
 def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
     """Undo the insertion of axes of size 1.
 
-    Returns: the array, and the inserted axes as axes of ``ref``. If one of them is in ``busy``,
-    nothing changes.
+    Returns: the array, and the inserted axes as axes of ``ref``. If an inserted axis is in
+    ``busy``, nothing changes.
     """
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
@@ -351,7 +351,7 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
     """Return the spatial axes, given the axes along which an operation acts.
 
-    These are all axes except the example axis and the channel axis.
+    All axes except the example axis and the channel axis are spatial.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank
@@ -364,8 +364,7 @@ def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, .
 def _cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
     """Take entries from ``start`` to ``stop`` along an axis by slicing weights.
 
-    Slices the weights of a Linear, or the weights that produce the inputs of an elementwise
-    function.
+    The sliced weights belong to a Linear, or to the layers before an elementwise function.
     """
     key = (name, axis, start, stop)
     if key not in reader.cuts:

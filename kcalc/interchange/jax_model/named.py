@@ -1,9 +1,9 @@
 """Replace JAX functions that guard against overflow by the plain functions that they compute.
 
-Some guard against undefined derivatives too.
+Some of them also guard against undefined derivatives.
 
-A name proves nothing, since users may give any function the name ``elu``. So the jaxpr's values are
-compared with the values of the plain function.
+Users may give any function a name such as ``elu``. The name is therefore not enough: the jaxpr's
+values are compared with the values of the plain function.
 """
 
 from __future__ import annotations

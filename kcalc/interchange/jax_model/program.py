@@ -56,8 +56,8 @@ class JaxProgram:
     def flow(self, ops: Sequence[Op]) -> Flow:
         """Return the data flow between equations.
 
-        Equations that only rearrange numbers are skipped: their results are treated as their
-        inputs. ``ops``: the operations of the trace.
+        Equations that only rearrange entries are skipped: each result is identified with its
+        input. ``ops``: the operations of the trace.
         """
         source: dict[int, Made] = {}
         refs = [value for value in self.args if isinstance(value, Ref)]
@@ -96,7 +96,7 @@ class JaxProgram:
     def _carried(
         self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
-        """Return the source of the numbers if an equation only rearranges or casts them.
+        """Return the source of an equation's values if the equation only rearranges or casts them.
 
         ``stopped``: {operation that only changes gradients: its input}.
         """

@@ -107,7 +107,7 @@ class EquationCall:
 class JaxReader:
     """The state while a model is read.
 
-    It contains the operations so far, in order, and the current place in the model.
+    The state contains the operations so far, in order, and the current place in the model.
     """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
@@ -182,7 +182,7 @@ class JaxReader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """Return the results of an equation, as unread operations if its rule fails."""
+        """Return the results of an equation, or unread operations if its rule fails."""
         before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)

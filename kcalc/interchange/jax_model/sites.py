@@ -49,7 +49,7 @@ def _lines(eqn: Any) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _origin(path: str) -> tuple[str, str]:
-    """Return (owner of a file, name of the file if it is the user's)."""
+    """Return (owner of a file, name of the file if it belongs to the user)."""
     file = path.replace("\\", "/")
     if any(part in file for part in PASSED):
         return "passed", ""
@@ -64,7 +64,7 @@ def _origin(path: str) -> tuple[str, str]:
 def _in_function(path: str, line: int) -> tuple[int, str]:
     """Return the index of a line's statement in its function, and a digest of the function's code.
 
-    They stay the same if the code moves or its comments change, but not if the code changes.
+    Both stay the same if the code moves or its comments change, but not if the code changes.
     Without source code, return the line in the file and "".
     """
     around = [node for node in _functions(path) if node.lineno <= line <= (node.end_lineno or 0)]

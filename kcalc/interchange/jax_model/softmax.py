@@ -1,7 +1,7 @@
 """Recognise softmax that is written out with exponentials and sums.
 
-Its operations become a single operation named "softmax", so that the note can say why it is not
-read.
+The operations are merged into one operation named "softmax". A note can then explain why this
+operation is not read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAR = 16  # a written-out softmax has at most this many operations
 def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
     """Turn every written-out softmax or log_softmax into one NotRead.
 
-    It replaces the last operation and takes its name.
+    The NotRead replaces the last operation of the softmax and takes its name.
     """
     ops = dict(ops)
     for name in list(ops):
@@ -41,7 +41,7 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
-    """Return the operations with the softmax that divides by ``mean`` merged into one of them."""
+    """Merge the softmax that divides by ``mean`` into one operation, and return all operations."""
     for base in reversed(_bases(ops, mean.reads[0])):
         found = _search(ops, base, mean)
         if found is not None:

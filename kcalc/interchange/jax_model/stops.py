@@ -13,7 +13,7 @@ from ..surrogates import DIRECTIONS, Slope, distance, slope_from
 from .jaxpr_values import KnownArray
 
 OWN = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-LIBRARY = "/jax/_src/"  # its custom derivatives are the true derivatives
+LIBRARY = "/jax/_src/"  # the custom derivatives in this package are the true derivatives
 STEP, CLOSE = 3e-3, 0.02  # finite-difference step and tolerance, in single precision
 SUMS = ("add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "concatenate", "pad", "select_n")
 MOVES = (
@@ -52,9 +52,9 @@ def still(x: Any) -> Any:
 
 
 def own_derivative(eqn: Any) -> Slope | str:
-    """Return the slope that a custom derivative computes, or a description if it is unknown.
+    """Return the slope that a custom derivative computes, or a description if the slope is unknown.
 
-    Returns "" if the call has no custom derivative, or if it is the true derivative.
+    Returns "" if the call has no custom derivative, or if the custom derivative is the true one.
     """
     if eqn.primitive.name not in OWN or _of_library(eqn) or not _differs(eqn):
         return ""

@@ -56,8 +56,7 @@ def drawn(
 ) -> np.ndarray:
     """Draw weights with Var W = sigma_w^2 / inputs for the central tap of the kernel.
 
-    All other taps are 0. A transposed convolution has equal weights on several taps, as many as its
-    stride.
+    All other taps are 0. A transposed convolution has equal weights on as many taps as its stride.
 
     Shape: (outputs, inputs / groups, kernel...).
 
@@ -156,7 +155,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """Return the parameter that the weights are a multiple of, and the factor."""
+        """Return the parameter of which the weights are a multiple, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):
@@ -267,7 +266,7 @@ def redrawn(
 def _values(
     node: str, weight: WeightEdit, law: str, random: np.random.Generator
 ) -> tuple[Any, Any]:
-    """Return (indices in the flattened parameter, numbers)."""
+    """Return (indices in the flattened parameter, new values)."""
     layout = weight.layout
     where = slice(None) if layout is None else entries(layout).ravel()
     count = math.prod(weight.shape if layout is None else layout.wide)

@@ -17,7 +17,7 @@ from .reader import JaxReader, rule
 
 # {reduction: (label, name in messages)}; JAX computes a mean as a sum and a division
 TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
-AGREE = 5.0  # standard deviations by which the fraction kept may differ from its expectation
+AGREE = 5.0  # allowed deviation of the kept fraction from its expectation, in standard deviations
 
 
 @rule("reduce_sum", "reduce_max", "reduce_min")
@@ -205,7 +205,7 @@ def _random_choice(
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
     """Read a feature map that is multiplied by ``scale`` at ``kept`` entries and 0 elsewhere.
 
-    It is dropout if this scale, or one applied before, is 1 / (fraction kept).
+    The product is dropout if ``scale``, or an earlier factor, is 1 / (fraction kept).
     """
     mean, count = float(np.mean(kept)), int(kept.size)
     before = reader.ops[ref.name]

@@ -19,7 +19,7 @@ __all__ = ["Limits", "trace_model", "trace_onnx"]
 def trace_model(
     model: Any, inputs: Sequence[Any] = (), shapes: Mapping[str, Any] | None = None
 ) -> Trace | None:
-    """Return the trace of an ``onnx.ModelProto``; None for anything else."""
+    """Return the trace of an ``onnx.ModelProto``, or None for anything else."""
     onnx = sys.modules.get("onnx")
     return (
         trace_onnx(model, inputs, shapes)

@@ -1,6 +1,6 @@
 """Read transformer operators: embeddings, fused attention and rotary embeddings.
 
-They are expanded into the operations of a trace.
+Each operator is expanded into several operations of a trace.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _added(mask: Value) -> Value:
-    """Convert a mask to the numbers that are added to the scores."""
+    """Convert a mask to values that are added to the scores."""
     if mask.array is None or mask.array.dtype != bool:
         return mask
     return constant(np.where(mask.numbers, 0.0, -np.inf).astype(np.float32))

@@ -1,7 +1,7 @@
 """The state that the rules for ONNX operators share.
 
-It contains the operations made so far and the remaining limits, and turns constants into
-operations.
+The state contains the operations made so far and the remaining limits. It also turns constants
+into operations.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Context:
     def owner(self, value: Value) -> str:
         """Return a key that is equal for constants that are the same weights.
 
-        They are the same if their bytes are equal or if they are the same parameter under two
-        names.
+        Constants are the same weights if their bytes are equal, or if they are the same parameter
+        under two names.
         """
         array = value.numbers
         self._asked += 1
@@ -78,7 +78,7 @@ class Context:
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Wrap arrays that were computed from constants as values.
 
-        ``kept``: whether the arrays contain the numbers of the first input in another shape or
+        ``kept``: whether the arrays contain the values of the first input in another shape or
         order, and so are still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
@@ -91,7 +91,7 @@ class Context:
     def further_output(self, node: Node, first: Value, index: int) -> Value:
         """Return an output that no rule computes, such as a mask, indices or statistics.
 
-        It matters only if another node reads it.
+        The output matters only if another node reads it.
         """
         reads = [value for value in node.inputs[:1] if value is not None]
         reason = f"only the first output of {node.op[:60]} is read"

@@ -1,6 +1,6 @@
 """Elementwise operators as functions of SymPy expressions.
 
-They return the same forms as the catalogue of activations.
+The expressions have the same forms as in the catalogue of activations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGEST = 3.4e38  # exporters write this number for "no bound"
 def single(value: float) -> Any:
     """Return the exact number that a single-precision attribute represents.
 
-    It is a simple fraction, or the shortest decimal that rounds to the attribute.
+    The number is a simple fraction, or the shortest decimal that rounds to the attribute.
     """
     if not np.isfinite(value):
         raise ValueError("not finite")

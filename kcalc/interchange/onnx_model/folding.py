@@ -30,7 +30,7 @@ NUMBERS = "biuf"  # kinds of NumPy types that count as numbers
 def fold(node: Node) -> Sequence[Value] | None:
     """Return the outputs of a node as constants.
 
-    Returns None if they depend on the input, or if kcalc does not fold the operator.
+    Returns None if the outputs depend on the input, or if kcalc does not fold the operator.
     """
     told = TOLD.get(node.op)
     known = all(value is None or value.array is not None for value in node.inputs)
@@ -128,7 +128,7 @@ def _filled(node: Node) -> Array | None:
     return np.full(shape, value.reshape(-1)[0])
 
 
-# operators whose attribute is a tensor, and operators that read no numbers
+# operators whose attribute is a tensor, and operators that read no arrays
 TOLD: dict[str, Callable[[Node], Array | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,

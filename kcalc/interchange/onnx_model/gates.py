@@ -126,7 +126,7 @@ def gathered(node: Node) -> Made:
 
     try:
         found = picked(x.shape, pick)
-    except KcalcError:  # the array exceeds the limits for a file
+    except KcalcError:  # the array of entry indices exceeds the limits for a file
         found = None
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """Limits on the cost of reading a file.
 
-They cover bytes, nodes, depth and the size of arrays computed from constants.
+The limits cover bytes, nodes, depth and the size of arrays computed from constants.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class RemainingLimits:
             )
 
     def fold(self, count: int, itemsize: int, where: str) -> None:
-        """Count an array of ``count`` numbers that is computed from constants.
+        """Count an array with ``count`` entries that is computed from constants.
 
-        Raises: KcalcError if these arrays become too large in total.
+        Raises: KcalcError if all such arrays together become too large.
         """
         self._folded -= count * itemsize
         if self._folded < 0:

@@ -121,7 +121,7 @@ def _linear(
     groups: int = 1,
     **fields: Any,
 ) -> Value:
-    """Add a layer that acts on one axis; ``axes``: this axis in its input and its output."""
+    """Add a layer that acts on one axis; ``axes``: the axis in the input and in the output."""
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
         raise node.fail("its weights are integers or empty; kcalc reads float models only")
     if window is not None:

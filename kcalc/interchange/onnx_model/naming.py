@@ -14,7 +14,7 @@ MAIN = re.compile(r"Conv.*|Gemm|MatMul|.*Normalization|.*Pool")
 class Labels:
     """Proposed labels for the nodes of one graph.
 
-    They are made from node names such as ``/layer1/layer1.0/conv1/Conv``.
+    Labels are made from node names such as ``/layer1/layer1.0/conv1/Conv``.
     """
 
     def __init__(self, nodes: Iterable[Any]) -> None:
@@ -26,7 +26,7 @@ class Labels:
             self._main[place] += bool(MAIN.fullmatch(node.op_type))
 
     def __call__(self, node: Any) -> str:
-        """Return a short readable label for a node. It need not be unique."""
+        """Return a short readable label for a node, which need not be unique."""
         place = scope(node)
         if place and (
             self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))
@@ -50,7 +50,7 @@ def clean(text: str) -> str:
 def scope(node: Any) -> str:
     """Return the path of a node's module, or "" if it is unknown.
 
-    It comes from the exporter's metadata or from the slashes in the node's name.
+    The path comes from the exporter's metadata or from the slashes in the node's name.
     """
     for item in getattr(node, "metadata_props", ()):
         if item.key == SCOPES:

@@ -58,7 +58,7 @@ def whole(node: Node) -> Made:
 def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
     """Return the axes of a reduction, or None if they are not constant.
 
-    Also return None if the reduction does nothing.
+    The result is also None if the reduction does nothing.
     """
     given = node.constants(1, "axes")
     if given is None and node.optional(1) is not None:

@@ -89,7 +89,7 @@ class Scope:
         self.tensors: dict[str, Any] = {}
 
     def set(self, name: str, value: Value) -> None:
-        """Define a name. Raises: KcalcError if it is already in use."""
+        """Define a name. Raises: KcalcError if the name is already in use."""
         if name in self.known or name in self.tensors:
             raise KcalcError(f"onnx: two arrays have the name {name[:80]!r}")
         self.known[name] = value
@@ -289,7 +289,7 @@ def _sound(node: Node) -> bool:
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a node by name.
 
-    An attribute that refers to an attribute of the enclosing function is replaced by it.
+    A reference to an attribute of the enclosing function is replaced by that attribute.
     """
     found: dict[str, Any] = {}
     for attribute in proto.attribute:

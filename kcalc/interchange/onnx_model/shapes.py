@@ -1,4 +1,4 @@
-"""Read operators that rearrange or repeat numbers: reshapes, transposes, Concat, Pad, Tile."""
+"""Read operators that rearrange or repeat entries: reshapes, transposes, Concat, Pad, Tile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MIXES = "it concatenates along the axis of examples"
 def target_shape(node: Node, shape: Shape) -> Shape | None:
     """Return the shape after Reshape, Flatten, Squeeze or Unsqueeze.
 
-    Returns None if it depends on the input.
+    Returns None if the shape depends on the values of the input.
 
-    Raises: KcalcError if it does not fit.
+    Raises: KcalcError if the shape does not fit the input.
     """
     if node.op == "Flatten":
         axis = node.whole("axis", 1)
@@ -168,7 +168,7 @@ def pad(node: Node) -> Made:
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
     """Return (input, padding, mode) of the Pad that made ``x``.
 
-    Returns None if no Pad made it, or if it pads axes other than the spatial axes 2, 3, ...
+    Returns None if no Pad made ``x``, or if the Pad acts on axes other than spatial axes 2, 3, ...
     """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):

@@ -16,7 +16,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 
 Array = np.ndarray
-# {ONNX element type: (name, NumPy type of the raw bytes, field that holds the numbers otherwise)}
+# {ONNX element type: (name, NumPy type of the raw bytes, field with the values otherwise)}
 TYPES: dict[int, tuple[str, str, str]] = {
     1: ("float32", "<f4", "float_data"),
     2: ("uint8", "<u1", "int32_data"),
@@ -61,7 +61,7 @@ def checked_count(dims: Any, what: str, rank: int = 16) -> int:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Return the size in bytes of a tensor's numbers, according to its declaration."""
+    """Return the size of a tensor's data in bytes, according to its declaration."""
     return (
         checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}")
         * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
@@ -162,7 +162,7 @@ def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
 def _confined(folder: Path, location: str, what: str) -> Path:
     """Return the file that a location names.
 
-    Raises: KcalcError if it is absolute, or leads out of the folder by ".." or through a link.
+    Raises: KcalcError if the location is absolute, or leaves the folder by ".." or through a link.
     """
     parts = location.replace("\\", "/").split("/")
     if (

@@ -1,6 +1,6 @@
 """Find the output shapes of operators that no rule reads.
 
-They equal the input shape, are declared in the file, or are inferred by the onnx package.
+An output shape equals the input shape, is declared in the file, or is inferred by the onnx package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PLAIN = (1, 2, 3, 6, 7, 8)  # attribute types for numbers and strings
 
 
 def shapes_of(node: Node) -> list[Found]:
-    """Return (shape, kind) of every output. Raises: KcalcError if one is unknown."""
+    """Return (shape, kind) for every output. Raises: KcalcError if a shape is unknown."""
     if (
         node.op in SAME
         and node.inputs
@@ -108,7 +108,7 @@ def _inferred(node: Node) -> list[Found | None]:
 
 
 def plain_node(node: Node) -> Any:
-    """Return a copy of a node for shape inference: new names, no tensors or graphs."""
+    """Return a copy of a node for shape inference, with new names and without tensors or graphs."""
     onnx = package()
     inputs = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
     proto = onnx.helper.make_node(node.op, inputs, [f"o{i}" for i in range(len(node.outputs))])

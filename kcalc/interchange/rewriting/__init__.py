@@ -1,8 +1,7 @@
 """Recognise layers that a model writes out as several operations.
 
-These are parts of layers, normalisation, multi-head attention, and attention with fixed weights.
-
-All decisions depend on what the operations compute, never on names. Operations that compute an
+The module covers parts of layers, normalisation, multi-head attention, and attention with fixed
+weights. All decisions depend on the computed functions, never on names. Operations that compute an
 unknown function stay unchanged.
 """
 
@@ -105,7 +104,7 @@ def _with_readers_aside(trace: Trace) -> Trace:
 def _pruned(trace: Trace, edit: TraceEditor) -> Trace:
     """Return the trace without operations that no output needs.
 
-    Otherwise their weights, which are never used, would count as shared.
+    Without this step, unused weights of such operations would count as shared.
     """
     live = edit.reached()
     return replace(

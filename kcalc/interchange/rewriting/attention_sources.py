@@ -70,10 +70,7 @@ class AttentionCore:
 
 @dataclass(frozen=True, eq=False)
 class ChannelSource:
-    """The channels from which queries, keys or values are made.
-
-    They are the ``rows`` of the output of ``op``.
-    """
+    """The channels that become queries, keys or values: the ``rows`` of the output of ``op``."""
 
     op: Op
     axis: int
@@ -84,7 +81,7 @@ class ChannelSource:
         # rearranged into the input of ``op``
         str
     )
-    # for every (example, token) of ``op``, its place in ``above``; None if they agree
+    # for every (example, token) of ``op``, the place in ``above``; None if the places agree
     places: Array | None
 
     @property
@@ -123,7 +120,7 @@ class Followed:
     def cores(self, op: Any) -> Iterator[AttentionCore]:
         """Yield the ways to read an operation as attention.
 
-        There is one for every axis that may be the token axis of the queries.
+        There is one way for every axis that may be the token axis of the queries.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
@@ -151,7 +148,7 @@ class Followed:
     def _product(self, op: Op) -> tuple[Contract, str] | str | None:
         """Return the product of queries and keys that gives the scores, and its einsum letters.
 
-        If there is none, return a reason.
+        If there is no such product, return a reason.
         """
         if isinstance(op, Contract):
             return op, op.terms.split("->")[1]
@@ -304,9 +301,9 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether scaling the inputs by a number, even a negative one, scales the output equally.
+        """Whether scaling all inputs by a number, even if negative, scales the output equally.
 
-        This holds, for example, for sums and for products with a fixed number.
+        Examples of such operations are sums, and products with a fixed number.
         """
         if isinstance(op, Join):
             return True
@@ -373,7 +370,7 @@ def _followed(op: Op) -> bool:
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
     """Return the order of an operand's axes that gives (examples and heads, tokens, width).
 
-    It contains None for a missing axis.
+    The order contains None for a missing axis.
     """
     if set(word) - {*heads, token, width} or token not in word or width not in word:
         raise NoAttentionError("its scores are not products of queries and keys")
@@ -383,9 +380,9 @@ def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any
 
 
 def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
-    """Return the letters of ``word`` in the order ``wanted``, which refers to ``letters``.
+    """Return the letters of ``word`` in the order that ``wanted`` defines for ``letters``.
 
-    Return None if the words do not correspond.
+    Return None if the two words do not correspond.
     """
     if len(word) == len(letters):
         return [word[letters.index(letter)] for letter in wanted]

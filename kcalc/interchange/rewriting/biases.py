@@ -1,4 +1,4 @@
-"""Combine a layer and the bias that is added to it into one operation."""
+"""Combine a layer and the bias added to its output into one operation."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class TraceEditor:
 
 
 def in_order(reads: Mapping[str, Sequence[str]]) -> list[str]:
-    """Sort names so that each comes after the names that it reads; otherwise keep their order."""
+    """Sort names so that each comes after the names that it reads, but otherwise keep the order."""
     graph: Any = nx.DiGraph()
     for place, (name, read) in enumerate(reads.items()):
         graph.add_node(name, place=place)

@@ -69,7 +69,7 @@ def with_heads(trace: Trace) -> TraceEditor:
         left = [name for name in reversed(left) if edit.refused(name)][::-1]
         if edit.read == read:
             break
-        edit.refresh()  # once the attention is read, the axes of later operations may be known
+        edit.refresh()  # reading this attention may reveal the axes of later operations
     edit.settle()
     return edit
 
@@ -145,7 +145,7 @@ class _Heads(MixingPlacement):
             isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)])
             for s in sources[:2]
         ):
-            return False  # queries or keys with zero weights mix tokens by fixed numbers
+            return False  # queries or keys with zero weights mix tokens in fixed proportions
         for (one, a), (two, b) in combinations(
             zip(sources, ("queries", "keys", "values"), strict=True), 2
         ):
@@ -191,7 +191,7 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Return scores and values for random numbers in the channels of the sources."""
+        """Return the scores and values if the sources' channels contain random numbers."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
@@ -297,7 +297,7 @@ class _Heads(MixingPlacement):
     ) -> None:
         """Insert the attention operation where the model joins the heads.
 
-        If tokens come before examples there, the next layer may have to be replaced too.
+        If tokens come before examples at this place, the next layer may have to be replaced too.
         """
         count, _, tokens, _ = heads.shape
         wanted = [
@@ -368,9 +368,9 @@ class _Heads(MixingPlacement):
             self.ops[name] = old.moved(made.shape, made.name)
 
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
-        """Replace a layer that reads (tokens, examples, ...) by one that reads the examples first.
+        """Make a layer that reads (tokens, examples, ...) read (examples, tokens, ...) instead.
 
-        The operations after it, up to the one that restores the order of axes, are dropped.
+        The following operations, up to the operation that restores the order of axes, are dropped.
         """
         shape = (self.count, tokens, layer.shape[-1])
         twin = replace(
@@ -472,7 +472,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _equal(array: Array, wanted: Array) -> bool:
-    """Whether two arrays contain the same numbers in the same order, up to rounding."""
+    """Whether two arrays contain the same values in the same order, up to rounding."""
     return np.allclose(array.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 

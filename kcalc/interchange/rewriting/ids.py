@@ -93,7 +93,7 @@ def _ids(edit: TraceEditor, op: Lookup) -> str:
 def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
     """Return an array of ids as an expression of earlier arrays, which are added to ``sources``.
 
-    Returns None if it is not an elementwise function.
+    Returns None if the array is not an elementwise function of earlier arrays.
     """
     op = edit.ops[name]
     if not isinstance(op, Pointwise | Reshape) and not _casts(op):

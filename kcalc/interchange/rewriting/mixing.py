@@ -2,9 +2,9 @@
 
 The attention weights are fixed if, for example, the query or key weights are zero.
 
-The matrix is computed from the known values of queries, keys and masks. If heads split the channels
-but all heads have the same matrix, the reshapes around it are dropped. The replacement is compared
-with the model on random numbers.
+The mixing matrix is computed from the known values of queries, keys and masks. If heads split the
+channels but all heads have the same matrix, the reshapes around the mixing are dropped. The
+replacement is compared with the model on random numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ATTENTION = (
     "the weights of its sums are computed from the input in a way that kcalc does not follow"
 )
 CLOSE = 1e-9
-MASKED = 1e3  # scores this far below the largest are masked: their weight is 0 in double precision
+MASKED = 1e3  # scores this far below the largest count as masked; their weight is 0 in float64
 SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
 
 
@@ -184,7 +184,7 @@ class _Mixing(MixingPlacement):
     def _contracted(self, op: Contract) -> FoundMixing | None:
         """Read a product of known attention weights and an array that depends on the input.
 
-        The weights are the result of a softmax, or fixed numbers per head.
+        The attention weights are the result of a softmax, or fixed for each head.
         """
         terms, out = op.terms.split("->")
         names = terms.split(",")
@@ -243,7 +243,7 @@ class _Mixing(MixingPlacement):
     def _scores(self, name: str, axis: int) -> np.ndarray | None:
         """Return scores up to terms that are constant along ``axis``.
 
-        They are 0 if the keys of all tokens are equal.
+        The scores are 0 if the keys of all tokens are equal.
         """
         op = self.ops[name]
         known = self.facts(name)
@@ -270,10 +270,10 @@ class _Mixing(MixingPlacement):
         return None
 
     def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
-        """Return a function of scores that are known up to a shift of each row.
+        """Apply an elementwise function to scores that are known up to a shift of each row.
 
         If a row of scores is shifted, the function must shift the whole row of its values, except
-        for strongly negative entries. Otherwise return None.
+        for strongly negative entries. Otherwise, the result is None.
         """
         moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
         if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:

@@ -52,7 +52,7 @@ class MixingPlacement(TraceEditor):
         return False
 
     def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield (array, None or a layer after it) from which the values come by rearranging."""
+        """Yield (array, layer after the array or None) from which rearranging gives the values."""
         layer: Linear | None = None
         while True:
             if self.examples[name] == 0 and (layer is not None or self.axes.get(name) is not None):
@@ -65,7 +65,7 @@ class MixingPlacement(TraceEditor):
             name = op.reads[0]
 
     def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield (array, None or a layer before it) into which the result is rearranged."""
+        """Yield (array, layer before the array or None) into which the result is rearranged."""
         layer: Linear | None = None
         readers = self.readers()
         while True:

@@ -1,6 +1,6 @@
 """Recognise normalisation that a model writes out, in any order of steps.
 
-It has the form (x - mean x) / sqrt(var x + epsilon) or x / sqrt(mean x^2 + epsilon). The operations
+Its form is (x - mean x) / sqrt(var x + epsilon) or x / sqrt(mean x^2 + epsilon). The operations
 compute F(x, m, s) from a feature map x and the means m of x and s of x^2 over some axes. F is a
 normalisation if it is linear in x with slope factor / sqrt(v + epsilon), where v is the variance
 s - m^2 and F(m, m, s) = 0, or v is s and F(0, m, s) = 0.
@@ -150,8 +150,8 @@ class Norms(TraceEditor):
     def _followed(self, steps: Steps) -> list[FoundNorm]:
         """Return the normalisations that start at an array, from shortest to longest.
 
-        They differ in their gains and biases. A gain or bias does not belong to a normalisation if
-        another operation reads the values before it.
+        The normalisations differ in their gains and biases. A gain or bias does not belong to a
+        normalisation if another operation reads the values before it.
         """
         found: list[FoundNorm] = []
         for op in self._cone(steps.base):
@@ -235,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions for the operations after ``base``, which is X, or Z if it is a Normalise."""
+    """Expressions for the operations after ``base``, whose symbol is X, or Z for a Normalise."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
@@ -243,7 +243,7 @@ class Steps:
         self.count = prod(self.shape[a] for a in axes)
         self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        leading = axes == tuple(range(len(axes)))  # then means without these axes broadcast too
+        leading = axes == tuple(range(len(axes)))  # then reduced means broadcast too
         self.beside = (self.kept, self.reduced) if leading else (self.kept,)
         self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
 
@@ -311,7 +311,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Replace max(y, tiny) by y for functions of means; it only guards against division by 0."""
+    """Replace max(y, tiny) by y for functions of means; the floor only prevents division by 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]

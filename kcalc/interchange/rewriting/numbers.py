@@ -43,7 +43,7 @@ LARGEST = 2**24
 
 
 class TooLargeError(Exception):
-    """Raised if an array has too many numbers to evaluate."""
+    """Raised if an array has too many entries to evaluate."""
 
 
 class DoubleEvaluation:
@@ -83,7 +83,7 @@ class DoubleEvaluation:
         return self.leaf(op) if out is None else out
 
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
-        """Evaluate an operation some of whose inputs are unknown.
+        """Evaluate an operation that has some unknown inputs.
 
         A product with zeros is 0 whatever the other factor is, and a concatenation may be known in
         part.

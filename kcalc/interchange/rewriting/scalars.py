@@ -44,7 +44,7 @@ def with_scalars(trace: Trace) -> TraceEditor:
 
 
 def _features(trace: Trace, entry: Op, readers: dict[str, list[str]]) -> tuple[set[str], list[str]]:
-    """Return the operations computed only from ``entry`` and constants, and their last results."""
+    """Return the operations that depend only on ``entry`` and constants, and the last of them."""
     made, fixed = {entry.name}, {op.name for op in trace.ops if isinstance(op, Held)}
     for op in trace.ops:
         alone = isinstance(op, Pointwise | Reshape | Pass | Join)

@@ -20,7 +20,7 @@ from .numbers import normed
 
 Array = np.ndarray
 MASKED = 1e3  # scores this far below the row's largest have weight 0 in double precision
-NOTHING = -1e9  # if all scores of a row are below this, the token sees no token
+NOTHING = -1e9  # if all scores of a row are below this value, the token sees no token
 CLOSE = 1e-5
 # tolerance for channels that are not rotated; the slowest pairs rotate by 1e-6 per token
 STILL = 1e-9
@@ -39,7 +39,7 @@ SLOPES = (
     "its scores have linear biases (ALiBi) with slopes from {:.4g} to {:.4g}, which are not the "
     "published slopes for {} heads; they are left out"
 )
-UNLIKELY = 200  # random biases are monotonic in the distance in fewer than one in this many cases
+UNLIKELY = 200  # random biases are monotonic in the distance in fewer than 1 of this many cases
 BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # T5 uses 32
 FURTHEST = (128, *range(2, 1025))
 
@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if a mask hides all tokens from a token: the model or its example inputs are wrong."""
+    """Raised if a mask hides all tokens from some token, so the model or its examples are wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class Measured:
     def scale(self) -> float:
         """Return the mean scale of the heads.
 
-        It is rounded, because the last digits depend on the random numbers.
+        The mean is rounded, because its last digits depend on the random numbers.
         """
         return float(f"{np.abs(self.scales).mean():.9g}")
 
@@ -296,7 +296,7 @@ def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, in
 def _bucketed(
     distances: tuple[int, ...], groups: tuple[int, ...], sided: bool
 ) -> tuple[int, int] | None:
-    """Return the number of buckets and the largest distance that explain which biases are equal.
+    """Return the number of buckets and the largest distance that are consistent with equal biases.
 
     ``groups``: for each distance, the index of the first distance with the same bias; ``sided``:
     whether no token sees a later token. The values used by T5 are tried first.
@@ -318,8 +318,8 @@ def turned(
     ``part``: the operand, a multiple of the result. Returns: the heads (examples, heads, tokens,
     width), and the rotary embedding or None.
 
-    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: the norm
-    over each head, if any. Raises: NoAttentionError if it is not made in this way.
+    ``channels``: the array (examples, tokens, channels) from which the operand is made; ``norm``:
+    the norm over each head, if any. Raises: NoAttentionError if the operand is not made this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape

@@ -48,12 +48,10 @@ class NoPartError(Exception):
 def with_parts(trace: Trace) -> TraceEditor:
     """Turn every part of a layer's outputs into a separate layer.
 
-    The parts must share no weights.
-
-    A part is followed back to its layer through reshapes, elementwise functions, dropout and
-    depthwise convolutions. If the parts of a layer overlap, or if the whole layer is read too, the
-    layer becomes the concatenation of its smallest parts. A part stays unchanged, with the reason,
-    if it is not a part of a layer or is a part of the locations.
+    The parts must share no weights. A part is traced back to its layer through reshapes,
+    elementwise functions, dropout and depthwise convolutions. If the parts of a layer overlap, or
+    if the whole layer is read too, the layer becomes the concatenation of its smallest parts. A
+    part stays unchanged, with a reason, if it does not come from a layer or selects locations.
     """
     banned: dict[str, str] = {}
     pieces: dict[str, list[Rows]] = {}

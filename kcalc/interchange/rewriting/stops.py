@@ -40,13 +40,13 @@ INSIDE = "{}, with a stop of gradients inside it,"
 def with_stops_first(trace: Trace) -> TraceEditor:
     """Move stops to places where they do not hide layers, heads and attention.
 
-    If a stop follows operations that only rearrange numbers and that nothing else reads, it moves
-    before them. A stop on attention scores or weights becomes two stops, on queries and keys. A
-    stop on the result of attention moves after the operations that join heads.
+    If a stop follows operations that only rearrange entries and that nothing else reads, the stop
+    moves before these operations. A stop on attention scores or weights becomes two stops, on
+    queries and keys. A stop on the result of attention moves after the operations that join heads.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
-    for name in waiting:  # grows by the stops on queries and keys
+    for name in waiting:  # the loop below appends stops on queries and keys
         readers = edit.readers()
         above = _above(edit, readers, name)
         first = edit.ops[above[-1]].reads[0] if above else edit.ops[name].reads[0]
@@ -64,7 +64,7 @@ def with_stops_first(trace: Trace) -> TraceEditor:
 
 
 def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> list[str]:
-    """Return the operations before a stop that only rearrange numbers for it, last one first."""
+    """Return the operations before a stop that only rearrange its input, starting with the last."""
     found, here = list[str](), edit.ops[name].reads[0]
     while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
         found.append(here)
@@ -113,7 +113,7 @@ def _stopped_inputs(edit: TraceEditor, op: Op) -> list[str]:
 
 
 def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> None:
-    """Move a stop after the following operations that only rearrange numbers."""
+    """Move a stop after the following operations that only rearrange entries."""
     last = name
     while len(readers[last]) == 1 and isinstance(edit.ops.get(readers[last][0]), MOVES):
         last = readers[last][0]
@@ -143,7 +143,7 @@ def loosened(trace: Trace) -> Trace:
 
 
 def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
-    """Return the mean, maximum or moment that gives the input of a stop elementwise, if any."""
+    """Return the mean, maximum or moment from which a stop's input is computed elementwise."""
     waiting = [stop]
     while waiting:
         here = waiting.pop()

@@ -1,1 +1,1 @@
-"""Determine which parts of a model are shaped, and why others are left alone."""
+"""Determine which parts of a model are shaped, and why other parts are left alone."""

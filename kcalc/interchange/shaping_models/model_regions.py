@@ -1,4 +1,4 @@
-"""Shape a model region by region, with separate slopes, and report the nodes left alone."""
+"""Shape a model region by region, with separate slopes, and report all nodes left unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROUTER = (
     "only the experts of a mixture are edited, not its router. The q of the mixture is S_2 times "
     "the q of one expert, where S_2 is kc.moe_statistics(...).second"
 )
-GATES = "gates"  # the option of a method that says how to treat gates
+GATES = "gates"  # name of the option for the treatment of gates
 # layers at which a region ends if an assumption fails
 CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
 NOT_WRITTEN = {
@@ -150,8 +150,8 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
 class _Outcome:
     """The result for one part of a network.
 
-    It is a shaping with the edits made before it, or nodes to leave alone. ``refusal``: why nothing
-    in the part was shaped.
+    The result is either a shaping and the edits made before it, or a set of nodes to leave alone.
+    ``refusal``: why nothing in the part was shaped.
     """
 
     shaping: Shaping | None = None
@@ -165,10 +165,11 @@ def _regions(
 ) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
     """Shape the regions of a network.
 
-    If a part cannot be shaped because of one node, this node is left alone, else the whole part.
-    Then the remaining parts are examined again. They may share weights with nodes that are left
-    alone, or such nodes may rely on the range of their values. Returns: {first node of a region:
-    (shaping, edits made before it)}, the nodes left alone, and reasons why parts were not shaped.
+    If a part cannot be shaped because of one node, this node is left alone, otherwise the whole
+    part. Then the remaining parts are examined again, because they may share weights with nodes
+    that are left alone, or such nodes may rely on the range of values in these parts. Returns:
+    {first node of a region: (shaping, edits made before it)}, the nodes left alone, and reasons why
+    parts were not shaped.
     """
     known: dict[tuple[Node, ...], _Outcome] = {}
     refusals: dict[str, None] = {}
@@ -220,8 +221,8 @@ def _own(part: Network) -> list[Node]:
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
     """Return {node: reason} for the node where an assumption fails.
 
-    It is empty for an error about the whole network, such as an unreachable target, and if no other
-    activations remain.
+    The result is empty for an error about the whole network, such as an unreachable target, and if
+    no other activations remain.
     """
     node = error.node
     if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
@@ -268,7 +269,7 @@ def _before(network: Network, last: Mapping[Node, str]) -> Network:
 
 
 def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
-    """Return {node: reason} for activations that cannot meet the targets if others can."""
+    """Return {node: reason} for activations that cannot meet the targets, if others can."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
@@ -292,7 +293,7 @@ def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
     except FreshnessError:
         if not computed:
             raise
-    asked(_behind_weights(part, computed))  # raises if there is another reason
+    asked(_behind_weights(part, computed))  # raises an error if there is another reason
     return asked(part, **{OPTION: True})
 
 
@@ -419,7 +420,7 @@ def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, fl
 
 
 def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
-    """Return the error if no region was shaped."""
+    """Return the error to raise if no region was shaped."""
     told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
     if told:
         shared = any("shared weights" in reason for reason in left.values())

@@ -61,8 +61,8 @@ COMPLEMENT = "its values and the values of {!r} have a constant sum, like the we
 ROTATION = "its squares and the squares of {!r} have a constant sum, as for a cosine and a sine"
 APPLIED = "it multiplies by the values of {!r}, which keep their range, as a scale or as weights"
 FACTOR = "the product at {!r} as a positive factor"
-RANGE = "range"  # the need for the range of any activation
-# the need for positive values of any activation, and of activations that are not gates
+RANGE = "range"  # kind of need: the range of any activation
+# kinds of need: positive values of any activation, and of activations that are not gates
 FACTORS, SCALES = "factors", "scales"
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # matches random noise and random numbers
@@ -312,8 +312,8 @@ def _held(value: Any, number: int) -> Any:
 def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
     """Return {node: reason} for activations that determine the range of an output of the model.
 
-    They occur nowhere else, and they have a range or differ from all other activations. Examples
-    are the sigmoid of a probability in a ReLU network, and the square in a loss. Positive
+    Such activations occur nowhere else, and have a range or differ from all other activations.
+    Examples are the sigmoid of a probability in a ReLU network, and the square in a loss. Positive
     activations that the model returns are included.
     """
     readers: dict[Node, list[Node]] = {node: [] for node in network}

@@ -15,7 +15,7 @@ from ...fields.expressions import Fold
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
 FAR = (150.0, 300.0)
-NEARLY_CLOSED = 1e-6  # the smallest value of a gate is below this fraction of its largest value
+NEARLY_CLOSED = 1e-6  # a gate's smallest value must be below this fraction of its largest value
 STEEP = 1e6  # between these points, exponentials grow by more than this factor and powers by less
 
 
@@ -64,14 +64,14 @@ class _Sinks(_Parts):
 
 
 def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
-    """Return (name, symbols) for each part of an expression that relies on symbols' ranges."""
+    """Return (name, symbols) for each part of an expression that relies on the symbols' ranges."""
     collected = _Sinks()
     collected(expr)
     return collected.found
 
 
 def _needed(expr: Any) -> set[Any]:
-    """Return the symbols whose range keeps an expression positive, empty if it is always positive.
+    """Return the symbols whose range keeps an expression positive; none if it is always positive.
 
     Expressions that clip values do not count as always positive.
     """
@@ -220,8 +220,8 @@ def bounded(phi: Activation) -> bool:
 def ranged(phi: Activation) -> bool:
     """Whether an activation can determine the range of an output.
 
-    It must be positive, or bounded on both sides. ReLU and similar functions, which are 0 on a half
-    line, do not count, because models use them in hidden layers.
+    Such an activation is positive, or bounded on both sides. ReLU and similar functions, which are
+    0 on a half line, do not count, because models use them in hidden layers.
     """
     return positive(phi) or (bounded(phi) and bool(values_of(phi)[STRETCH < 0].any()))
 

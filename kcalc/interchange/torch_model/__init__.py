@@ -43,12 +43,12 @@ def is_torch(model: Any) -> bool:
 
 
 def trace_model(model: Any, inputs: Sequence[Any]) -> Trace | None:
-    """Return the trace of a PyTorch model; None for any other object."""
+    """Return the trace of a PyTorch model, or None for any other object."""
     return trace_torch(model, *inputs) if is_torch(model) else None
 
 
 def mixtures(model: Any) -> dict[str, Mixture]:
-    """Return {name: mixture of experts} of a module."""
+    """Return {name: mixture of experts} for the mixtures in a module."""
     from . import mixture_modules  # imports PyTorch
 
     return mixture_modules.mixtures(model)

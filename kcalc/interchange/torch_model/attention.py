@@ -1,6 +1,6 @@
 """Read operators used for attention and for written-out normalisation.
 
-These are contractions, softmax, masks and moments.
+The operators are contractions, softmax, masks and moments.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
         return None
     batch = LETTERS[: max(len(left), len(right)) - 2]
     if any(a != b for a, b in zip(left[-3::-1], right[-3::-1], strict=False)):
-        return None  # it repeats heads or examples
+        return None  # broadcasting repeats heads or examples
     mine, theirs = batch[len(batch) - len(left) + 2 :], batch[len(batch) - len(right) + 2 :]
     return f"{mine}xy,{theirs}yz->{batch}xz"
 

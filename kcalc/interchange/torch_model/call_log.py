@@ -30,7 +30,7 @@ HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions that exporters call instead, in other modes and for modules
+# functions through which exporters intercept calls of functions and modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
@@ -169,7 +169,7 @@ class CallLog(TorchFunctionMode):
         path = self.paths.get(id(module))
         if path is None:
             return
-        if not path:  # it is the model itself, so a new run begins
+        if not path:  # the module is the model itself, so a new run begins
             self._enter(args, kwargs)
         self._runs[id(module)] = self._runs.get(id(module), -1) + 1
         levels, through = self._levels(1, args, kwargs)
@@ -203,7 +203,7 @@ class CallLog(TorchFunctionMode):
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
         """Return the modules around the current call (innermost first), and its ``through``.
 
-        ``own``: the number of levels that belong to the call itself.
+        ``own``: the number of levels that are part of the call itself.
         """
         frame: Any = sys._getframe(2)
         frames, levels, below = list[Frame](), list[ModuleLevel](), None
@@ -338,7 +338,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 def _annotated(number: int) -> Any:
     """Return a context that marks the operators of a call.
 
-    Before PyTorch 2.9 they cannot be marked, so no call has a place.
+    Before PyTorch 2.9, operators cannot be marked, so no call has a place.
     """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})

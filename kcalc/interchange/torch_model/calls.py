@@ -60,8 +60,8 @@ UNTOLD = (
 class Call:
     """A call of an operator.
 
-    It contains the plain name of the operator ("conv2d"), the arguments by name, and the node.
-    ``walker``: the reader that reads it.
+    The call contains the plain name of the operator ("conv2d"), the arguments by name, and the
+    node. ``walker``: the reader that reads the call.
     """
 
     walker: Walker
@@ -92,7 +92,7 @@ class Call:
     def wish(self, parameter: str | None = None) -> str:
         """Return the preferred label of the call's operation.
 
-        It is the path of the module if this is the module's only operation, else the path and the
+        The label is the module's path if this is the module's only operation, else the path and the
         operator.
         """
         path = self.path
@@ -158,7 +158,7 @@ class Call:
         return TensorRef(name, shape, self.dtype)
 
     def unread(self, what: str, reason: str, *hidden: Any) -> Any:
-        """Report the call as not read, with as many arrays as the operator returns.
+        """Report the call as not read, with one placeholder for each array that it returns.
 
         ``hidden``: inputs that are not among its arguments.
         """

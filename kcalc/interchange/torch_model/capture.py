@@ -71,7 +71,7 @@ def _readable(model: Any, evaluating: bool) -> Any:
 
 
 def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """Return the graph without recording calls, so that the model cannot be edited."""
+    """Return the graph without recording calls; the model can then be read but not edited."""
     import torch
 
     own = _readable(model, evaluating)
@@ -120,7 +120,7 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
-        ) from None  # the traceback would show hundreds of PyTorch's frames
+        ) from None  # hide the traceback, which would show hundreds of PyTorch's frames
 
 
 def exported(program: Any) -> Captured:

@@ -37,7 +37,7 @@ class Captured:
     own: dict[int, Any] = field(default_factory=dict)
 
     def moves(self, node: Any) -> bool:
-        """Whether training changes a tensor of the graph. It does not change buffers."""
+        """Whether training changes a tensor of the graph; buffers do not change."""
         return bool(getattr(self.held[node][0], "requires_grad", False))
 
 
@@ -45,9 +45,9 @@ class Captured:
 class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: operation with its value}; ``arguments``: the arguments that it was captured
-    with, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
-    arrays, not as shapes.
+    ``names``: {node: operation with its value}; ``arguments``: the arguments with which the model
+    was captured, None if it cannot be captured again; ``given_arrays``: whether the user gave the
+    arguments as arrays rather than shapes.
     """
 
     captured: Captured

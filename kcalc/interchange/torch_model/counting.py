@@ -24,7 +24,7 @@ def batch_size(arguments: Call) -> int:
 def resized(arguments: Call, count: int) -> Call:
     """Return the arguments with ``count`` examples; the last example is repeated.
 
-    This applies to every tensor with as many examples as the first.
+    Every tensor with as many examples as the first tensor is resized.
     """
     size = batch_size(arguments)
 
@@ -40,9 +40,9 @@ def resized(arguments: Call, count: int) -> Call:
 def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
     """Whether a model runs the same operators on ``count`` examples and on one more.
 
-    The numbers among their arguments must agree, but not the sizes of arrays. The model runs on
-    meta tensors, or on real tensors if it needs their values. Raises: KcalcError if it does not run
-    with these batch sizes.
+    The operators' numerical arguments must agree, but the sizes of arrays may differ. The model
+    runs on meta tensors, or on real tensors if it needs their values. Raises: KcalcError if the
+    model does not run with these batch sizes.
     """
     given = [resized(arguments, k) for k in (count, count + 1)]
     with undisturbed():
@@ -71,7 +71,7 @@ def _run(model: Any, arguments: Call) -> list[Any]:
 
 
 def _numbers(model: Any, arguments: Call) -> list[Any]:
-    """Return the operators of one run, each with the numbers among its arguments."""
+    """Return the operators of one run, each with its numerical arguments."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     with torch.no_grad(), _Recorder(own) as recorder:
         called(model, arguments)
@@ -79,7 +79,7 @@ def _numbers(model: Any, arguments: Call) -> list[Any]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records every operator with its numbers, except sizes and numbers in ``own`` tensors."""
+    """Records every operator and its numerical arguments, but no sizes or ``own`` tensors."""
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()
@@ -96,9 +96,9 @@ class _Recorder(TorchDispatchMode):
 
 
 def _number(leaf: Any) -> Any:
-    """Return a number, or the number in a zero-dimensional tensor; None for other arguments.
+    """Return a number, or the number in a zero-dimensional tensor; return None for other arguments.
 
-    An unknown number is nan, which does not equal any number.
+    Unknown numbers are returned as nan, which does not equal any number.
     """
     if isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
         return float("nan") if leaf.device.type == "meta" else leaf.item()

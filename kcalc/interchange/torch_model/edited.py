@@ -1,10 +1,10 @@
-"""Edit the calls of modules without changing their class for the user.
+"""Edit the calls of modules without a visible change of their class.
 
 An edited module becomes an instance of a subclass of its class with the same name. If the module is
 edited as a whole, the subclass changes its input and output. If single calls in its code are
 edited, its ``forward`` is the user's function with these calls redirected. The class stores the
-change at each site. The module stores the numbers, as zero-dimensional tensors that move to other
-devices with it and are not saved.
+change at each site. The module stores the constants as zero-dimensional tensors, which move to
+other devices with the module and are not saved.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ Slot = tuple[Any, ...]
 class Change:
     """A change of a call to ``scale * (f(a x + b) + shift)``.
 
-    Numbers are indices into the constants of the module; None means no change. ``inputs``: (slot,
-    a, b) for each changed argument. ``taken``: the slot of an argument to which ``function`` is
+    Numbers are indices into the module's constants; None means no change. ``inputs``: (slot, a, b)
+    for each changed argument. ``taken``: the slot of an argument to which ``function`` is
     applied in place of f. ``written``: the argument that the call writes into. ``calls``: the name
     of the called function, empty if unknown. ``copied``: whether to copy an argument that replaces
     the result unchanged.
@@ -201,9 +201,9 @@ for _key, _function_of in FUNCTIONS.items():
 class Act:
     """Applies a :class:`Change` at a call.
 
-    ``names``: the parameters of the called function, if they are known; ``operator``: whether it is
-    an operator, so that ``2 * x`` may have been recorded as ``x * 2``; ``calls``: the name of the
-    function that must be called, empty if any may be.
+    ``names``: the parameters of the called function, if they are known; ``operator``: whether the
+    call is an operator, so that ``2 * x`` may have been recorded as ``x * 2``; ``calls``: the name
+    of the function that must be called, empty if any function may be called.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Act:
 class Enter:
     """Replaces a Python function by its edited form when it is called.
 
-    ``original``: the function to which its caller refers.
+    ``original``: the function to which the calling code refers.
     """
 
     def __init__(self, plan: FunctionPlan, original: Any, sites: Any) -> None:
@@ -456,7 +456,7 @@ def checked_entry(cls: Any, plan: FunctionPlan) -> Any:
 
 
 def method_of(cls: Any, chosen: Callable[[Any], bool]) -> Any:
-    """Return the method of a class whose plain function is chosen; None if there is none."""
+    """Return the method whose plain function ``chosen`` accepts, or None if there is none."""
     methods = (value for kind in cls.__mro__ for value in vars(kind).values())
     plain = (value for value in methods if inspect.isfunction(value))
     return next((value for value in plain if chosen(innermost(value))), None)
@@ -472,7 +472,7 @@ def _name_in(cls: Any, method: Any) -> str:
 def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
     """Return the first function, and {site: changes}.
 
-    The changes contain the other functions, which it calls.
+    The changes contain the other functions, which the first function calls.
     """
     function = next(functions)
     found = definition(innermost(function).__code__)
@@ -588,7 +588,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
     try:
         made = make(meta, cls.__name__, (nn.Module,), space)  # type: ignore[arg-type]
         made.__bases__ = (cls,)
-    except TypeError:  # the class has another memory layout
+    except TypeError:  # the new class has another memory layout
         made = make(meta, cls.__name__, (cls,), space)  # type: ignore[arg-type]
     return made
 
@@ -617,7 +617,7 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         return act(self, before, args, kwargs)
 
     functools.update_wrapper(forward, cls.forward)
-    del forward.__wrapped__  # its source is not the running code
+    del forward.__wrapped__  # the source code is not the running code
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
@@ -680,7 +680,7 @@ def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """Return a hash of the names of calls in order."""
+    """Return a hash of call names in order."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 

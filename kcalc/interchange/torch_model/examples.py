@@ -170,7 +170,7 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
 def undisturbed() -> Iterator[None]:
     """Return a context that restores random states and suppresses messages and warnings.
 
-    This state belongs to the process, so only one thread at a time can be in the context.
+    The state is shared by the whole process, so only one thread at a time can enter the context.
     """
     import torch
 
@@ -208,7 +208,7 @@ def first_line(error: BaseException) -> str:
 def place(error: BaseException) -> str:
     """Return the innermost line of the user's code in the traceback of an error.
 
-    It has the form " at file:line in function". Returns "" if there is none.
+    The result has the form " at file:line in function", or is "" if there is no such line.
     """
     trace, found = error.__traceback__, ""
     while trace is not None:

@@ -25,8 +25,8 @@ Layouts = dict[str, tuple[tuple[int, ...], bool]]
 class ExpertCopies:
     """The experts of a model that was read.
 
-    ``mixtures``: the paths of their mixtures; ``homes``: {path of the experts of a mixture: the
-    mixture}; ``lists``: {path of a first expert: paths of the others}; ``stacked``: {parameter:
+    ``mixtures``: the paths of the mixtures; ``homes``: {path of a mixture's experts: mixture};
+    ``lists``: {path of a first expert: paths of the other experts}; ``stacked``: {parameter:
     (number of experts, whether blocks are stored as (inputs, outputs))}; ``modules`` and
     ``tensors``: {name: module or tensor of the model}, with all names.
     """
@@ -110,7 +110,7 @@ class ExpertCopies:
             yield replace(call, place=(path, *call.place[1:]))
 
     def _weights(self, weight: WeightEdit) -> Iterator[WeightEdit]:
-        if weight.added:  # its tensor does not exist yet
+        if weight.added:  # the parameter's tensor does not exist yet
             home, _, leaf = weight.parameter.rpartition(".")
             names = [f"{path}.{leaf}" for path in self._alike(home, self.modules)]
         else:
@@ -119,7 +119,7 @@ class ExpertCopies:
             yield replace(weight, parameter=name)
 
     def _alike(self, name: str, objects: Mapping[str, Any]) -> list[str]:
-        """Return a name and the names of its copies in other experts, each object once."""
+        """Return a name and its counterparts in other experts, with one name per object."""
         found = {id(objects.get(name)): name}
         waiting = [name]
         while waiting:

@@ -63,10 +63,7 @@ class Const:
 
 @dataclass(frozen=True, eq=False)
 class Stale:
-    """An array that is out of date, because the model wrote into its memory through another view.
-
-    It must not be read.
-    """
+    """An out-of-date array: the model wrote into its memory through another view."""
 
     source: TensorRef | PaddedTensor
     reason: str
@@ -76,7 +73,7 @@ class Stale:
 class Ragged:
     """A value whose size depends on the data, or an array that could not be read.
 
-    ``sources``: the arrays from which it is computed; ``reason``: why it is not read.
+    ``sources``: the arrays from which the value is computed; ``reason``: why it is not read.
     """
 
     sources: tuple[TensorRef | PaddedTensor | Stale, ...]

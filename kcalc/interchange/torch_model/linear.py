@@ -28,7 +28,7 @@ MADE = (
 def identity_of(weight: Const, array: np.ndarray) -> str:
     """Return a key that is equal for layers with the same weights.
 
-    It is the parameter, or the sources and a hash of computed weights.
+    The key is the name of the parameter, or the sources and a hash for computed weights.
     """
     if weight.parameter is not None:
         return weight.parameter
@@ -37,7 +37,7 @@ def identity_of(weight: Const, array: np.ndarray) -> str:
 
 
 def _owner(weight: Const) -> str | None:
-    """Return the parameter after whose module the layer is named."""
+    """Return the parameter that gives the layer its name."""
     return weight.parameter or next(iter(weight.origins), None)
 
 

@@ -15,7 +15,7 @@ from .examples import undisturbed
 def mean_squares(program: TorchProgram, names: Sequence[str]) -> dict[str, float]:
     """Return {operation: mean square of its output} for the example inputs of the reading.
 
-    It is empty if the model was read with shapes, or if it cannot run again.
+    The result is empty if the model was read with shapes, or if it cannot run again.
     """
     if program.arguments is None or not program.given_arrays:
         return {}

@@ -1,10 +1,9 @@
 """Find mixtures of experts in PyTorch modules, and replace each by one expert and a marked call.
 
-The graph of a model shows which tokens each expert gets for one example only. So before a model is
-captured, every module that is a mixture gets a new ``forward``. It runs the router, one expert on
-all tokens, the shared experts, and the operator ``kcalc::route``. A module is recognised by the
-numbers that it computes: its output must be a weighted sum of the k experts with the largest
-logits, for some k.
+The graph of a model shows the assignment of tokens to experts only for one example. So before a
+model is captured, every module that is a mixture gets a new ``forward``, which runs the router, one
+expert on all tokens, the shared experts, and the operator ``kcalc::route``. A module is recognised
+by its outputs, which must be weighted sums of the k experts with the largest logits, for some k.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
 
 
 def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int) -> Any:
-    """Return the mixture, the reason why it is not read, or "" if it is not a mixture."""
+    """Return the mixture, a reason why it is not read, or "" if the module is not a mixture."""
     fused = not isinstance(experts, nn.ModuleList)
     x = _example(width, router.weight)
     if not fused and not _of_one_law(experts, x):
@@ -221,7 +220,7 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
 @contextmanager
 def _watched(experts: Any) -> Iterator[set[str]]:
-    """Collect the modules and methods of experts that run. Experts in a list share one name."""
+    """Collect the modules and methods of experts that run; experts in a list share one name."""
     ran: set[str] = set()
     listed = isinstance(experts, nn.ModuleList)
     handles: list[Any] = []
@@ -319,7 +318,7 @@ def _returns_pair(module: nn.Module, parts: tuple[Any, Any, int, int]) -> bool:
     with torch.no_grad():
         try:
             return isinstance(module(_example(parts[3], parts[1].weight)[None]), tuple)
-        except Exception:  # as above
+        except Exception:  # the user's code may raise anything
             return False
 
 
@@ -344,7 +343,7 @@ def _selects(module: nn.Module, width: int, weight: Any) -> bool:
 
 def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
     first: Any = mixture.experts if mixture.stacked else lambda x: mixture.expert(0, x)
-    if mixture.stacked:  # the code of the experts runs in their own module
+    if mixture.stacked:  # run the experts' code inside their own module
         mixture.experts.forward = _marked(lambda x: mixture.expert(0, x), None)
 
     def forward(x: Any, *_: Any, **__: Any) -> Any:

@@ -62,7 +62,7 @@ def batch_norm(call: Call) -> Any:
 
 
 def _last(call: Call) -> tuple[int, ...]:
-    """Return the last axes, which ``normalized_shape`` covers."""
+    """Return the last axes of the input, which ``normalized_shape`` covers."""
     rank = len(call.shape)
     return tuple(range(rank - len(call["normalized_shape"]), rank))
 

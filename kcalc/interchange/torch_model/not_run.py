@@ -1,6 +1,6 @@
 """Find activations, norms and sums in a model's code that did not run when it was read.
 
-If a branch on a shape, a setting or ``training`` runs them later, they are not edited.
+If a branch on a shape, a setting or ``training`` runs such code later, it is not edited.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Unseen:
                 and path in self.edited
                 and path not in self.whole
                 and (self._counts(found))
-            )  # modules that never ran are reported separately
+            )  # other code reports modules that never ran
         if found is None:
             name = site.func.attr.rstrip("_") if isinstance(site.func, ast.Attribute) else ""
             return name in self.names and hasattr(torch.Tensor, name)
@@ -203,7 +203,7 @@ Seen = dict[tuple[str, types.CodeType], set[int]]
 def _visited(graph: CallGraph) -> Seen:
     """Return {(module, code that it ran): indices of the calls and operators that ran}."""
     found: Seen = {}
-    for call in graph.modules:  # includes modules whose code makes no calls
+    for call in graph.modules:  # also list modules whose code makes no calls
         code = getattr(innermost(call.levels[0].kind.forward), "__code__", None)
         if code is not None and is_user_code(code.co_filename):
             found.setdefault((call.levels[0].path, code), set())

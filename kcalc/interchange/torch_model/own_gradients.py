@@ -1,9 +1,9 @@
 """Capture autograd functions, ``tensor.data`` and inference mode, which exporters do not list.
 
 An exporter lists the operations in the forward pass of an autograd function and drops its backward
-pass. Here, the results of each call are marked in the graph, by an addition of 0 whose ``alpha`` is
-the number of the call. After the capture, the backward pass of every function is compared with
-finite differences. If they agree, the mark is removed.
+pass. This module marks the results of each call in the graph by an addition of 0, with the number
+of the call as its ``alpha``. After the capture, the backward pass of every function is compared
+with finite differences. If both agree, the mark is removed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
 class _Plain:
     """Replaces the autograd function of checkpointing by a plain call.
 
-    As in the original, the parameters inside get gradients only if an argument does.
+    As in the original, the parameters inside get gradients only if an argument gets a gradient.
     """
 
     @staticmethod
@@ -206,7 +206,7 @@ def number_of(node: Any) -> int | None:
 
 
 def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
-    """Return the calls whose backward pass is not the derivative; remove all other marks."""
+    """Return the calls whose backward pass is not the derivative, and remove all other marks."""
     kinds: dict[Any, bool] = {}
 
     def differs(call: OwnCall) -> bool:

@@ -79,7 +79,7 @@ def literal(
         text = f"ArrayFirst({text})"
     if change.written is None:
         return text
-    # the call gets a copy of the argument that it writes into
+    # pass the call a copy of the argument that it writes into
     copied = ", copied=True" if Act(change).copied else ""
     return f"Written({change.written!r}, {text}{copied})"
 

@@ -51,7 +51,7 @@ class Scaled:
 
 @dataclass
 class Taken:
-    """Changes f(x, ...) to scale * (function(a x + b) + shift)."""
+    """Changes f(x, ...) to scale * (function(a x + b) + shift), where x is one argument."""
 
     place: Any
     function: Any = None
@@ -89,7 +89,7 @@ class Written:
 
 @dataclass
 class ArrayFirst:
-    """Applies the change of ``x * 2`` to ``2 * x`` too."""
+    """Applies a change that was recorded for ``x * 2`` to ``2 * x`` as well."""
 
     change: Any
 
@@ -101,7 +101,7 @@ class ArrayFirst:
 
 @dataclass
 class Visits:
-    """Applies a separate change (or None) at each visit of one call."""
+    """Applies a separate change (or no change) at each visit of a call."""
 
     changes: Any
     count: int = 0
@@ -289,7 +289,7 @@ def _multiply_layer(
 
 
 def _each(change: Any) -> Any:
-    """Change every block of a parameter along its first axis, such as those of experts."""
+    """Apply a change to every block of a parameter along its first axis, as for stacked experts."""
 
     def changed(tensor: Any, *args: Any, **more: Any) -> None:
         for block in tensor:

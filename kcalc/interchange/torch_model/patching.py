@@ -50,9 +50,9 @@ from .splicing_text import (
 def patch(model: Any, edits: Edits, root: Any = None) -> str:
     """Return a patch that turns the code of a model into code of the shaped network.
 
-    ``root``: the folder in which you will apply it. By default this is the current folder if it
-    contains the model's files, else the folder from which they are imported. Raises: KcalcError if
-    the edits are for another model, or if its code cannot be patched.
+    ``root``: the folder in which you will apply the patch. By default this is the current folder if
+    it contains the model's files, else the folder from which they are imported. Raises: KcalcError
+    if the edits are for another model, or if the model's code cannot be patched.
     """
     if not isinstance(model, nn.Module):
         raise KcalcError(f"model must be the torch.nn.Module, got {type(model).__name__}")
@@ -185,7 +185,7 @@ class _Patch:
         }
 
     def _asked(self, file: str) -> str:
-        """Return a name for ``shaped`` that a file does not use yet."""
+        """Return a name under which a file can import ``shaped`` without a conflict."""
         names = ("shaped", "shaped_call", "call_shaped", "kcalc_shaped")
         return next(name for name in names if name not in self.words.get(file, ()))
 

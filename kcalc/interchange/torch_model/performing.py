@@ -184,7 +184,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """Collects the constants of a module. Equal numbers of several edits stay separate."""
+    """Collects the constants of a module; equal constants from several edits stay separate."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -201,7 +201,7 @@ def plan_of(
 ) -> tuple[ModulePlan, tuple[float, ...]]:
     """Return the plan of a module with all its edits, and the constants.
 
-    Raises: KcalcError if the module is not the one that was shaped, or if edits conflict.
+    Raises: KcalcError if the module differs from the shaped module, or if edits conflict.
     """
     module = modules.get(path)
     if module is None:
@@ -264,7 +264,7 @@ def class_name(cls: Any) -> str:
 
 
 def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
-    """Merge two edits of one call, if both scale it, by applying one after the other."""
+    """Merge two edits that scale the same call by applying one after the other."""
     before = known[call.visit][0]
     if before == call:
         return

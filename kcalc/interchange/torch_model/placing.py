@@ -100,7 +100,7 @@ IN_TRAINING = (
 )
 READ = "a value that would be removed with it is also read elsewhere: {}"
 ASKS = "{} checks whether it is being compiled and may then make other calls"
-# functions that return True while a model is read, because it is exported
+# functions that return True while a model is read, because reading exports it
 ASKING = {
     "is_compiling",
     "is_exporting",
@@ -237,8 +237,8 @@ class Placing:
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
         """Return {node: edits} for ``wanted``, {node: {call: action}}; skip nodes in ``left``.
 
-        If the actions of a node cannot be placed, the others are placed again, because its actions
-        would have affected their places.
+        If the actions of a node cannot be placed, all other actions are placed again, because the
+        node's actions would have affected their places.
         """
         while True:
             rest = {owner: calls for owner, calls in wanted.items() if owner not in self.left}
@@ -561,7 +561,7 @@ def _check_training(level: ModuleLevel) -> None:
 
 @functools.lru_cache(maxsize=10_000)
 def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
-    """Whether, in training, other code replaces a call of a module."""
+    """Whether other code replaces a module's call in training."""
     found = definition(code)
     site = None if found is None else site_at(found[0], code, instruction)
     if found is None or site is None:
@@ -577,7 +577,7 @@ def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
         return False
     given = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
     values = [plain_function(looked_up(value, inner, module)) for value in given]
-    code = innermost(function).__code__  # other closures of the same code count too
+    code = innermost(function).__code__  # other closures with the same code count too
     if any(value is not None and innermost(value).__code__ is code for value in values):
         return True
     # a name that is known only at run time

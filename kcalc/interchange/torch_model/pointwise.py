@@ -216,7 +216,7 @@ def pointwise(call: Call) -> Any:
         call["other"] is None or not isinstance(call["other"], TensorRef | Const | PaddedTensor)
     ):
         return extremes(call)
-    fixed = [call[name] for name in closed]  # plain numbers, according to the schemas
+    fixed = [call[name] for name in closed]  # the schemas require plain numbers for these arguments
     fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
     operands = [call[name] for name in arrays]
     if function is _clamp or kind.startswith("clamp"):  # an infinite bound has no effect
@@ -353,7 +353,7 @@ def extremes(call: Call) -> Any:
 
 @rule("item", "_local_scalar_dense")
 def item(call: Call) -> Any:
-    """Read a number that is taken from an array that depends on the input."""
+    """Read ``item``, which takes a number from an array that depends on the input."""
     place = f" at {call.source}" if call.source else ""
     call.walker.remarks.append(
         f"the model takes a number from an array that depends on the input{place}; it was read "

@@ -85,7 +85,7 @@ def adaptive(call: Call) -> Any:
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     before, after = [source.shape[a] for a in axes], [call.shape[a] for a in axes]
     reads = [call.read(source)]
-    if all(n == 1 for n in after):  # even for one location, since other images have more
+    if all(n == 1 for n in after):  # even for one location, because other images have more
         out = call.emit(Pooling, reads, kind=kind, axes=axes)
     elif before == after:
         out = call.emit(Pass, reads)

@@ -82,7 +82,7 @@ def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: 
 
 
 def _timestamps(module: Any, folder: Any) -> Any:
-    """Return the timestamps of a folder's files except ``edits.json``, so that it is uploaded."""
+    """Return the timestamps of a folder's files; ``edits.json`` is omitted, so it is uploaded."""
     found = type(module)._get_files_timestamps(module, folder)
     return {name: time for name, time in found.items() if name != FILE}
 

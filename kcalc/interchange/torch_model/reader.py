@@ -77,7 +77,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     """Return the trace of a captured model.
 
     ``arguments``: the arguments of the model, None if it cannot be captured again; ``arrays``:
-    whether the user gave them as arrays, not as shapes.
+    whether the user gave the arguments as arrays rather than shapes.
     """
     walker = Walker(captured)
     if arguments is not None:
@@ -258,7 +258,7 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], 
 
 
 def _leading_to(ops: dict[str, Op], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], list[str]]:
-    """Return the operations that the outputs need, and the inputs that they do not need."""
+    """Return the operations that the outputs need, and the names of unused inputs."""
     found = needed(ops, outputs)
     return tuple(op for name, op in ops.items() if name in found), [
         n for n, op in ops.items() if n not in found and isinstance(op, Entry)

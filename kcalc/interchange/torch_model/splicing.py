@@ -28,7 +28,7 @@ from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-WIDE = 10**8  # more than the length of any line
+WIDE = 10**8  # exceeds the length of any line
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
 TABLE = 1000  # maximum number of entries in a table that is searched for functions
 RUN = "_kcalc_run"  # the argument or variable to which calls are redirected
@@ -129,8 +129,8 @@ def _compiled_codes(
 ) -> frozenset[types.CodeType]:
     """Return the code of all functions in a file.
 
-    The file is compiled as a whole or, as in notebooks, statement by statement. This matters
-    because calls of names that the same unit imports have other instructions.
+    The file is compiled as a whole or, as in notebooks, statement by statement. The choice matters
+    because a call compiles to other instructions if the same unit imports the called name.
     """
     parts: list[Any] = [text]
     if by_statement:
@@ -154,7 +154,7 @@ def sites(node: Definition) -> list[ast.AST]:
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a branch on ``training`` contains a site, and its other side runs other code.
+    """Whether a branch on ``training`` contains a site while its other side runs other code.
 
     ``but``: an expression, such as a module; the other side does not count if it contains this
     expression.
@@ -262,7 +262,8 @@ def innermost(function: Any) -> Any:
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
     """Yield the Python functions that a function's code refers to.
 
-    They are globals, or attributes of ``owner`` (``self``). Decorated functions are not unwrapped.
+    These functions are globals, or attributes of ``owner`` (``self``). Decorated functions are not
+    unwrapped.
     """
     names = {name for code in codes_in(function.__code__) for name in code.co_names}
     homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
@@ -506,7 +507,7 @@ def _operator(op: ast.operator | ast.unaryop, prefix: str = "") -> ast.Attribute
 
 
 def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
-    """Return code that evaluates the parts of a target once, and the target that uses them.
+    """Return code that evaluates the parts of a target once, and a target that uses these parts.
 
     The target belongs to an augmented assignment.
     """
@@ -523,7 +524,7 @@ def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
     if isinstance(target, ast.Attribute | ast.Subscript):
         target.value = once(target.value, f"{RUN}_home")
     if isinstance(target, ast.Subscript):
-        if isinstance(target.slice, ast.Slice):  # evaluate its bounds separately
+        if isinstance(target.slice, ast.Slice):  # evaluate the slice's bounds separately
             bounds = [part or ast.Constant(None) for part in _bounds(target.slice)]
             target.slice = ast.copy_location(
                 ast.Call(ast.Name("slice", ast.Load()), bounds, []), target.slice

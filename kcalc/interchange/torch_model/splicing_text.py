@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...foundation.errors import KcalcError
 from .splicing import OPERATORS, Definition
 
-HERE = "here"  # the argument that tells a function which call runs it
+HERE = "here"  # name of the argument that passes the current call to a function
 TAIL, HEAD, CUT = range(3)
 
 

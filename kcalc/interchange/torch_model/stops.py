@@ -41,7 +41,7 @@ def trained(kind: str, constants: Iterable[Const], views: set[str]) -> bool | st
 
     Returns "indirectly" if they are a nonlinear function of trained parameters, so that derivatives
     with respect to the parameters and to the results differ. ``views``: operators that only
-    rearrange numbers.
+    rearrange entries.
     """
     given = list(constants)
     moved = [constant for constant in given if constant.trained is not False]

@@ -2,10 +2,9 @@
 
 Public code writes hyper-connections in many ways: with einsums or matrix products, with the streams
 merged into the axis of examples, with Sinkhorn loops over parameters or over gates that depend on
-the input. So the weights are measured. The graph runs with noise in the streams, and least squares
-gives each sum of streams.
-Products of the input and weights that only gates read are set to 0, so that the gates have their
-initial values.
+the input. So the weights are measured: the graph runs with noise in the streams, and each sum of
+streams is fitted by least squares. Products of the input and weights that only gates read are set
+to 0, so that the gates have their initial values.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class _Graph:
         value = node.meta.get("val")
         if not hasattr(value, "shape") or not value.dtype.is_floating_point:
             return 0
-        known = all(isinstance(n, int) for n in value.shape)  # else they depend on the data
+        known = all(isinstance(n, int) for n in value.shape)  # other sizes depend on the data
         return math.prod(value.shape) if known else 0
 
     def reads(self, node: Any) -> list[Any]:
@@ -267,7 +266,7 @@ def _solved(goal: Array, rows: Array) -> Array | None:
 
 
 def _same(goal: Array, basis: Sequence[Array]) -> Array | None:
-    """Fit an array by a weighted sum of arrays; return the weights, or None if it does not fit."""
+    """Fit an array by a weighted sum of arrays; return the weights, or None if the fit fails."""
     return _solved(goal.ravel(), np.array([b.ravel() for b in basis]))
 
 
@@ -349,7 +348,7 @@ def _of_streams(
 
 
 def _gates(graph: _Graph, node: Any) -> bool:
-    """Whether a product has fewer entries than its input, so that it makes gates."""
+    """Whether a product makes gates, that is, has fewer entries than its input."""
     (read,) = graph.reads(node) or (None,)
     return read is not None and graph.size(node) < graph.size(read)
 
@@ -417,7 +416,7 @@ def _viewed(graph: _Graph, node: Any) -> Any:
 
 
 def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
-    """Yield a node, and the nodes that it is a view of."""
+    """Yield a node, and the nodes of which it is a view."""
     yield node
     while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
         (node,) = graph.reads(node)
@@ -523,7 +522,7 @@ def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan |
 def read_planned(walker: Any, plan: Plan, node: Any) -> bool:
     """Record the value of a node, and the streams made after it, if it is part of the plan.
 
-    Returns: whether it is part of the plan.
+    Returns: whether the node is part of the plan.
     """
     if node in plan.sums:
         walker.values[node] = walker.made[node] = _summed(walker, node, plan.sums[node], None)

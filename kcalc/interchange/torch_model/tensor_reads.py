@@ -10,7 +10,7 @@ from .call_log import OPEN, is_user_code
 from .splicing import codes_in, definition, innermost, plain_function
 
 BUILDING = ("init", "reset")  # parts of names of functions that run before a model is edited
-TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}  # norms too
+TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}  # also of norms
 
 
 @functools.lru_cache(maxsize=1000)

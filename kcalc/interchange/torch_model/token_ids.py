@@ -45,7 +45,7 @@ class TokenIds:
     def fixed(self, node: Any, values: dict[Any, Any]) -> Any:
         """Return the tensor that a node computes for almost all ids.
 
-        Returns None if it depends on the ids, or if it is not an integer array.
+        Returns None if the tensor depends on the ids, or if it is not an integer array.
         """
         import torch
 
@@ -70,7 +70,7 @@ def _whole(value: Any) -> bool:
 
 
 def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
-    """Return the number of rows of the table in which a node looks up an input, or None."""
+    """Return the row count of the table in which a node looks up an input, or None."""
     if (
         "embedding" not in str(node.target)
         or len(node.args) < 2

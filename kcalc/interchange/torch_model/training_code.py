@@ -27,7 +27,7 @@ OTHERWISE = "{} computes `{}` differently in training and reads it there"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Return why a call reads numbers, apart from its data, that differ in training, or ""."""
+    """Return "", or the reason if a call reads non-data values that differ in training."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()
@@ -62,8 +62,8 @@ def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
 def made_in_training(definition: ast.AST, methods: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the names that a branch on ``training`` assigns, and names computed from them.
 
-    In a written-out batch norm, these are the mean and variance. ``methods``: methods whose results
-    differ in training, such as ``self.statistics``.
+    In a written-out batch norm, such names are the mean and variance. ``methods``: methods whose
+    results differ in training, such as ``self.statistics``.
     """
     steps = [node for node in ast.walk(definition) if isinstance(node, ast.Assign)]
     within = {

@@ -140,7 +140,7 @@ REASONS: dict[str, tuple[str, str]] = {
 
 @rule("roll", "flip")
 def moved(call: Call) -> Any:
-    """Report roll and flip as not read; the axes tell whether channels or locations move."""
+    """Report roll and flip as not read, with a reason for moved channels or moved locations."""
     source = call.operand
     rank, dims = len(source.shape), call["dims"]
     axes = {

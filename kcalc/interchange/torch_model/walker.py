@@ -192,7 +192,7 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
-        """Return the value of a node, as an unread operation if its rule fails."""
+        """Return the value of a node, or an unread operation if the rule for the node fails."""
         made = len(self.ops)
         try:
             return self._read(node)
@@ -242,7 +242,7 @@ class Walker:
         return value
 
     def _unsized(self, call: Call, reason: str) -> Any:
-        """Report a call as not read; without a known size, return a Ragged value."""
+        """Report a call as not read; if its size is unknown, return a Ragged value."""
         value = call.node.meta.get("val")
         if value is not None and sized(value) and described(value)[1] is not None:
             return call.unread(call.spoken, reason)
@@ -447,7 +447,7 @@ class Walker:
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
         """Return the name of the Held operation for a constant.
 
-        ``array``: the numbers of the constant in another shape.
+        ``array``: the values of the constant in another shape.
         """
         numbers = numbers_of(const.tensor) if array is None else array
         origin = const.parameter or (", ".join(const.origins) or None)
@@ -480,7 +480,7 @@ def _is_complex(leaf: Any) -> bool:
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
     """Return a computed constant, with the name of the parameter that it equals, if any.
 
-    It gets this name if it contains the numbers of a parameter in the same order, or its transpose.
+    The constant equals a parameter if it contains the same values in the same order or transposed.
     """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)

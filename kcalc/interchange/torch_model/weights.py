@@ -25,8 +25,8 @@ def drawn(
     has ``spread`` nonzero taps with equal weights, so that every output location reads one input
     location.
 
-    The numbers are drawn on the CPU, in double precision for double weights, else in single
-    precision.
+    Random numbers are drawn on the CPU, in double precision for float64 weights, otherwise in
+    single precision.
 
     "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
     max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
@@ -62,7 +62,7 @@ def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
 
 
 def turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """Convert the weights of a convolution of an image with inserted zeros.
+    """Convert the weights of a convolution over an image with inserted zeros.
 
     The result has the layout of a transposed convolution.
     """

@@ -23,7 +23,7 @@ UNKNOWN = (
 def with_window(op: Attention, model: Any) -> Attention:
     """Return the attention with the window of its module in the model.
 
-    If the configuration has windows but does not say in which layers, a note says so. The masks of
+    If the configuration has windows but does not specify the layers, a note says so. The masks of
     transformers models are known at any length.
     """
     tokens = op.shape[3 - op.axis]

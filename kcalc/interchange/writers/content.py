@@ -36,7 +36,7 @@ class TransformedActivation:
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """A weighted sum: the weights in slot order, the name of its function, and its nodes.
+    """A weighted sum: the weights in slot order, the name of its function, and the nodes.
 
     ``nodes``: all nodes with these weights.
     """

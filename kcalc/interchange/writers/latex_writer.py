@@ -1,6 +1,6 @@
 r"""Write LaTeX tables of the constants, the conditions, and the weights of sums.
 
-They need ``\usepackage{booktabs}``.
+The tables need ``\usepackage{booktabs}``.
 """
 
 from __future__ import annotations

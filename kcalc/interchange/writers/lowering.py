@@ -2,9 +2,9 @@
 
 The traversal handles sums, products, powers, functions, and choices with their guards.
 
-A writer defines how to write each of them (:class:`LanguageTarget`). If a value is used only on an
-interval, it is computed from another x outside the interval, because it could overflow there or
-make gradients nan.
+A writer defines how to write each part of an expression (:class:`LanguageTarget`). If a value is
+used only on an interval, a harmless x replaces any x outside the interval, where the value could
+overflow or make gradients nan.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STEEP = 1e6
 
 
 class LanguageTarget(Generic[V]):
-    """How a language expresses the parts of an expression.
+    """Base class for target languages; each method writes one part of an expression.
 
     ``V`` is the type that represents a value.
     """
@@ -171,7 +171,7 @@ class Walk(Fold[V]):
     def _extreme(self, most: bool, arguments: Sequence[Any]) -> V:
         """Write Max or Min by comparison.
 
-        At a tie, its gradient is the gradient of one side, not the mean of both.
+        At a tie, the gradient is the gradient of one side, not the mean of both sides.
         """
         to = self.target
         parts = sorted(arguments, key=lambda part: (part.is_number, sp.default_sort_key(part)))
@@ -186,8 +186,8 @@ class Walk(Fold[V]):
     def _pick(self, condition: V, yes: V, no: V) -> V:
         """Write ``where`` for a condition and two values.
 
-        If both are plain numbers, one is converted to the precision of x, which would otherwise be
-        lost.
+        If both values are plain numbers, one is converted to the precision of x, which would
+        otherwise be lost.
         """
         to = self.target
         if to.value(yes) is not None and to.value(no) is not None:
@@ -222,7 +222,7 @@ class Walk(Fold[V]):
         return self.target.compare(sign, self(left), self(right))
 
     def _guarded(self, rows: list[Any], index: int, conditions: list[V]) -> V:
-        """Write the value of a row; where the row does not apply, pass a harmless x."""
+        """Write the value of a row, using a harmless x wherever the row does not apply."""
         to, value, own = self.target, rows[index][0], self.x
         if not needs_guard(value):
             return self(value)

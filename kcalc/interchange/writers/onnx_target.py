@@ -154,7 +154,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Add", v, self._softplus(self.node("Sub", u, v)))
 
     def _expm1(self, u: str) -> str:
-        """Write tanh(u/2) (exp(u) + 1), which avoids cancellation."""
+        """Write exp(u) - 1 as tanh(u/2) (exp(u) + 1) to avoid cancellation."""
         return self.node(
             "Mul", self.node("Tanh", self._times(u, 0.5)), self._plus(self.node("Exp", u), 1.0)
         )
@@ -202,7 +202,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Div", u, self._plus(self._root(u, 1.0, 1.0), 1.0))
 
     def _atan(self, u: str) -> str:
-        """Halve the angle until |u| < 0.2, then use the power series."""
+        """Write atan by halving the angle until |u| < 0.2 and then using the power series."""
         for _ in range(HALVINGS):
             u = self._halved(u)
         square = self.node("Mul", u, u)
@@ -220,9 +220,9 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Sub", self.number(math.pi / 2), self._asin(u))
 
     def _erf(self, u: str) -> str:
-        """Use a Gauss-Legendre rule for |u| < 2, else 1 - erfc |u|.
+        """Write erf with a Gauss-Legendre rule for |u| < 2, and as 1 - erfc |u| otherwise.
 
-        Both are exact to float64 precision.
+        Both forms are exact to float64 precision.
         """
         size = self.node("Min", self.node("Abs", u), self.number(FURTHEST))
         near = self._near(self.node("Min", size, self.number(SPLIT)))
@@ -234,7 +234,7 @@ class OnnxTarget(LanguageTarget[str]):
         )
 
     def _near(self, u: str) -> str:
-        """Return 2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
+        """Write erf(u) as 2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
         ((points,), (weights,)) = panel_nodes(np.array([0.0, 1.0]), NODES)
         heights = self.node("Exp", self.node("Mul", self._spread(u), self.constant(-(points**2))))
         return self.node("Mul", u, self._total(heights, 2 / math.sqrt(math.pi) * weights))

@@ -92,7 +92,7 @@ def properties(content: Content) -> dict[str, str]:
     """Return the metadata of the model, {key: JSON text}.
 
     The metadata contain the settings, the conditions, and tables that map nodes to functions and
-    numbers.
+    constants.
     """
     conditions = [
         {"condition": n, "target": t, "value": v, "residual": r}
@@ -130,8 +130,8 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
 def activation_functions(shaped: TransformedActivation) -> list[Any]:
     """Return the ONNX function of an activation.
 
-    If it uses standard operators that often lack float64 kernels, add a second function made of
-    basic operators.
+    If the activation uses standard operators that often lack float64 kernels, add a second function
+    made of basic operators.
     """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")

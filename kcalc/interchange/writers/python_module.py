@@ -72,7 +72,7 @@ def module_text(content: Content, framework: Framework) -> str:
 def refuse_unwritten(content: Content, where: str) -> None:
     """Raise KcalcError if tables of constants cannot describe a shaping.
 
-    This is the case for mirrored weights (looks linear) and attention.
+    Tables cannot describe mirrored weights (looks linear) or attention.
     """
     instead = 'use kc.to_jax(shaping), or export("json")'
     if content.method == "looks_linear":
@@ -181,7 +181,7 @@ def formula(shaped: TransformedActivation) -> str:
 
 
 def where_used(nodes: Sequence[Node]) -> str:
-    """List nodes; if there are many, only the first few and the last."""
+    """List nodes, but only the first few and the last if there are many."""
     names = [clean(node)[:40] for node in nodes]
     if len(names) <= LISTED:
         return f"Node{'s' * (len(names) > 1)}: {', '.join(names)}."
@@ -268,7 +268,7 @@ def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str)
 
 
 def tables(content: Content) -> list[str]:
-    """Return the tables that map nodes to functions and numbers."""
+    """Return the tables that map nodes to functions and constants."""
     sigmas = [(f"({digits(w)}, {digits(b)})", nodes) for (w, b), nodes in content.sigmas.items()]
     rows = {
         "ACTIVATIONS": (

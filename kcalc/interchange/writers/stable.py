@@ -2,8 +2,8 @@
 
 A stable expression neither overflows nor loses its gradient.
 
-The result uses SymPy's functions and the functions below. Every framework has a version of these
-that does not overflow, or its writer provides one.
+The result uses SymPy's functions and the functions below. For each of the latter, every framework
+has a version that does not overflow, or its writer provides such a version.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ FUNCTIONS: dict[Any, str] = {
 def stable_form(phi: Activation) -> sp.Expr:
     """Return an expression in ``X`` that equals ``phi`` and does not overflow.
 
-    It agrees with ``phi`` to double precision for |x| <= 30. For |x| up to 1e4, it is finite
-    wherever ``phi`` is.
+    The result agrees with ``phi`` to double precision for |x| <= 30. For |x| up to 1e4, it is
+    finite wherever ``phi`` is finite.
 
     Raises: KcalcError if ``phi`` is a callable, if frameworks lack one of its functions, or if no
     form without overflow is found.
@@ -123,7 +123,7 @@ def check_functions(expr: sp.Expr, name: str) -> None:
 def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
     """Replace Abs by Modulus if phi is continuously differentiable.
 
-    Then no gradient depends on the derivative of Abs at 0.
+    In this case, no gradient depends on the derivative of Abs at 0.
     """
     if not expr.has(sp.Abs) or any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
         return expr
@@ -190,7 +190,7 @@ def _log(argument: Any) -> Any:
 
 
 def _logistic_argument(base: Any) -> tuple[Any, Any] | None:
-    """Return (c, w) if the base is c (1 + exp(w)), else None."""
+    """Return (c, w) if ``base`` is c (1 + exp(w)), else None."""
     terms = _exponentials(base)
     if terms is None or len(terms) != 2 or all(w != 0 for _, w in terms):
         return None
