@@ -6,8 +6,8 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..network.layers import Identity, Input, Scale, Sum
-from ..network.network import Network, sum_weights
+from ..network.network import Network
+from ..network.primitives import Mix
 
 Node = Hashable
 Level = tuple[Node, ...]
@@ -38,31 +38,28 @@ def levels_of(network: Network) -> list[Level] | None:
 def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combination]:
     """Express each node as {stream or other feature map: weight}, using the latest streams."""
     kept, found = {node for level in levels for node in level}, dict[Node, Combination]()
-    for node, layer, parents in network.steps():
-        found[node] = _combined(node, layer, [found[p] for p in parents])
-        if node in kept:
-            found[node] = {node: 1}
+    for node, operation, reads in network.operations:
+        found[node] = {node: 1} if node in kept else _combined(node, operation, reads, found)
     return found
 
 
 def after_levels(network: Network, levels: Sequence[Level]) -> Mapping[Node, Combination]:
     """Express each stream as {previous stream or branch: weight}."""
-    before = {node for level in levels for node in level}
-    linear, found = combinations(network, levels), {}
-    for node in before:
-        reads = [linear[p] for p in network.parents(node)]
-        found[node] = _combined(node, network.layer(node), reads)
-    return found
+    kept, linear = {node for level in levels for node in level}, combinations(network, levels)
+    return {
+        node: _combined(node, operation, reads, linear)
+        for node, operation, reads in network.operations
+        if node in kept
+    }
 
 
-def _combined(node: Node, layer: Any, reads: Sequence[Combination]) -> Combination:
-    if isinstance(layer, Input) or not isinstance(layer, Sum | Scale | Identity):
+def _combined(
+    node: Node, operation: Any, reads: Sequence[Node], found: Mapping[Node, Combination]
+) -> Combination:
+    if operation is not None and not isinstance(operation, Mix):
         return {node: 1}
-    weights = (
-        sum_weights(layer, len(reads)) if isinstance(layer, Sum) else (getattr(layer, "factor", 1),)
-    )
     total: Combination = {}
-    for weight, read in zip(weights, reads, strict=True):
-        for root, factor in read.items():
+    for weight, read in zip(operation.weights if operation else (1,), reads, strict=True):
+        for root, factor in found[read].items():
             total[root] = total.get(root, 0) + weight * factor
     return total

@@ -28,7 +28,15 @@ KINDS = LAYERS | {
 DRAWS = ("claims/per_layer_gradient/draws.py", "claims/scaling_calculus/draws.py")
 FOLDS = ("claims/dks/random_networks.py", "claims/tat/independent.py")
 APART = (*DRAWS, *FOLDS)
-KNOW_LAYERS = ("network/", "interchange/", "backend/", "calculi/arrays.py", "shaping/", *APART)
+KNOW_LAYERS = (
+    "network/",
+    "experts/layers.py",
+    "interchange/",
+    "backend/",
+    "calculi/arrays.py",
+    "shaping/",
+    *APART,
+)
 """Builders and the graph, readers and writers, arrays, shaping.
 
 Claims draw networks, and read those that they build, without the primitives of the library.
