@@ -57,7 +57,7 @@ def within(cosine: Any, low: float) -> Any:
 
 
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
-    """Call a function of NumPy arrays of doubles, (k, ...) to (...), from a compiled function.
+    """Call a NumPy function of doubles, shape (k, ...) to (...), from a compiled function.
 
     Doubles are passed as pairs of integers. In its callback threads, JAX would otherwise round them
     to single precision, unless double precision is enabled for the whole process.
@@ -121,7 +121,7 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """Return the gap clipped to [0, 2] against rounding. The derivative does not change."""
+        """Clip the gap to [0, 2] to remove rounding errors. The derivative does not change."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 

@@ -110,7 +110,7 @@ def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
 
 
 def _refusal(target: Path) -> str:
-    """Return why no file can be written to ``target``, or "" if one can."""
+    """Return the reason why no file can be written to ``target``, or "" if there is none."""
     if target.is_dir():
         return "it is a folder; give a file name in it"
     if not target.parent.is_dir():

@@ -90,7 +90,7 @@ else:
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            # an override that calls super() keeps its value
+            # called through super(): the override caches its own value
             if getattr(type(instance), self.attrname) is not self:
                 return self.func(instance)
             known = instance.__dict__

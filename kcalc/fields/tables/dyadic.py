@@ -1,6 +1,6 @@
 """Piecewise polynomials on intervals that shrink dyadically towards both ends of [0, 2].
 
-A point has the distance ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper end.
+A point is at distance ``w`` = u from the lower end (u <= 1), or ``w`` = 2 - u from the upper end.
 Each octave [2^-k, 2^(1-k)) of w is divided into 2^BITS equal intervals. The exponent and the
 leading mantissa bits of w are therefore the index of its interval, and the following bits are its
 coordinate t in [-1/2, 1/2). No search or division is needed.
