@@ -573,7 +573,7 @@ class Activation(PiecewiseFunction):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
         q
             The q values to draw.
 

@@ -35,7 +35,7 @@ _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances for JAX's derivatives
 
 
 class _Named(UndefinedFunction):
-    """Undefined SymPy functions that represent callables; two are equal if their callables are."""
+    """Undefined SymPy functions for callables; functions of equal callables are equal."""
 
 
 def _function(rule: Elementwise) -> Any:
@@ -68,8 +68,8 @@ class FromCallable(Activation):
     Two such activations are equal if they have the same callable object and the same kinks.
 
     ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
-    no mpmath values and no balls. Results are cached, so the callable must not change its behaviour
-    later.
+    no mpmath values and no certified enclosures. Results are cached, so the callable must not
+    change its behaviour later.
     """
 
     rule: Elementwise = field(default=None)  # type: ignore[assignment]
@@ -182,7 +182,7 @@ def from_callable(
 
     Raises KcalcError for exceptions inside the callable, complex values, nan, Booleans, single
     precision, randomness, values that depend on the rest of the array, missing kinks, and divergent
-    Gaussian moments. The message names the callable and, if possible, the x.
+    Gaussian moments. The message names the callable and, if possible, the value of x.
     """
     rule = elementwise(function, name or label(function))
     points = read_kinks(() if kinks is None else kinks)

@@ -144,7 +144,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
 
 
 def _beside(series: NearZero, function: JaxFunction) -> JaxFunction:
-    """Use the series near 0 and the function elsewhere."""
+    """Return a function that uses the series near 0 and ``function`` elsewhere."""
     import jax.numpy as jnp
 
     def values(x: Any) -> Any:

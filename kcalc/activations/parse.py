@@ -73,7 +73,7 @@ def activation(
         are found from Piecewise, Abs, Max, Min, Heaviside and sign; a callable has no kinks.
     growth
         (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere. You guarantee this bound.
-        Certified integrals need it if they cannot derive one.
+        Certified integrals need it if they cannot derive a bound.
 
     Returns
     -------
@@ -332,7 +332,7 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _known(candidate: Activation) -> Activation | None:
     """Return the registered activation that is the same function, or None.
 
-    It has the same expression, or the same kinks and pieces: |x| and sign(x) x are one function.
+    It has the same expression, or the same kinks and pieces, such as |x| and sign(x) x.
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:

@@ -33,7 +33,7 @@ KINK_REACH = 128
 """Kinks are searched up to |x| = 128, the reach of inputs with q = 100 (polynomials: all x)."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
-_SAME = 4e-15  # roots at a smaller relative distance are one root in two forms
+_SAME = 4e-15  # roots at a smaller relative distance are the same root in two forms
 _MOST_BITS = 10_000  # limit for a number that is exponentiated
 _BALL_BITS = (200, 1200)  # 1200 bits enclose even values that underflow
 _ISOLATED = 8  # more sign changes than this beyond KINK_REACH indicate an undersampled wave
@@ -64,7 +64,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """Return 0 for exact numbers, and a larger value the fewer digits a float has."""
+    """Return 0 for exact numbers; for floats, a larger value the fewer digits they have."""
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 

@@ -315,7 +315,7 @@ class PiecewiseFunction:
     def refuse_rough(self, purpose: str) -> None:
         """Raise KcalcError if a derivative is infinite at a kink.
 
-        ``purpose`` names the result that needs it.
+        ``purpose`` names the result that needs the derivative.
         """
         if self.rough:
             raise KcalcError(

@@ -29,7 +29,7 @@ OUTER = (-13.0, -7.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 7.0, 13.0)
 WITHIN = (-8.5, -4.5, -2.4, -0.8, 0.8, 2.4, 4.5, 8.5)
 LAYER = 9.0  # half-width of the zone around a kink, in units of the spread of v around c u
 CUT = 1e-9
-CROWDS = (12, 24, 48, 96, 192)  # possible numbers of kinks to keep if there are more
+CROWDS = (12, 24, 48, 96, 192)  # numbers of kinks that may be kept, if there are more
 AT_ONCE = 1 << 23  # nodes in the plane that are processed together
 
 

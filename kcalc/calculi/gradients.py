@@ -108,7 +108,7 @@ class Gradients(Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
         **line
             Further options of the line, passed to matplotlib.
 

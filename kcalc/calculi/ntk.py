@@ -814,7 +814,7 @@ class KernelFunction(OfReading, Formula):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
         q1
             The q value of the first input, > 0.
         q2

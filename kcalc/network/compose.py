@@ -114,9 +114,9 @@ def _fold(
 
 
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
-    """Whether ``network.preactivated()`` changes the inputs of any node above an activation.
+    """Whether ``network.preactivated()`` changes the inputs of the activation ``node`` or above it.
 
-    The nodes above it are those between the activation and the weights before it.
+    The nodes above an activation are the nodes between it and the weights before it.
     """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}

@@ -28,7 +28,7 @@ from ..foundation.plain_arguments import items, text, truth, whole
 Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # tolerance for a diagonal of ones and for symmetry
-LEAST = 1e-8  # eigenvalues below it cost Cholesky factors half of their digits
+LEAST = 1e-8  # eigenvalues below this cost Cholesky factors half of their digits
 # divided by the least eigenvalue of the source, this is the rounding error of an entry
 NOISE = 8 * np.finfo(float).eps
 
@@ -111,7 +111,7 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     ------
     KcalcError
         If an argument is outside the domain, or A has negative entries; the message names the worst
-        one.
+        entry.
 
     References
     ----------

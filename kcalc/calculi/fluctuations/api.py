@@ -128,7 +128,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
 
         Returns
         -------

@@ -274,7 +274,7 @@ class Smoothness(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
 
         Returns
         -------

@@ -156,7 +156,7 @@ class ResidualSpectrum(Printed):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new Axes.
         values
             Singular values to draw as a histogram.
 

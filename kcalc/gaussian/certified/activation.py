@@ -33,7 +33,7 @@ class CertifiedActivation:
 
     ``kinks[i]()`` is the point between pieces i and i + 1, as a ball at the current precision.
     ``growth`` bounds the function on the whole line. ``slack`` bounds |phi - this| for |x| <=
-    ``reach`` if pieces were saturated. ``centre`` is a guess of the point at which a function
+    ``reach`` if pieces were saturated. ``centre`` is a guess for the point at which a function
     without kinks is most curved.
     """
 
@@ -86,7 +86,7 @@ class CertifiedActivation:
 def certified_within(
     phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30
 ) -> CertifiedActivation:
-    """Return an activation or a derivative of it, with proven bounds for |x| <= reach.
+    """Return an activation or one of its derivatives, with proven bounds for |x| <= reach.
 
     ``order`` is the order of the derivative, which is taken away from kinks.
 

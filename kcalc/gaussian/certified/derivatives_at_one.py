@@ -56,7 +56,7 @@ def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
     """Return the points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
 
-    The jumps are taken for increasing sign z, so signs cancel in the pair.
+    The jumps are taken in the direction of increasing ``sign * z``, so signs cancel in the pair.
     """
     pattern = jumping(phi, k - 1)
     if not any(pattern):

@@ -61,7 +61,7 @@ def symbol_of(expr: sp.Expr) -> Any:
 def compile_smooth(expr: sp.Expr) -> Smooth:
     """Return the smooth function of ``expr``, an expression with at most one symbol.
 
-    Raises KcalcError, naming the function, if one has no certified evaluation.
+    Raises KcalcError if a function has no certified evaluation; the message names the function.
     """
     if expr.has(*CORNERED):
         raise KcalcError(

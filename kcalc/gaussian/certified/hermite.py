@@ -33,7 +33,7 @@ from kcalc.gaussian.certified.line import (
 from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
 
-_ROUGH = 64  # bits for bounds
+_ROUGH = 64  # precision of bounds, in bits
 _LOSS = 0.68  # bits lost per step of the recurrence
 _WIDEST = 4.0
 
@@ -88,7 +88,7 @@ def cross_series(
 
 
 def largest(c: Ball, k: int, first: int) -> Ball:
-    """Return sup of binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
+    """Return sup binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
     from flint import arb
 
     if k == 0:

@@ -73,14 +73,14 @@ def _product(x: Ball, y: Any) -> Ball:
 
 
 def between(low: Ball, high: Ball) -> Range:
-    """Return the range from one ball to another, or the whole line if one is not a number."""
+    """Return the range from one ball to another, or the whole line if either is not a number."""
     if low.is_nan() or high.is_nan():
         return Range(type(low)("-inf"), type(low)("inf"))
     return Range(low.lower(), high.upper())
 
 
 def around(*balls: Ball) -> Range:
-    """Return the smallest range around balls, or the whole line if one is not a number."""
+    """Return the smallest range around balls, or the whole line if any ball is not a number."""
     for ball in balls:
         if ball.is_nan():
             return between(ball, ball)

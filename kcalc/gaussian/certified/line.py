@@ -90,7 +90,7 @@ def expect(
     weight: Sequence[Ball] = (1,),
     what: str = "the expectation",
 ) -> Ball:
-    """Return E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to E of the growth bounds.
+    """Return E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to the growth bounds.
 
     w = sum_k weight[k] z^k.
 

@@ -71,7 +71,7 @@ def meet(a: Interval, b: Interval) -> Interval:
 
 
 def hull(a: Interval, b: Interval) -> Interval:
-    """Return the smallest interval around both."""
+    """Return the smallest interval that contains both intervals."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
@@ -86,7 +86,7 @@ def real_power(x: Interval, p: Interval) -> Interval:
 
 
 def whole_power(x: Interval, n: int) -> Interval:
-    """Return an interval that contains the n-th powers of x, n an integer.
+    """Return an interval that contains the n-th powers of x, for an integer n.
 
     It is the whole line if n < 0 and x has both signs.
     """
@@ -180,7 +180,7 @@ def function_span(kind: Any, x: Interval) -> Interval:
 
 
 def _end(function: Callable[[float], float], x: float, otherwise: float) -> float:
-    """Return a monotone function at an end of an interval, or its bound outside the domain."""
+    """Return the value of a monotone function at x, or its bound if x is outside the domain."""
     try:
         return function(x)
     except OverflowError:

@@ -32,7 +32,7 @@ from ...foundation.plain_arguments import whole
 Ball = Any
 MOST_DIGITS = 200
 MOST_VARIANCE = 25  # largest variance of scores; takes a few seconds at 30 digits
-LEAST_COVARIANCE = 1e-6  # smallest nonzero one: the lattice is as fine as its square root
+LEAST_COVARIANCE = 1e-6  # smallest nonzero value: the lattice is as fine as its square root
 F, SLOPE, SQUARE = range(3)  # f, -f' and g
 
 
@@ -162,7 +162,7 @@ class _CertifiedSide:
         self.ratio, self.cos = 1 + 2 * r / (1 - r), y.cos()
 
     def matrix(self, kind: int, order: slice, weights: Sequence[Ball] = ()) -> Any:
-        """Return the matrix (u, z) of a function at ``u + l z``, times weights of z."""
+        """Return the matrix (u, z) of a function at ``u + l z``, multiplied by weights for z."""
         from flint import arb_mat
 
         part, out = self.functions[kind], []
@@ -269,14 +269,14 @@ def _weights(spacing: Ball, reach: int) -> list[Ball]:
 
 
 def _within(bound: Ball) -> Ball:
-    """Return the ball of all numbers with at most this absolute value."""
+    """Return the ball of all numbers whose absolute value is at most ``bound``."""
     return type(bound)(0, bound.abs_upper())
 
 
 def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Ball]:
-    """Return error bounds for sums for ``E prod_i h(u_i + width_i z)``, h = f, -f' and g, any u.
+    """Return error bounds for sums that give ``E prod_i h(u_i + width_i z)``, h = f, -f' and g.
 
-    They include the error of the trapezoidal rule and the omitted nodes.
+    They hold for every u and include the error of the trapezoidal rule and the omitted nodes.
     """
     pi, last, width = spacing.pi(), spacing * reach, max(widths, key=float)
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)

@@ -19,7 +19,7 @@ from .ranges import Interval, above, hull, meet, plus
 BITS = 80  # precision of the ends of intervals, set by the caller
 _GAP = 1e-9
 _PATIENCE = 1e7  # factor by which the gap grows while the second half of the budget is spent
-_NOTHING = 1e-18  # values below it count as 0
+_NOTHING = 1e-18  # values below this count as 0
 _STEPS = 24_000  # budget of one search
 _GRID = [2.0**k for k in range(-6, 7)]
 _NARROWEST = 1e-40  # a function without a bound on such a narrow cell is unbounded

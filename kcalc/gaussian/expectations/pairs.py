@@ -24,7 +24,7 @@ from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
 _AT_ONCE = 8192  # pairs per step; their arrays stay in cache
-_NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function, are unknown
+_NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function's size, are unknown
 
 
 def _needed(products: Array, size: float) -> int:
@@ -211,7 +211,7 @@ class PairMap:
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        # terms beyond the kept ones may not vanish
+        # terms after the kept terms may be nonzero
         n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)
         logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(
             max(largest, 1e-300)

@@ -29,7 +29,7 @@ from kcalc.gaussian.expectations.quadrature import (
 # relative error of a coefficient above which the second formula is also tried
 ROUNDED = 1e-12
 LOST = 1e-7  # larger errors, relative to a coefficient or to E |f|, raise a KcalcError
-MOST = 12  # derivatives of f; expressions of higher derivatives are too large
+MOST = 12  # highest derivative of f; expressions for higher derivatives are too large
 EPS = float(np.finfo(float).eps)
 Factors = tuple[Profile, ...]
 
@@ -65,7 +65,7 @@ def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
 def _series(
     factors: Factors, nodes: Rule, q: float, order: int, first: int = 0
 ) -> tuple[float, ...]:
-    """Return E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of factors."""
+    """Return E D^(2k + first) f(u) / (2^k k!), k = 0 ... order, where f is the factors' product."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
     scale = float(np.abs(weighted).sum())

@@ -129,7 +129,7 @@ class RoughZone:
         return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
 
     def _alike(self, order: int | None) -> bool:
-        """Whether the values are the drop of one function, which is positive."""
+        """Whether the values are the drop for a single function, which is positive."""
         return order is None and self.sides[0] == self.sides[1]
 
     def _power(self, order: int | None) -> float:
@@ -274,7 +274,7 @@ class RoughZone:
 
 
 def _apart(places: Array) -> list[float]:
-    """Return the sorted values, without those that equal another up to rounding."""
+    """Return the values, sorted and without duplicates up to rounding."""
     out: list[float] = []
     for place in np.sort(places).tolist():
         if not out or not meet(np.array(place), np.array(out[-1])):

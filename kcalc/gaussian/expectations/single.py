@@ -32,12 +32,12 @@ MAX_TERMS = 640
 LONGEST = 16384  # terms for fast waves, whose largest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
 _KEPT = 2**21  # values of Hermite functions cached per grid (16 MB)
-# largest share of the variance that a complete series may miss; a block of negligible
-# coefficients is not enough, because those of a fast oscillation may follow it
+# largest share of the variance that a complete series may miss; a block of negligible coefficients
+# is not enough, because the coefficients of a fast oscillation may follow it
 _MISSING = 1e-12
 _PHASE = 9.0  # largest phase, in radians, of a wave within a panel of the mesh
 _LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half of the line
-_NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation, are rounding
+_NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation, are rounding errors
 
 
 def _density(q: float, x: float) -> float:

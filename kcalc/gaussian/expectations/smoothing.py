@@ -61,7 +61,7 @@ def variance(profile: Profile, centres: Array, sigma: float) -> Array:
 
 
 def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) -> Array:
-    """Return E values(m + sigma y, index) at each centre m, for values smooth where phi is.
+    """Return E values(m + sigma y, index) at each centre m; ``values`` is smooth wherever phi is.
 
     It uses the trapezoid rule if phi is analytic around the window |y| <= WINDOW, and otherwise
     Gauss-Legendre on the panels of the mesh.

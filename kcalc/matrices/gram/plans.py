@@ -180,7 +180,7 @@ class PairPlan:
 
 
 def _summary(pair: tuple[Array, Array]) -> list[float]:
-    """Return two numbers for each of two positive arrays; one depends on the order of entries."""
+    """Return two numbers per positive array; one of them depends on the order of its entries."""
     return [
         float(v @ weights)
         for v in pair

@@ -28,7 +28,7 @@ class RowSet:
     """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
 
     ``single`` tells whether the data had single precision. ``zero`` is a mask of the zero rows;
-    ``rows`` and ``norms`` contain another row in place of each; see :mod:`.zeros`.
+    ``rows`` and ``norms`` contain another row in place of each zero row; see :mod:`.zeros`.
     """
 
     rows: Array

@@ -1,4 +1,4 @@
-"""Kernel matrices in stripes of rows.
+"""Compute kernel matrices in stripes of rows.
 
 Each stripe takes four steps: the Gram matrix, distances, differences for near-duplicates, and
 kernels from a plan.

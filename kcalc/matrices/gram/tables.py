@@ -4,7 +4,7 @@ The NNGP and the tangent kernel share an interval index. Each takes one gather a
 
 As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
 divided into octaves, and these into equal intervals. The leading bits of w are the index, and the
-following bits the coordinate. Rows that differ need only a few octaves, which stay in cache.
+following bits the coordinate. Clearly different rows need only a few octaves, which stay in cache.
 Near-duplicates, whose gaps come from differences, need up to a thousand octaves, which are created
 on demand.
 """
@@ -55,7 +55,7 @@ class OctaveRows:
 
     @property
     def side(self) -> int:
-        """The number of rows for one side: below the last octave, the intervals, and w = 1."""
+        """The number of rows per side: one below the last octave, one per interval, one for w = 1."""
         return self.octaves * PARTS + 2
 
     @property

@@ -1,6 +1,6 @@
 """Transformers with attention, initialised as in practice.
 
-Weights have standard deviation ``std``; With ``std=None``, every Affine has ``sigma_w = 1`` and
+Weights have standard deviation ``std``. With ``std=None``, every Affine has ``sigma_w = 1`` and
 embeddings have ``sigma = 1``. Nodes have descriptive names such as ``block_3.queries``. The input
 consists of token ids or of the patches of an image.
 """
@@ -96,7 +96,7 @@ class _Stack:
         return self.add("positions", L.Positions("learned", self.sigma(), length), below)
 
     def attend(self, name: str, below: str) -> str:
-        """Add queries, keys, values, attention over these, and the map that reads the heads."""
+        """Add queries, keys and values, attention over them, and the map that reads the heads."""
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
         queries = self.affine(f"{name}.queries", below, self.features, self.heads * width)
