@@ -58,10 +58,11 @@ class Shape:
 class Lowered:
     """Data that the rule of a node needs in addition to its layer.
 
-    ``index``: its position in the network, used for its random keys.  ``below``, ``shape``: shapes
-    of its inputs and its output. ``numbers``: its constants, which may differ between repeated
-    blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of running statistics.
-    ``form``: equal for two nodes if they compute the same function up to constants and weights.
+    ``index``: the node's position in the network, used for its random keys. ``below``, ``shape``:
+    shapes of the node's inputs and output. ``numbers``: the node's constants, which may differ
+    between repeated blocks. ``tensors``, ``state``: {name: shape} of trained parameters and of
+    running statistics. ``form``: equal for two nodes if they compute the same function up to
+    constants and weights.
     """
 
     index: int

@@ -78,7 +78,7 @@ class FieldMaps:
         ) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return ``make()``, cached if ``key`` is an activation and floating-point numbers.
+        """Return ``make()``, cached if ``key`` consists of an activation and floats.
 
         Values for arrays and for numbers of other fields are not cached.
         """

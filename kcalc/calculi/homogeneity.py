@@ -51,7 +51,7 @@ def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
 
 
 def _keeps(op: P.Primitive) -> bool:
-    """Whether a primitive with one input commutes with multiplication by positive numbers and -1.
+    """Whether a primitive with one input commutes with multiplication by -1 and positive numbers.
 
     This includes max pooling, because kernel maps treat it as the identity.
     """

@@ -385,7 +385,7 @@ class KernelOfRows:
         return found[0] if len(parts) == 1 else Matrices(*found)
 
     def matrix_method(self, X: Any, Y: Any, method: str, q: float | None) -> str:
-        """How :meth:`matrix` computes the entries for NumPy data."""
+        """Describe how :meth:`matrix` computes the entries for NumPy data."""
         choice(method, "method", METHODS)
         left = RowSet.of(X, "X")
         right = left if Y is None else RowSet.of(Y, "Y")

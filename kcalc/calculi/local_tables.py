@@ -8,7 +8,7 @@ variances q1, q2 and cosine cos theta. Then
 with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2. The reason is
 that in polar coordinates of the two Gaussians, a kink at 0 is a line through the origin, which
 depends on theta but not on q. G and D are Chebyshev series in theta whose coefficients, functions
-of q1 and q2, are sums of few products. G follows from D by
+of q1 and q2, are sums of a few products. G follows from D by
 ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep their relative accuracy at arbitrarily small
 angles, for equal and unequal norms.
 """
@@ -40,7 +40,7 @@ ACCURATE = 1e-11
 """Largest accepted error of a table, relative to its largest value."""
 
 _ENOUGH = 2e-14
-_STEP = 0.5  # ranges of log q are rounded outwards to its multiples
+_STEP = 0.5  # ranges of log q are rounded outwards to multiples of this
 _MOST_ANGLES, _MOST_NORMS = 192, 80
 _REACH = 9.0  # exp(-_REACH^2/2) is below rounding errors
 _RULES = (12, 17)  # points per panel, for the tables and for the probes

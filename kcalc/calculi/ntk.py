@@ -136,9 +136,9 @@ def ntk(
     ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
     as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    With tokens, it is the kernel between one token of each input. With an array of tokens, the
-    kernels are arrays between all tokens of all sequences, and causal masks are supported. Softmax
-    attention is then sampled as specified by ``sampling``.
+    With tokens, the result is the kernel between one token of each input. With an array of tokens,
+    the kernels are arrays between all tokens of all sequences, and causal masks are supported.
+    Softmax attention is then sampled as specified by ``sampling``.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class TangentReading(KernelReading):
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
-        # no -0
+        # avoid -0
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}
 
     def silent(self, part: int, node: Node | None = None) -> bool:
@@ -886,7 +886,7 @@ class TangentKernel(KernelFunction):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """Classify the regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
+        """Classify the regime at this depth: "collapsing", "exploding", "edge" or "data-dependent".
 
         See :func:`kcalc.calculi.regime.regime`.
 

@@ -133,7 +133,7 @@ class DeepKernel:
         return all(row == rows[0] for row in rows)
 
     def _scales(self, block: Block, r: int) -> bool:
-        """Whether f(a x) = a f(x) for a piece f and a > 0, and likewise its tangent kernel."""
+        """Whether f(a x) = a f(x) for a piece f and a > 0, and likewise for its tangent kernel."""
         network = self.reading.network
         nodes = (*block.pieces[1][r + 1 :], *block.pieces[2][: r + 1])
         if self.reading.fan_in is not None:  # biases then contribute even at sigma_b = 0

@@ -153,7 +153,7 @@ def _passes(
         state = reading.interpreted(calculus, inputs)[output]
         parts = calculus.kernel.statistics.parts(state)
         values = -sum(part.deficit.coefficients[1] for part in parts)
-        found.extend(map(float, np.broadcast_to(values, (len(few),)) + 0.0))  # no -0
+        found.extend(map(float, np.broadcast_to(values, (len(few),)) + 0.0))  # avoid -0
     return found
 
 

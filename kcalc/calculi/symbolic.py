@@ -70,7 +70,7 @@ class SymbolicReading(NamedTuple):
     states: dict[Node, Any]
 
     def composed(self, letter: str) -> Any:
-        """The map of an output, or {output: its map} for several outputs; "Q" is the map of q."""
+        """The map of an output, or {output: its map} for several outputs; "Q" means the Q map."""
         arguments = formula_symbols(self.inputs.own, self.inputs.others)
         parts = {}
         for node in self.inputs.network.outputs:

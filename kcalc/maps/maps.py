@@ -729,7 +729,7 @@ class QMap(KernelMap):
 
     @abstractmethod
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
-        """Return Q for each output as a jet of the given order in a common change of all input q."""
+        """Return Q for each output as a jet of the given order in a common change of all q."""
 
     def _evaluate(self, q: Any, order: int) -> Any:
         given = per_input(self.inputs)(q, q_array, "q")

@@ -73,7 +73,7 @@ class Need(NamedTuple):
 
 
 def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
-    """(alpha, beta, gamma, delta)."""
+    """Return (alpha, beta, gamma, delta) for a layer."""
     t = layer.activation.transformation
     return (
         (1.0, 0.0, 1.0, 0.0)

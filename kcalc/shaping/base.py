@@ -1,6 +1,6 @@
-"""The base class of the results of all shaping methods.
+"""Base class for the results of all shaping methods.
 
-It holds targets, constants and the network, and provides plots and tables.
+It stores targets, constants and the network, and provides plots and tables.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def prepared(
 
     Also return a list of the edits that this required.
 
-    ``products`` states whether the method has a rule for a Product. ``tokens`` holds the cosines
+    ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
     between tokens, if given to the method. ``keeping`` lists nodes that keep their activations.
     Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
     ``tokens``, unnormalised sums, or a network without activations.

@@ -38,7 +38,7 @@ from .starting_points import curves, in_cells, sheets
 
 MOST_BRANCHES = 12  # periodic activations have infinitely many branches; follow only these
 REFERENCE = 2e-3  # target at which branches of kinked activations are ordered
-WANTED = 9  # digits of a target in an error
+WANTED = 9  # number of digits of a target in an error
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
 # for homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|
 LEAST_SHIFT = math.exp(-9.0)
@@ -46,7 +46,7 @@ NEAR = 0.01  # tolerance for log alpha, about the accuracy of the coarser rules
 TOUCHES = 1e-10  # a path that ends this close to its target may be a solution
 ROUNDED = 1e-9  # smaller shifts count as 0 if Q'(1) is smallest at 0
 
-# a system and its point at the target; if it has none, the end of the path, if one was found
+# a system and its point at the target; without such a point, the end of the path, if found
 Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
@@ -297,7 +297,8 @@ class Extreme(NamedTuple):
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float, float]]:
     """Yield pairs of log alpha that bracket a crossing of C'(1) - 1 with the target.
 
-    They are neighbours on GRID, or points on both sides of an extremum between two neighbours.
+    The points of a pair are neighbours on GRID, or lie on both sides of an extremum between two
+    neighbours.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):

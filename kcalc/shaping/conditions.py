@@ -57,7 +57,7 @@ def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str
 class Equations(NamedTuple):
     """Two residuals (value - target, of order one) and their derivatives in (log alpha, beta).
 
-    ``moments`` holds the moments that they were computed from.
+    ``moments`` contains the moments from which they were computed.
     """
 
     first: float

@@ -65,7 +65,7 @@ class Way:
     way: int
 
     def moved(self, log_q: float, x: float) -> tuple[float, float]:
-        """Return (F, G)."""
+        """Return (F, G), the changes of log q and x in one block."""
         q = math.exp(log_q)
         size, cosine = self.step(q, x)
         return math.log(size / q), cosine - x
@@ -85,7 +85,7 @@ class Way:
         return float(found[0]), float(found[1])
 
     def change(self, log_q: float, x: float) -> float:
-        """G."""
+        """Return G, the change of x in one block."""
         return self.moved(log_q, x)[1]
 
     def pull(self, log_q: float, x: float) -> float:
@@ -223,10 +223,11 @@ def extrapolated(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
+    """The growth of s: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
 
     ``kind`` is "exponential", "power", or "logarithmic" if |F| decreases faster than any power of
-    q: ``|F| ~ exp(-size e^(power s))``. ``places`` holds the values of s at which it was read.
+    q: ``|F| ~ exp(-size e^(power s))``. ``places`` contains the values of s at which the growth was
+    read.
     """
 
     kind: str
@@ -242,7 +243,7 @@ class Pace:
 
     @property
     def amplitude(self) -> float:
-        """Prefactor of that power."""
+        """Prefactor of e^s as a power of depth, or of its logarithm."""
         base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
         return base**self.exponent
 

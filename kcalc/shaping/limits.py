@@ -1,6 +1,6 @@
 """Infinite depth: limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
 
-The limits and rates of convergence are those of a repeated block. The flow is the limit of deep
+The limits and rates of convergence refer to a repeated block. The flow is the limit of deep
 networks of tailored ReLUs.
 """
 
@@ -238,8 +238,8 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
     """Whether iterates that have not converged yet will converge.
 
-    They will if Q (or Q applied twice, if they change sides) is increasing and has no other fixed
-    point in between.
+    They converge if Q (or Q applied twice, if the iterates change sides) is increasing and has no
+    other fixed point in between.
     """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])

@@ -1,7 +1,7 @@
 """Tailored activation transformations [TAT].
 
-These are leaky ReLUs with a slope tailored to the network, and smooth activations with a given
-curvature.
+The transformed activations are leaky ReLUs with a slope tailored to the network, or smooth
+activations with a given curvature.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def plain_depth(eta: float) -> str:
     return f"more than {DEEPEST}" if depth > DEEPEST else str(depth)
 
 
-# -- smooth ones -----------------------------------------------------------------------------------
+# -- smooth activations -----------------------------------------------------------------------------
 
 
 def _smooth(

@@ -214,7 +214,7 @@ def _above(network: Network, node: Node) -> set[Node]:
 
 
 def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
-    """Return the addend that all others depend on, or None if there is none."""
+    """Return the addend on which all other addends depend, or None if there is none."""
     ways = [_above(network, parent) for parent in parents]
     return next((p for p in parents if all(p in way for way in ways)), None)
 

@@ -22,7 +22,7 @@ MOST = 1024  # maximum number of tokens per sequence; the cost is quadratic
 def exact_mask(op: P.Attend) -> bool:
     """Whether attention is masked and the overlaps of its rows are known.
 
-    They are known for softmax of wide heads if only the mask distinguishes tokens.
+    The overlaps are known for softmax with wide heads if only the mask distinguishes tokens.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and bool(op.masks) and not op.sink

@@ -22,7 +22,7 @@ from ...network import primitives as P
 from .softmax_rows import factor
 
 Array = np.ndarray
-Polynomial = dict[tuple[int, int, int], float]  # in A_0, B_0 and S
+Polynomial = dict[tuple[int, int, int], float]  # {powers of A_0, B_0 and S: coefficient}
 MOST_VARIANCE = 30.0  # the largest variance of scores; the grids grow with it
 TOLERANCE = 1e-12
 
@@ -31,8 +31,8 @@ class Grouped(NamedTuple):
     """A matrix over one special token and n exchangeable tokens.
 
     ``first`` is the entry of the special token. ``row`` is the entry (special, other) and
-    ``column`` the entry (other, special). ``apart`` is the entry of two different others, and
-    ``own`` the excess of others on the diagonal.
+    ``column`` the entry (other, special). ``apart`` is the entry for two different exchangeable
+    tokens, and ``own`` is the excess over it of their diagonal entries.
     """
 
     first: float
@@ -58,7 +58,7 @@ class Grouped(NamedTuple):
         return out
 
     def at(self, one: int, two: int) -> float:
-        """The entry of two tokens; 0 is the first token, 1 and 2 are two others."""
+        """The entry for two tokens: 0 is the special token, and 1 and 2 are two other tokens."""
         if one and two:
             return self.apart + (self.own if one == two else 0.0)
         return self.column if one else self.row if two else self.first
@@ -155,7 +155,7 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
     n = count - 1
     # the number of pairs of each kind
     pairs = dict(zip(KINDS, (1, n, n, n, n * (n - 1)), strict=True))
-    kinds = {  # of pairs of keys, symmetric
+    kinds = {  # kinds of pairs of keys, symmetric
         "first": Grouped(1, 0, 0, 0, 0),
         "row": Grouped(0, 1, 1, 0, 0),
         "own": Grouped(0, 0, 0, 0, 1),

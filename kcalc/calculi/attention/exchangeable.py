@@ -82,7 +82,7 @@ class TokenState:
 def unlike(op: P.Primitive | None, tokens: int) -> str:
     """Describe how a primitive distinguishes this many tokens.
 
-    The text is empty if it does not.
+    The text is empty if the primitive does not distinguish them.
     """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
@@ -473,8 +473,8 @@ class Exchangeable:
 class Weights(NamedTuple):
     """The statistics of the weights of a sum of exchangeable tokens.
 
-    These are the sum of the squares, the sum of the products of different tokens' weights, and the
-    sum of the weights.
+    The statistics are the sum of the squares, the sum of the products of different tokens' weights,
+    and the sum of the weights.
     """
 
     squares: Number

@@ -29,7 +29,7 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """Base class for readings of a network over exchangeable tokens; ``said`` describes them."""
+    """Base class for readings of a network over exchangeable tokens, which ``said`` describes."""
 
     said: Tokens
 

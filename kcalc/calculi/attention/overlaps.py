@@ -25,7 +25,7 @@ from ...gaussian import softmax
 Number = Any
 Array = np.ndarray
 Function = Callable[..., tuple[float, ...]]
-LARGEST_VARIANCE = 400.0  # of scores, in the quadrature of softmax rows
+LARGEST_VARIANCE = 400.0  # largest score variance for the quadrature of softmax rows
 KEPT = 1 << 14
 
 
@@ -115,7 +115,7 @@ def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Num
 
 
 def _parts(number: Number) -> tuple[Number, Number | None]:
-    """A number and its first-order coefficient, None if it has none."""
+    """A number and its first-order coefficient, or None if there is no such coefficient."""
     if not isinstance(number, Jet):
         return number, None
     if number.order > 1:
@@ -126,7 +126,7 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
     """The value, or a jet if an argument is a jet.
 
-    Its first order is the sum of the first orders of the arguments times the derivatives.
+    The first order of the jet is the sum of the arguments' first orders times the derivatives.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value

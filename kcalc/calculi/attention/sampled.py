@@ -218,7 +218,7 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """The places of ``count`` tokens that follow ``more`` others, and of those others."""
+        """The places of ``count`` tokens and of the ``more`` tokens before them, per sequence."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 

@@ -45,7 +45,7 @@ MISSED = (
 
 @dataclass(frozen=True)
 class Sampling(Shown):
-    """How attention is sampled.
+    """Options for sampling attention.
 
     If you give neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
     ``error``.
@@ -63,7 +63,7 @@ class Sampling(Shown):
         The seed of the draws; results depend on nothing else.
     seconds
         The time after which sampling stops, by default never. The result then depends on the
-        machine, and says so if the target error was not reached.
+        machine, and a note says so if the target error was not reached.
 
     """
 

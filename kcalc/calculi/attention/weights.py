@@ -1,6 +1,6 @@
 """Attention weights from scores: softmax, with or without a sink, and elementwise functions.
 
-It also selects the scores that a mask keeps and the bias of each score.
+The module also selects the scores that a mask keeps and the bias of each score.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
 LARGE = 0.25
-LEAST, MOST = 1e-60, 1e60  # q values of inputs
+LEAST, MOST = 1e-60, 1e60  # range of q values of inputs
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector, produced by one matrix, in all slots; None otherwise."""
+        """The step for one fresh vector, produced by one matrix, in all slots; otherwise None."""
         if not isinstance(vector, FreshProduct | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed

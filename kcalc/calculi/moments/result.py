@@ -145,7 +145,7 @@ class Moments(Shown):
 
     @cached_property
     def growth(self) -> float:
-        """(1 + relative variance) of the output.
+        """1 plus the relative variance of the output.
 
         It is E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
         """

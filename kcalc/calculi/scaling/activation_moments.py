@@ -132,7 +132,7 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
 def maximum(
     power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0
 ) -> float:
-    """``E phi^(derivative)(Y)^power`` if Y is the maximum of ``count`` normals.
+    """``E phi^(derivative)(Y)^power``, where Y is the maximum of ``count`` normals.
 
     ``phi=None`` is the identity. The normals have mean square q and mutual correlation rho. For
     four independent standard normals E Y^2 = 1 + sqrt(3)/pi = 1.5513.

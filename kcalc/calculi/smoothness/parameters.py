@@ -38,10 +38,10 @@ class ParameterSet:
     Bounds over a set of parameters: ``spectral`` >= |W|_2 and ``bias`` >= |b|.
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
-    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` is one on
-    the smallest singular value of W as a map to the outputs (0 if there are more outputs than
-    inputs). ``trained_bias``: whether the bias is a parameter. ``whole``: whether the set is all of
-    parameter space.
+    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` is a lower
+    bound on the smallest singular value of W as a map to the outputs (0 if there are more outputs
+    than inputs). ``trained_bias``: whether the bias is a parameter. ``whole``: whether the set is
+    all of parameter space.
     """
 
     spectral: float

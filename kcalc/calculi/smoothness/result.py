@@ -60,9 +60,9 @@ class LayerBound:
 class Smoothness(Shown):
     """Bounds on the map F from parameters to outputs on the data, and on the loss.
 
-    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``. The
-    attributes below are natural logarithms, so that deep networks do not overflow. The properties
-    are plain numbers, inf if they overflow (the printed text uses powers of ten).
+    Norms of F are Frobenius norms. The bounds hold over the parameter set that ``assumptions``
+    describes. The attributes below are natural logarithms, so that deep networks do not overflow.
+    The properties are plain numbers, inf if they overflow (the printed text uses powers of ten).
 
     The result prints as a table of the Affine layers. ``|W|`` is an upper bound on the spectral
     norm of the weights. ``|DP|`` and ``|Df|`` are upper bounds on operator norms for all data: DP

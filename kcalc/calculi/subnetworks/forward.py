@@ -30,9 +30,9 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 
 
 class _State(NamedTuple):
-    """``V = psi^power * exp(log_constant) * V(base)``.
+    """The slope ``V = psi^power * exp(log_constant) * V(base)``.
 
-    Base 0 stands for the inputs, with V = 1; the other bases are mixes.
+    Base 0 represents the inputs, with V = 1; the other bases are mixes.
     """
 
     base: int
@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """The calculus of these states; ``mixes[k]`` is (shares, states) for base k + 1."""
+    """The calculus with slopes as states; ``mixes[k]`` is (shares, states) for base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)

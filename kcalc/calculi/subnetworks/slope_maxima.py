@@ -141,8 +141,8 @@ class MaximalSlope(Approximable):
         Polynomials of the highest degree come first.
 
         Equal polynomials are listed once. A polynomial is dropped if its factors are a sub-multiset
-        of the factors of another. With numeric weights, it is also dropped if it is proven to lie
-        below another for all ``psi >= 1``. Numerical evaluation applies only the first rule.
+        of another polynomial's factors. With numeric weights, it is also dropped if it is proven to
+        lie below another for all ``psi >= 1``. Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 

@@ -55,7 +55,7 @@ class OctaveRows:
 
     @property
     def side(self) -> int:
-        """The number of rows per side: one below the last octave, one per interval, one for w = 1."""
+        """The number of rows per side: the intervals, and two rows beyond the ends."""
         return self.octaves * PARTS + 2
 
     @property
