@@ -269,7 +269,7 @@ def plain_depth(eta: float) -> str:
     return f"more than {DEEPEST}" if depth > DEEPEST else str(depth)
 
 
-# -- smooth activations -----------------------------------------------------------------------------
+# -- smooth activations ----------------------------------------------------------------------------
 
 
 def _smooth(
