@@ -435,7 +435,7 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...] | None:
         """Return the Taylor coefficients of any order, from the closed form evaluated at a jet.
 
-        They exist for |c| < 1 only.
+        The coefficients exist for |c| < 1 only.
         """
         series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
         if series is None:

@@ -126,7 +126,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """Return the n-th derivative by nested ``jax.grad`` of sums.
 
-        It is None if JAX fails or its result does not match the values.
+        The result is None if JAX fails or its derivative does not match the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):
@@ -161,7 +161,7 @@ def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def label(function: Any) -> str:
     """Return the name of an activation made from ``function``.
 
-    It is the function's name, the class name of a callable object, or "phi" for a lambda.
+    The name is the function's name, the class name of a callable object, or "phi" for a lambda.
     """
     while isinstance(function, partial):
         function = function.func

@@ -1,7 +1,7 @@
 """Local kernel quantities for JAX arrays.
 
-They use closed forms that are accurate in floats. Without such forms, C comes from a table and the
-moments come from NumPy, both at concrete q values.
+The quantities come from closed forms that are accurate in floats. Without such forms, C comes from
+a table and the moments come from NumPy, both at concrete q values.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ class LocalCMap(_Local, CMap):
     def tail(self, n: int, q: Any = 1) -> float:
         """Return the tail sum_{k >= n} b_k of the series of C at uniform q.
 
-        It bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the cancellation of 1
+        The tail bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the
+        cancellation of 1
         - sum b_k.
 
         Parameters

@@ -204,7 +204,8 @@ def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | No
 def _with_symbols(expr: sp.Expr) -> str:
     """Return the catalogue call to suggest for an expression with symbols.
 
-    It reproduces an expression that is linear on each side of 0; otherwise it is only an example.
+    The call reproduces an expression that is linear on each side of 0; otherwise, it is only an
+    example.
     """
     p = sp.Dummy(positive=True)
     left, right = (sp.expand(expr.subs(X, side * p) / (side * p)) for side in (-1, 1))
@@ -332,7 +333,7 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _known(candidate: Activation) -> Activation | None:
     """Return the registered activation that is the same function, or None.
 
-    It has the same expression, or the same kinks and pieces, such as |x| and sign(x) x.
+    The two have the same expression, or the same kinks and pieces, such as |x| and sign(x) x.
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:

@@ -213,8 +213,8 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
     """Return the distance between the probe point of an outermost piece and its kink.
 
-    It is at most half the distance between the last two kinks, so the probe does not pass the next
-    kink of an oscillation.
+    The distance is at most half the distance between the last two kinks, so the probe does not pass
+    the next kink of an oscillation.
     """
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 

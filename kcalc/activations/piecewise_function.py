@@ -308,7 +308,7 @@ class PiecewiseFunction:
     def jax_values(self, n: int) -> JaxFunction:
         """Return the derivative phi^(n) on JAX arrays of floats.
 
-        It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
+        The function has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
         """
         return piecewise(self, n)
 

@@ -161,7 +161,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
 def trelu(negative_slope: Any) -> Activation:
     """Return the Tailored ReLU, a leaky ReLU scaled such that Q(q) = q.
 
-    It is x for x > 0 and negative_slope x for x < 0, both multiplied by
+    The activation is x for x > 0 and negative_slope x for x < 0, both multiplied by
     sqrt(2/(1 + negative_slope^2)).
 
     Parameters

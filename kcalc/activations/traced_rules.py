@@ -244,8 +244,8 @@ def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
 def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
     """Return 1 - C at c = 1 for two q values.
 
-    It is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2 given as
-    ``first`` and ``second``.
+    The value is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2
+    given as ``first`` and ``second``.
     """
     import jax.numpy as jnp
 

@@ -242,7 +242,8 @@ def _probability(
 ) -> Number:
     """Return P(a < u < b) for a normal u with mean rate q and variance q.
 
-    It is a difference of tail probabilities, lower tails for rate > 0, so that no digits cancel.
+    The probability is computed as a difference of tail probabilities, lower tails for rate > 0, so
+    that no digits cancel.
     """
 
     def scaled(end: sp.Expr) -> Number:

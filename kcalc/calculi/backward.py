@@ -110,7 +110,7 @@ class Backward:
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
         """``E phi'(z)^2`` for an activation, averaged over channels and tokens.
 
-        It is infinite for activations that jump, if no surrogate gradient is defined.
+        The mean is infinite for activations that jump, if no surrogate gradient is defined.
         """
         if isinstance(op, P.Post) and has_infinite_slope(op.activation):
             return inf
@@ -201,7 +201,7 @@ class Backward:
     def _covariances(self, node: Node, parent: Node) -> Groups:
         """The covariance of ``parent`` at the two inputs in every group of ``node``.
 
-        It is the q value if both inputs are the same.
+        The covariance is the q value if both inputs are the same.
         """
         moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
         geometric = self.kernel.algebra.moments.geometric

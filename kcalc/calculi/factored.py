@@ -146,7 +146,7 @@ class Factors:
     def curvature(self, monomial: Monomial) -> sp.Expr:
         """``p'(1)``, exactly: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
 
-        It is the mean number of nonlinear layers on a path.
+        The value is the mean number of nonlinear layers on a path.
         """
         for entry in self.table[len(self._curvatures) :]:
             if isinstance(entry, sp.Expr):

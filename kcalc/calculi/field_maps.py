@@ -63,8 +63,8 @@ class FieldMaps:
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
         """Derivative of 1 - C with respect to q = q1 = q2.
 
-        It is computed from sixth-order central differences in ln q, with a relative error of about
-        1e-12.
+        The derivative is computed from sixth-order central differences in ln q, with a relative
+        error of about 1e-12.
         """
         if phi.degree is not None:
             return gap * 0

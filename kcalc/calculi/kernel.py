@@ -359,7 +359,7 @@ class Kernel:
 def _reaches_beyond(layer: P.Fresh) -> bool:
     """Whether, on some axis, no tap reads the image at both the first and the last output.
 
-    This assumes strides of 1.
+    The check assumes strides of 1.
     """
     if isinstance(layer.padding, str):
         return False

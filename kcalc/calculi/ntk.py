@@ -506,15 +506,16 @@ class KernelFunction(OfReading, Formula):
         which is tabulated once (see :meth:`table`). For |c| > 0.992 the angle is computed from the
         difference (or sum) of the rows. If norms differ, pairs are followed through the layers with
         tables of the activations in the angle and both q values. For many pairs and activations
-        without kinks, one such table covers the whole network. Both have errors of about 1e-12,
-        which ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have
-        no table. The exact recursion then runs for every pair of rows and takes about a millisecond
-        per pair and layer. The result has the type of X: NumPy, JAX (differentiable in X) or dask.
-        For float32 data it is float32, computed in double precision.
+        without kinks, one such table covers the whole network. Both kinds of tables have errors of
+        about 1e-12, which ``matrix_method`` reports. Activations with kinks away from 0, such as
+        hard tanh, have no table. The exact recursion then runs for every pair of rows and takes
+        about a millisecond per pair and layer. The result has the type of X: NumPy, JAX
+        (differentiable in X) or dask. For float32 data, the result is float32, computed in double
+        precision.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if the
-        network has no biases and every activation has phi(0) = 0. A normalisation layer maps a zero
-        feature map to 0, as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. These kernels are 0 if
+        the network has no biases and every activation has phi(0) = 0. A normalisation layer maps a
+        zero feature map to 0, as in frameworks.
 
         Parameters
         ----------

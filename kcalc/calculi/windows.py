@@ -177,7 +177,7 @@ class Mixing:
     def greatest(self, values: Array) -> Array:
         """Upper bound on mixed mean squares, from mean squares (..., locations).
 
-        It is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
+        The bound is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
         locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)

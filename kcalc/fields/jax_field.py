@@ -19,7 +19,7 @@ from .systems import NUMPY, Field, Number, sine_excess_at
 
 
 def is_jax(value: object) -> bool:
-    """Whether ``value`` is a JAX array or tracer. This does not import JAX."""
+    """Whether ``value`` is a JAX array or tracer. The check does not import JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
 

@@ -118,7 +118,7 @@ def _primes(order: int) -> str:
 def formula_name(name: str) -> str:
     """Return the word that represents an activation in the names of its local maps.
 
-    It is the activation's name if that is a single word, otherwise "phi".
+    The word is the activation's name if that is a single word, otherwise "phi".
     """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
@@ -176,7 +176,8 @@ def _differential(symbol: str, order: int) -> str:
 def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
     """Return the n-th derivative of the C map with respect to c, as a Gaussian integral.
 
-    It is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with correlation c.
+    The derivative is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with
+    correlation c.
     """
     c, *levels = map(latex, arguments)
     q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")

@@ -25,7 +25,7 @@ class Calculus(Protocol):
     def rule(self) -> Any:
         """``rule(layer, node, inputs)`` maps the input states, in slot order, to the output state.
 
-        It is usually a dispatching method.
+        The rule is usually a dispatching method.
         """
         ...
 

@@ -183,7 +183,7 @@ def words(masks: Masks, tokens: int) -> list[str]:
 def recognised(sees: Array) -> Masks | None:
     """Return the masks that produce a (tokens, tokens) array, or None if none do.
 
-    It recognises one mask, possibly combined with a causal mask.
+    The function recognises one mask, possibly combined with a causal mask.
     """
     if sees.all():
         return ()

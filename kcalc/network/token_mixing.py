@@ -259,7 +259,7 @@ def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) ->
     Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, where r_0 = ``start`` (infinity
     means independent tokens). Let a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 -
     a^2)). The entries are ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0
-    and ``A_i0 = b^(i-1) (b - a w)``. They are all >= 0, and accurate to rounding even at the
+    and ``A_i0 = b^(i-1) (b - a w)``. All entries are >= 0, and accurate to rounding even at the
     smallest rates. Domain: start >= r_1 >= r_2 >= ... > 0.
 
     Parameters

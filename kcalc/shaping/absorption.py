@@ -1,6 +1,6 @@
 """Absorb the transformations of activations into the Affine layers of a network.
 
-This takes one backward and one forward pass.
+The absorption takes one backward and one forward pass.
 
 A feature map z^ of the given network and the feature map z of the plain network satisfy z^ = s z +
 t, with constants s and t for each node (or for each block of channels after a concatenation). At

@@ -96,7 +96,8 @@ def _is_linear(phi: Activation) -> bool:
 def solve(systems: Sequence[EquationPair]) -> Constants:
     """Return the default solution among alternative systems for one activation.
 
-    It lies on the branch with the smallest shift at alpha = 0; positive shifts come first.
+    The solution lies on the branch with the smallest shift at alpha = 0; positive shifts come
+    first.
 
     The constants are therefore continuous in the target as far as that branch reaches (see
     :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
@@ -236,7 +237,7 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
     """Return C'(1) - 1 with C(0) = 0.
 
-    It is nan if phi(alpha x + beta) is constant, or varies too fast for the rules.
+    The result is nan if phi(alpha x + beta) is constant, or varies too fast for the rules.
     """
     found = equations_at(SlopeSystem(phi, 0.0), log_alpha, beta, fineness)
     return math.nan if found is None else found.second

@@ -198,8 +198,8 @@ class DepthLaws(Shown, Approximable):
     def correlation_depth(self) -> float:
         """Number of blocks over which distances from the limit of cosines shrink by a factor of e.
 
-        It is infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` give the
-        law.
+        The number is infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor``
+        give the law.
         """
         return float(length_scale(np.asarray(self.cosine_rate)))
 

@@ -258,7 +258,7 @@ def _beyond_reach(
 ) -> UnreachableTarget:
     """Return the error for a slope that an activation does not reach.
 
-    It names the nearest zeta of the network.
+    The error names the nearest zeta of the network.
     """
     near = slope_text(float(reading(error.nearest)) - 1, error.above)
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")

@@ -1,6 +1,6 @@
 """The edge of chaos, on which perturbations neither grow nor shrink.
 
-It is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
+The edge is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
 
 A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2 and
 chi_1 = sigma_w^2 E phi'(sqrt q* z)^2. Given q*, the condition chi_1 = 1 determines sigma_w, and the

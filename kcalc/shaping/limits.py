@@ -39,7 +39,7 @@ class DepthLimit(Shown):
     """Limit of q and c values over many copies of a block.
 
     Each block multiplies the distance of c from its limit by ``rate``, and the distance of q by
-    ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are
+    ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. The scales are
     infinite if the slope is 1 or -1, because convergence is then slower than exponential. xi_q is
     also infinite if q* is a repelling fixed point.
 

@@ -258,7 +258,8 @@ def negative_slope(network: Network, eta: float) -> float:
 def plain_depth(eta: float) -> str:
     """Return the minimal depth of a plain ReLU network for the c value ``eta``, as text.
 
-    It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
+    The depth is the smallest number of layers after which orthogonal inputs have the c value
+    ``eta``.
 
     The computation uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2
     sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.

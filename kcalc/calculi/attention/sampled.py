@@ -8,8 +8,8 @@ place). Layers that act on each token separately use the rules of kernel maps. A
     s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      where d_k is given
 
 with independent standard normal Z, masked and passed through softmax. ``A V A^T`` is averaged over
-the draws of a layer. This is unbiased for one layer; consecutive layers propagate the error. Chains
-are independent, and their spread gives the error of a result.
+the draws of a layer. This average is unbiased for one layer; consecutive layers propagate the
+error. Chains are independent, and their spread gives the error of a result.
 """
 
 from __future__ import annotations
@@ -585,8 +585,8 @@ class _Scores:
 def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
     """The expected variance of a row's scores about their mean.
 
-    It is averaged over the rows that see several tokens. ``queries`` and ``keys`` are covariances
-    over tokens.
+    The variance is averaged over the rows that see several tokens. ``queries`` and ``keys`` are
+    covariances over tokens.
     """
     rows, columns = len(queries), len(keys)
     apart = np.arange(columns)[:, None] - np.arange(columns)
@@ -634,7 +634,7 @@ def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
 def _waves(apart: Array, width: int = 512) -> Array:
     """The cosine of two sinusoidal position vectors.
 
-    It is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
+    The cosine is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
     """
     angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
     by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)

@@ -136,7 +136,7 @@ class Draws(NamedTuple):
     def widening(self) -> float:
         """The factor that widens standard errors over few chains, if there is a target error.
 
-        It is sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
+        The factor is sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
         """
         m = len(self.chains)
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0

@@ -42,7 +42,7 @@ Grams = tuple[Array, Array] | None
 class Blocks:
     """Covariances of queries (times ``factor``), keys and values, in blocks for pairs of sequences.
 
-    They are jets over all places.
+    The covariances are jets over all places.
     """
 
     op: P.Attend

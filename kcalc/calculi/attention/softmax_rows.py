@@ -1,6 +1,6 @@
 """Rows of attention weights over exchangeable tokens.
 
-They contain everything that the kernel calculus needs to know about a normaliser.
+A class of rows contains everything that the kernel calculus needs to know about a normaliser.
 
 Row i of the first sequence has the weights A, row k of the second has the weights B, and:
 

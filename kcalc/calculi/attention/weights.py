@@ -60,7 +60,7 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 def elementwise(op: Any, count: int) -> Activation:
     """The weight of one of ``count`` keys as a function of its score.
 
-    This exists for all normalisers except softmax.
+    Such a function exists for all normalisers except softmax.
     """
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))

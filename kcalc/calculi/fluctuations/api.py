@@ -97,9 +97,9 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     def tangent_variance(self) -> TangentVariance:
         """Var Theta / (E Theta)^2 for the tangent kernel of one input, to order 1/width.
 
-        It supports Gaussian weights, dense layers, activations of their outputs, and sums of a
-        stream with outputs of dense layers. Raises: KcalcError naming the node where the calculus
-        stops.
+        The computation supports Gaussian weights, dense layers, activations of their outputs, and
+        sums of a stream with outputs of dense layers. Raises: KcalcError naming the node where the
+        calculus stops.
         """
         if self.weights != "gaussian":
             raise KcalcError(

@@ -147,7 +147,7 @@ class Moments(Shown):
     def growth(self) -> float:
         """1 plus the relative variance of the output.
 
-        It is E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
+        This equals E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
         """
         return 1 + self.out.relative
 

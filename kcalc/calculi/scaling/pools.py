@@ -67,8 +67,8 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
 def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> ChannelPart:
     """The mean square of a mean over k^2 locations.
 
-    It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 if there is only one
-    correlation r.
+    The result is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 if there is only
+    one correlation r.
     """
     given = calculus.correlation.get(node)
     taps = window.taps

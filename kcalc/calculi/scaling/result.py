@@ -132,9 +132,9 @@ class WeightScaling:
     def gamma(self) -> Number:
         """zeta / (n m k^2 E[W^2]^2 / groups), with zeta for the gradient through this layer only.
 
-        It predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of different
-        locations are uncorrelated. The name follows the paper; the gamma of shaped activations
-        (:attr:`Constants.gamma`) is an output scale.
+        gamma predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of
+        different locations are uncorrelated. The name follows the paper; the gamma of shaped
+        activations (:attr:`Constants.gamma`) is an output scale.
 
         Raises: KcalcError beyond double precision.
         """
@@ -144,7 +144,7 @@ class WeightScaling:
     def extrinsic(self) -> Number:
         """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, with the input x and the output y.
 
-        It equals gamma if biases start at 0. [Scaling sec. 4, corrected]
+        This value equals gamma if biases start at 0. [Scaling sec. 4, corrected]
         """
         return one_value(self.extrinsic_level, f"gamma at node {self.node!r}")
 

@@ -4,8 +4,8 @@
 output has more entries than the node. With this definition, the product of the ``smallest`` of
 several Jacobians is a lower bound on the ``smallest`` of their product. A sum of Jacobians along
 several paths, with lower bounds s_i and upper bounds g_i, has ``smallest >= max_i (s_i - sum_{j !=
-i} g_j)``. This is 1 - |Jg| for a residual block x + g. Bounds multiply at nodes that every path
-crosses.
+i} g_j)``. The lower bound is 1 - |Jg| for a residual block x + g. Bounds multiply at nodes that
+every path crosses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The set of parameters over which bounds hold, layer by layer.
 
-It is a ball around given weights, or all of parameter space for normalised weights.
+The set is a ball around given weights, or all of parameter space for normalised weights.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Choices:
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
     """The value for a node, from one value or {node: value, None: value for all others}.
 
-    It is ``default`` if the node has no value.
+    The result is ``default`` if the node has no value.
     """
     return given.get(node, given.get(None, default)) if isinstance(given, Mapping) else given
 
@@ -224,7 +224,7 @@ def _least_first(
 ) -> float:
     """A lower bound on the smallest singular value of DP over the ball.
 
-    It is attained when the longest entry or row grows by ``radius``.
+    The bound is attained when the longest entry or row grows by ``radius``.
     """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):

@@ -68,7 +68,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if no depth is hidden.
+        The warning is None if no depth is hidden.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 

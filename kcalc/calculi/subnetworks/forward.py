@@ -1,7 +1,7 @@
 """The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
-Both count paths across feature maps that have several readers or are outputs. No subnetwork
-contains these paths, so a maximum over subnetworks misses them.
+Both quantities count paths across feature maps that have several readers or are outputs. No
+subnetwork contains these paths, so a maximum over subnetworks misses them.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class ForwardSlope:
 
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
-    It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
-    over subnetworks, it counts paths across taps, heads and further inputs. For a network with one
-    input, it is the maximum over subnetworks in the permissive reading.
+    The largest slope bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``).
+    Unlike a maximum over subnetworks, it counts paths across taps, heads and further inputs. For a
+    network with one input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:

@@ -27,8 +27,8 @@ BALL_DIGITS = 120
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
     """The products that, as multisets of factors, no other product contains, longest first.
 
-    It is safe to drop the others: the quotient is a product of slope polynomials, so it is >= 1 for
-    psi >= 1.
+    A product that another product contains can be dropped: the quotient of the two is a product of
+    slope polynomials, which is >= 1 for psi >= 1.
     """
     kept: list[Monomial] = []
     holders: dict[int, list[dict[int, int]]] = {}

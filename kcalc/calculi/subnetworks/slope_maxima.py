@@ -54,7 +54,7 @@ class Polynomials:
     def from_inputs(self, node: Node) -> Monomial:
         """The slope polynomial from the inputs, which move together, to a node.
 
-        It is a product over the dominators of the node.
+        The polynomial is a product over the dominators of the node.
         """
         at, parts = self._nodes.index(node), list[Monomial]()
         while at < len(self._nodes):
@@ -392,12 +392,12 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if no depth is hidden.
+        The warning is None if no depth is hidden.
 
         There are two criteria. Either the deepest subnetwork has less than 0.9 of the depth. Or,
         for numeric weights, ``log V`` of an output exceeds ``log mu`` by more than a tenth at
-        ``psi = 1.5^(1/depth)``. The warning is always None for networks with one input and one
-        output.
+        ``psi = 1.5^(1/depth)``. For networks with one input and one output, the warning is always
+        None.
         """
         if not self._has_taps:
             return None

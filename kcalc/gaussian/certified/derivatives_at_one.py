@@ -1,9 +1,9 @@
 """Derivatives of the cross moment Gamma(c) at c = +-1, if they exist.
 
-They are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1 q2)^(k/2)
-E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of phi^(k-1) at a
-kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is infinite if both
-functions have a jump at the same z.
+The derivatives are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1
+q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of
+phi^(k-1) at a kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is
+infinite if both functions have a jump at the same z.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
     """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
 
-    It is inf if reach is too small.
+    The result is inf if reach is too small.
     """
     log_scale = sum(g.log_scale for g, _ in growths)
     if log_scale == -math.inf:
@@ -230,7 +230,7 @@ def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0)
 def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
     """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|].
 
-    It is an upper Riemann sum plus a bound on the tail.
+    The bound is an upper Riemann sum plus a bound on the tail.
     """
     step, total, left = 0.25, -math.inf, 0.0
     while all(g.log_scale > -math.inf for g, _ in growths):

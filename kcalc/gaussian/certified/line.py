@@ -31,7 +31,7 @@ Factor = tuple[CertifiedActivation, Ball]
 class Break:
     """An interval of the z axis in which some factors switch pieces.
 
-    It is usually a point up to rounding.
+    The interval is usually a single point up to rounding.
     """
 
     low: Ball

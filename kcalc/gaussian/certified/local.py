@@ -127,7 +127,7 @@ def _closed(
 def _width(values: tuple[Ball, ...]) -> float:
     """Return the largest radius, relative to midpoints above 1.
 
-    It is infinite if a ball is not finite.
+    The result is infinite if a ball is not finite.
     """
     if not all(value.is_finite() for value in values):
         return float("inf")

@@ -64,8 +64,8 @@ def self_overlap(tokens: int, variance: Ball, digits: int) -> Ball:
 def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits: int) -> Ball:
     """Return S at balls of the two variances, in [0, 25], and of the covariance.
 
-    It takes a second or two at 15 digits, and half a minute at 30. Raises KcalcError for
-    covariances that are close to 0 but not 0.
+    The computation takes a second or two at 15 digits, and half a minute at 30. Raises KcalcError
+    for covariances that are close to 0 but not 0.
     """
     with (fine := _precise(tokens, digits)).working():
         given = (*variances, covariance)

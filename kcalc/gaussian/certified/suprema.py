@@ -132,7 +132,7 @@ def _middle(a: float, b: float) -> float:
 def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> float:
     """Return an upper bound on |f^(order) + shift| over pieces, inf if none is proven.
 
-    It is close to the supremum if the search ends within its budget.
+    The bound is close to the supremum if the search ends within its budget.
     """
     return _Search(pieces, order, -1, shift).run()
 

@@ -111,7 +111,8 @@ class Corners:
     def _dipoles(self) -> float:
         """Return the contribution of the delta-function derivatives at the jumps J_k of phi.
 
-        It is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
+        The contribution is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u =
+        k]/du).
         """
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:
@@ -134,7 +135,7 @@ class Corners:
     def _conditional(self, first: Jumps, second: Jumps) -> Array:
         """Return (j - E[v | u = k])/spread for every pair of points.
 
-        It is computed without cancellation for points that meet.
+        The quotient is computed without cancellation for points that meet.
         """
         square = self.far * (2 - self.far)
         return (
@@ -144,7 +145,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """Return j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks it is computed from q1 - q2. It is 0 if the points meet.
+        For equal kinks, the difference is computed from q1 - q2. It is 0 if the points meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points

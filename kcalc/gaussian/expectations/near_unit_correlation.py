@@ -185,9 +185,9 @@ class EndZone:
     def drop(self, theta: Array, absolute: bool = False) -> Array:
         """Return the drop Gamma(sign) - Gamma(sign cos theta).
 
-        Its relative error is small, unless ``absolute`` or sign = -1.
+        The relative error of the drop is small, unless ``absolute`` or sign = -1.
 
-        For one function at two q values, the error of the drop is small relative to 1 - C, which
+        For one function at two q values, the error is small relative to 1 - C, which
         includes the distance at c = 1. For theta >= CLOSE, a plain difference is accurate enough.
         """
         if not theta.any():
@@ -221,7 +221,7 @@ class EndZone:
     def derivative(self, order: int, theta: Array) -> Array:
         """Return Gamma^(order) at c = sign cos(theta) for order 1 or 2.
 
-        It is infinite at theta = 0 if corners meet.
+        The derivative is infinite at theta = 0 if corners meet.
         """
         power = self._power(order)
         if (theta.all() or not power) and self._few(

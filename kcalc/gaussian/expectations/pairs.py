@@ -80,7 +80,7 @@ class PairMap:
     def whole(self) -> float:
         """Gamma(1) as the sum of the series.
 
-        This makes Gamma(1) - Gamma(c) and Gamma(c) consistent to the last digit.
+        Using this sum makes Gamma(1) - Gamma(c) and Gamma(c) consistent to the last digit.
         """
         return self.constant + float(self.products.sum()) + self._missing
 
@@ -88,7 +88,7 @@ class PairMap:
     def _missing(self) -> float:
         """Gamma(1) minus the sum of the kept terms.
 
-        It is computed from variances if that avoids cancellation.
+        The difference is computed from variances if that avoids cancellation.
         """
         if self.complete:
             return 0.0

@@ -56,8 +56,8 @@ def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[fl
 def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
     """Return Taylor coefficients in q of E phi'(u).
 
-    They come from the identity E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises KcalcError if
-    a coefficient loses its digits to rounding.
+    The coefficients come from the identity E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises
+    KcalcError if a coefficient loses its digits to rounding.
     """
     return _series((profile,), rule(profile, q), q, order, first=1)
 

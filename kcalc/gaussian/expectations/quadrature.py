@@ -116,7 +116,8 @@ def _unresolved(
 ) -> NDArray[np.bool_]:
     """Return a mask of the panels that need bisection.
 
-    Their last Legendre coefficients exceed the rounding errors of phi^(order) and of x.
+    On such panels, the last Legendre coefficients exceed the rounding errors of phi^(order) and of
+    x.
     """
     nodes, _ = gauss_legendre(NODES)
     x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
@@ -309,7 +310,7 @@ def neighbour(profile: Profile, q: float) -> float:
 def rule(profile: Profile, q: float) -> Rule:
     """Return the rule for E f(sqrt(q) z), with f built from phi, phi', phi'' and polynomials.
 
-    Its panels are at most 1 wide in z.
+    The rule's panels are at most 1 wide in z.
     """
     return _rule(profile, neighbour(profile, q))
 

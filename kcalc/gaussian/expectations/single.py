@@ -111,7 +111,7 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
 def pair_distance(profile: Profile, q1: float, q2: float) -> float:
     """Return 1 - C(1, q1, q2), never negative, and accurate if it is small.
 
-    It is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
+    The value is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
     """
     nodes = normal_rule(split(joint_edges(profile, q1, profile, q2, 1), 1.0))
     first, second = (
@@ -140,7 +140,7 @@ def _after(z: Array, last: Array, start: int) -> Array:
 class _Grid:
     """The trapezoid rule at z = 0, +-h, ..., +-reach for a standard normal.
 
-    It also has the Hermite functions at the nodes z >= 0.
+    The grid also provides the Hermite functions at the nodes z >= 0.
     """
 
     def __init__(self, step: float, reach: int, terms: int) -> None:
@@ -211,7 +211,7 @@ def _range_top(q: float) -> float:
 def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
     """Return the grid with the largest step that passes all checks at q, or None.
 
-    It is None for functions with narrow features.
+    The result is None for functions with narrow features.
 
     The trapezoid error at step h is the square of the error at step 2h. It is therefore enough that
     the sums over all nodes and over even nodes agree to 1e-10, for phi^2 and for phi times waves of

@@ -406,8 +406,8 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 def _lookup() -> Callable[..., Any]:
     """Return a differentiable JAX function that evaluates a table at distances w.
 
-    It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
-    polynomials, and it is 0 at w = 0.
+    The function maps (shape, w, first row of the side, columns) to values. The derivative is the
+    slope of the polynomials, and it is 0 at w = 0.
     """
     import jax
     import jax.numpy as jnp

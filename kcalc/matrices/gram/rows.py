@@ -152,7 +152,7 @@ def cluster_distances(
 ) -> tuple[Array, Array]:
     """Return (w, found): the distances in a whole block, if many pairs in it are near.
 
-    They are computed from the Gram matrix of the rows relative to one of the rows, the centre.
+    The distances are computed from the Gram matrix of the rows relative to one row, the centre.
 
     ``found`` marks pairs of ``near`` that are not much closer to each other than to the centre (or
     its negative).

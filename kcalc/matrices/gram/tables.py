@@ -96,9 +96,10 @@ class AngleTable:
     There are ``banks`` pairs of q values, with NNGP and NTK for each.
 
     ``error_bound`` bounds |table - kernel| relative to |kernel|, or to a hundredth of the NNGP at
-    equal inputs if that is larger (near a zero, relative to a fraction of the values around it). It
-    is measured between nodes, multiplied by 4, plus rounding. ``evaluations`` is the number of gaps
-    at which the exact kernels were evaluated. ``factor`` multiplies the fitted functions.
+    equal inputs if that is larger (near a zero, relative to a fraction of the values around it).
+    The bound is 4 times the error measured between nodes, plus rounding. ``evaluations`` is the
+    number of gaps at which the exact kernels were evaluated. ``factor`` multiplies the fitted
+    functions.
     """
 
     fitted: Fitted

@@ -40,7 +40,7 @@ def gated_mlp(
 
     The slope of a gate is the sum of the slopes of its factors. For B blocks, this gives the slope
     ``(1 + (1 - w^2) psi)^B`` at c = 1, where psi = C'(1) of the activation. ``shortcut_weight =
-    sqrt(B/(B + 1))`` keeps it below e^psi.
+    sqrt(B/(B + 1))`` keeps this slope below e^psi.
 
     Parameters
     ----------
