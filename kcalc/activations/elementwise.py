@@ -140,7 +140,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
-    """Evaluate a function of JAX arrays at a flat array, in blocks of one shape.
+    """Evaluate a function of JAX arrays at a flat array, in blocks of equal shape.
 
     The last block is padded with the last number.
     """

@@ -234,7 +234,7 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
 def _in_x(spec: sp.Expr) -> sp.Expr:
     """Rewrite the expression in the canonical real symbol X.
 
-    Raises KcalcError for an expression that is not a function of one real number.
+    Raises KcalcError for an expression that is not a function of one real variable.
     """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]

@@ -56,7 +56,7 @@ class TracedMaps(ABC):
 
     @property
     def endless(self) -> bool:
-        """Whether there are more kinks beyond the known ones, as for |sin x|."""
+        """Whether there are more kinks beyond the known kinks, as for |sin x|."""
         return False
 
     @abstractmethod

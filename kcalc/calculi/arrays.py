@@ -358,7 +358,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
-        """In training, zero entries with probability ``rate``; divide the rest by ``1 - rate``."""
+        """In training, zero entries with probability ``rate``; divide the others by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
 

@@ -141,7 +141,7 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Merge terms with equal atoms (or equal activations of one source), and drop zero terms."""
+    """Merge terms with equal atoms (or equal activations of a source), and drop zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (

@@ -50,7 +50,7 @@ class AssumptionLog:
         return 1 << self.bits
 
     def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
-        """A feature map that is independent of earlier ones; ``raw``: a network input."""
+        """A feature map that is independent of earlier feature maps; ``raw``: a network input."""
         return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
 
 
@@ -321,7 +321,7 @@ def _apart(gap: Jet) -> Jet:
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
-    """Reject groups of one channel, and groups that contain channels of different feature maps."""
+    """Reject groups with one channel, and groups with channels from different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         over = ""

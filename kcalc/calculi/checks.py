@@ -127,7 +127,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 
 
 def check_several(op: Norm, node: Node) -> None:
-    """Reject statistics over one channel."""
+    """Reject statistics over a single channel."""
     if op.reads == 1:
         raise KcalcError(
             f"node {node!r} normalises over a single channel, so its output is constant; use more "

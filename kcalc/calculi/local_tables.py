@@ -205,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """Matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """Matrix from coefficients of D to coefficients of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2

@@ -186,7 +186,7 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Output locations that are copies of one input location each, or 0.
+    """Output locations that each copy an input location, or are 0.
 
     ``sources``, (output locations,): the location that is read, or -1 for 0; ``factor``: the factor
     of q values; ``channels``, (output locations,): equal numbers where the same channels are read.

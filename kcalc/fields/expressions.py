@@ -157,7 +157,7 @@ class Fold(Generic[V]):
 
 
 class Rewriting(Fold[Any]):
-    """A fold that returns expressions unchanged, except for what a subclass changes."""
+    """A fold that returns expressions unchanged unless a subclass overrides a method."""
 
     def number(self, expr: Any) -> Any:
         return expr

@@ -76,7 +76,7 @@ class _Below(MetaPathFinder, Loader):
 
 
 def moved(modules: Mapping[str, str]) -> None:
-    """Make the old paths of modules, {old: new} below kcalc, lead to the new ones with a warning.
+    """Make the old paths of modules, {old: new} below kcalc, lead to the new paths with a warning.
 
     Nothing is imported. Attributes of kcalc do not change; ``kc.audit`` remains a function.
     """

@@ -2,8 +2,8 @@
 
 The working precisions of mpmath (which SymPy sets during evaluation) and of python-flint are global
 to the process. SymPy's tables of compiled names, Python's warning filters and the standard streams
-are global too. If two threads set and restore one of these concurrently, it can keep a wrong value,
-and either thread may compute with the other's precision in the meantime.
+are global too. If two threads set and restore one of these settings concurrently, the setting can
+keep a wrong value, and either thread may compute with the other's precision in the meantime.
 """
 
 from __future__ import annotations

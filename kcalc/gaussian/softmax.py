@@ -131,7 +131,7 @@ class Overlap:
 
 
 def self_overlap(tokens: int, variance: float) -> float:
-    """Return ``S_self = E sum_j A_j^2`` of one row.
+    """Return ``S_self = E sum_j A_j^2`` for a row.
 
     The overlap is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
     """
@@ -143,7 +143,7 @@ def self_overlap(tokens: int, variance: float) -> float:
 
 
 def row_entropy(tokens: int, variance: float) -> float:
-    """Return ``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
+    """Return ``-E sum_j A_j ln A_j`` for a row, in nats; ``ln T`` if all weights are equal.
 
     The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
     ``v (1 - S_self)`` by Stein's lemma, the first is

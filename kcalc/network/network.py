@@ -405,7 +405,7 @@ class Network:
         return other
 
     def with_notes(self, notes: Iterable[Note]) -> Network:
-        """Replace the notes on how the network differs from a model.
+        """Replace the notes on the differences between the network and a model.
 
         ``with_notes([])`` removes them.
 
@@ -441,7 +441,7 @@ class Network:
         Each layer that consists of several primitives is replaced by layers of one primitive each.
         Layers of the class ``whole`` are kept.
 
-        The last part keeps the node's label; the others are called ``"<label>.1"``,
+        The last part keeps the node's label; the other parts are called ``"<label>.1"``,
         ``"<label>.2"``, ... If there are no composite layers, return the network itself. A layer
         with its own primitive, such as Positions, is not expanded.
 
@@ -649,8 +649,8 @@ class Network:
         """Bypass nodes with one input: their readers read that input instead.
 
         If an output is bypassed, its input becomes the output; outputs that coincide are merged.
-        Notes on how a bypassed layer differs from a model are removed with it. Notes on positions
-        stay, because they affect all later nodes.
+        Notes on the differences between a bypassed layer and a model are removed with the layer.
+        Notes on positions stay, because they affect all later nodes.
 
         Parameters
         ----------
@@ -755,7 +755,7 @@ def require_numbers(network: Network) -> None:
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
-    """Raise a KcalcError unless the layer of every node is of one of the kinds.
+    """Raise a KcalcError unless every node's layer is of one of the given kinds.
 
     ``remedy`` is the end of the message.
     """

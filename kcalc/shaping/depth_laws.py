@@ -21,7 +21,7 @@ gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are i
 x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 
 If the cosine map R has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
-- u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
+- u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked activations),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
 

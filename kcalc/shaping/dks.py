@@ -412,7 +412,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
 
 
 def _check_leaky(slope: float, phi: Activation | None = None) -> None:
-    """Raise UnreachableTarget for a slope above that of a ReLU, with remedies for ``phi``."""
+    """Raise UnreachableTarget for a slope above a ReLU's slope, with remedies for ``phi``."""
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "

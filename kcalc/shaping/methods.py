@@ -36,7 +36,7 @@ def shaping_method(
     If the function has a parameter ``assume_independent``, this decorator handles it: the Shaping
     records it, and errors suggest it if it helps. If no target suits a network, the error names the
     structure of the network instead of the target. Composite layers are expanded first, except
-    those of the class ``whole``. ``attention`` states whether the method accepts networks with
+    layers of the class ``whole``. ``attention`` states whether the method accepts networks with
     attention.
     """
 

@@ -252,7 +252,7 @@ def _check_growth(phi: Activation, ends: Array) -> None:
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
     """Raise a KcalcError if a large share of the square of f lies beyond the rules.
 
-    All rules would agree on the rest, so comparing them would not reveal the error.
+    All rules would agree on the remaining part, so comparing them would not reveal the error.
     """
     ends = [0, -1]
     left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())

@@ -26,7 +26,7 @@ def independent() -> bool:
 
 @contextmanager
 def assuming(independent: bool) -> Iterator[None]:
-    """Set what :func:`independent` returns within the context."""
+    """Set the value that :func:`independent` returns within the context."""
     token = _INDEPENDENT.set(independent)
     try:
         yield

@@ -506,8 +506,8 @@ def _without_norms(network: Network) -> Network:
 def apart(one: Network, other: Network) -> float:
     """Return the largest difference between two C maps at a few c values, over the outputs.
 
-    The outputs are those of ``other``. If ``one`` is ``other`` with layers bypassed, a bypassed
-    output is compared at its input.
+    The comparison covers the outputs of ``other``. If ``one`` is ``other`` with layers bypassed, a
+    bypassed output is compared at its input.
     """
 
     def kept(node: Node) -> Node:

@@ -305,8 +305,8 @@ def edge(
     all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all queries.
     You may give as many targets as there are constants. The defaults are ``token_slope=1`` and
     ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
-    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; others keep their
-    shortcut weight. Other weights are unchanged.
+    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
+    their shortcut weight. Other weights are unchanged.
 
     Without shortcuts, attention becomes ``a I + A - c 1 1^T / T``, with ``sigma_w = 1`` and
     ``sigma_b = 0`` everywhere. The output maps get value gains that keep q = 1 for these tokens,

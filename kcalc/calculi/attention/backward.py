@@ -34,7 +34,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Message:
-    """``d K_out / d K`` of one token with itself and with another token, per group of channels."""
+    """``d K_out / d K`` for a token with itself and with another token, per group of channels."""
 
     one: Groups
     two: Groups
@@ -108,7 +108,7 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """The covariances of one token of a node with itself and with another token."""
+        """The covariances of a node's token with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 

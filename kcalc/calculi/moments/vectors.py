@@ -2,7 +2,7 @@
 
 A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
 vector, a linear combination, or a stack of two. Equal vectors are the same object: two equal
-activations of one pre-activation are one vector.
+activations of a pre-activation are one vector.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """Find the maximal subnetworks, which do not compose with others into larger ones.
+    """Find the maximal subnetworks, which do not compose with others into larger subnetworks.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with

@@ -221,7 +221,7 @@ class SlopeBounds(Shown):
     ``strict`` is the maximum over subnetworks, ``forward`` is the maximum of the slope from the
     inputs to any node, and ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of
     nonlinear layers of the deepest subnetwork. If ``hidden``, ``strict`` misses depth; use the
-    other two.
+    other two measures.
     """
 
     psi: float

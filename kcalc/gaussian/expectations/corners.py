@@ -3,7 +3,7 @@
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
 in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
 of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. Each of
-these singular terms is either conditioned on or paired with one from the other function.
+these singular terms is either conditioned on or paired with a singular term of the other function.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function's s
 
 
 def _needed(products: Array, size: float) -> int:
-    """Return how many terms of sum a_n c^n matter on [-1, 1].
+    """Return the number of terms of sum a_n c^n that matter on [-1, 1].
 
     Terms matter if they change the value or the first two derivatives.
     """

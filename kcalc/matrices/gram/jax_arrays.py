@@ -59,7 +59,7 @@ def jax_matrices(
 
 
 def _without_zeros(value: Any) -> Any:
-    """Return the rows, with ones in place of zero rows, which have no angle."""
+    """Return the rows, with rows of ones in place of zero rows, which have no angle."""
     import jax.numpy as jnp
 
     return jnp.where((value == 0).all(axis=1)[:, None], 1.0, value)

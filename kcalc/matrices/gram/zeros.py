@@ -1,4 +1,4 @@
-"""Zero rows. They have no angle, and their kernels are functions of the other row's norm."""
+"""Zero rows, which have no angle; their kernels are functions of the other row's norm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WithZeros:
 
     @property
     def error_bound(self) -> float:
-        """The error bound for the other rows. Kernels of zero rows are exact."""
+        """The error bound for the nonzero rows. Kernels of zero rows are exact."""
         return self.plan.error_bound
 
     @property
