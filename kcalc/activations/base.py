@@ -541,7 +541,7 @@ class Activation(PiecewiseFunction):
         q2
             The q value of the second input, > 0; None means ``q1``.
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         order
             The highest order, an integer >= 0.
 
@@ -573,7 +573,7 @@ class Activation(PiecewiseFunction):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         q
             The q values to draw.
 

@@ -306,7 +306,7 @@ class PiecewiseFunction:
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
 
     def jax_values(self, n: int) -> JaxFunction:
-        """Return the derivative phi^(n) on JAX arrays of floats.
+        """Return the derivative phi^(n) as a function of JAX arrays of floats.
 
         The function has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
         """

@@ -273,7 +273,7 @@ def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -
 
 
 def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
-    """Move channels of images (..., height, width, channels) to positions, or ``back``."""
+    """Move channels of images (..., height, width, channels) to positions, or back if ``back``."""
     (height, width, channels), (r, s) = x.shape[-3:], factors
     if back:
         parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)

@@ -24,10 +24,11 @@ _ages = count()
 class Atom:
     """One random variable per channel; atoms are equal only if they are the same object.
 
-    ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
-    input. ``terms``: the addends of a sum. ``activation``: a post-activation is ``activation(scale
-    * source)``. ``live``: after a stop-gradient, the atom that it copies; the tangent calculus
-    treats the copy as fixed.
+    ``support``: bit mask of the affine layers and inputs that the atom depends on. ``raw``: a
+    network input. ``terms``: the addends of a sum. ``activation``: a post-activation is
+    ``activation(scale
+    * source)``. ``live``: after a stop-gradient, the atom that this atom copies; the tangent
+    calculus treats the copy as fixed.
     """
 
     node: Node

@@ -91,7 +91,8 @@ class Statistics:
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
         """Second moments about the channel means, for standardised weights.
 
-        ``many``: whether a group has many channels. Raises: KcalcError if there is only one.
+        ``many``: whether a group has many channels. Raises: KcalcError if there is only one
+        channel.
         """
         if not many or op.reads == 1:
             raise KcalcError(
@@ -234,7 +235,7 @@ class Statistics:
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
     def dropped(self, pair: Pair, keep: Number, node: Node, same: bool) -> Pair:
-        """A feature map after dropout, with ``keep`` the fraction of entries that are kept.
+        """A feature map after dropout, where ``keep`` is the fraction of kept entries.
 
         The output is ``f + f (m / keep - 1)`` with a mask m for each example. The second term is
         noise of mean 0 that has no covariance with f or any other feature map. ``same``: whether
@@ -275,7 +276,7 @@ class Statistics:
     def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
         """One activation minus its mean, divided by its standard deviation.
 
-        ``centred``: its moments about the mean.
+        ``centred``: the activation's moments about its mean.
         """
         (term,) = pair.terms
         s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)

@@ -160,7 +160,7 @@ class Expansion:
 def expansion(phi: Activation, q: Array) -> Expansion | None:
     """The series of phi at positive q values of any shape.
 
-    None if it is not known up to rounding errors.
+    None if the series is not known up to rounding errors.
     """
     if q.size > REPEATED:
         found = _expanded(phi, q.ravel())

@@ -80,7 +80,7 @@ class LayeredPairs:
 
     @property
     def tabled(self) -> bool:
-        """Whether there is a table; positively homogeneous activations need none."""
+        """Whether there is a table; positively homogeneous activations need no table."""
         return any(self.tables)
 
     @property

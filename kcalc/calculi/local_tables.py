@@ -112,7 +112,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """A method of computing expectations of products of two values of phi."""
+    """A method for computing expectations of products of two values of phi."""
 
     phi: Activation
     polar: bool
@@ -171,7 +171,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """(table, the number of norms whose coefficients matter)."""
+    """(table, number of norms with significant coefficients)."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])

@@ -165,7 +165,7 @@ def ntk(
         an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs
         (N, T, features).
     token_cosine
-        The cosine of any two tokens of an input, 0 by default.
+        The cosine between any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.
@@ -515,7 +515,7 @@ class KernelFunction(OfReading, Formula):
 
         A zero row has no angle; its kernels depend on the other row's norm. These kernels are 0 if
         the network has no biases and every activation has phi(0) = 0. A normalisation layer maps a
-        zero feature map to 0, as in frameworks.
+        zero feature map to 0, as deep learning frameworks do.
 
         Parameters
         ----------
@@ -753,7 +753,7 @@ class KernelFunction(OfReading, Formula):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2
@@ -815,7 +815,7 @@ class KernelFunction(OfReading, Formula):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         q1
             The q value of the first input, > 0.
         q2
@@ -894,7 +894,7 @@ class TangentKernel(KernelFunction):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q
             The mean square of the inputs, > 0.
 
@@ -929,7 +929,7 @@ class TangentKernel(KernelFunction):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2

@@ -169,7 +169,7 @@ class Regime(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         **line
             Further options of the line, passed to matplotlib.
 

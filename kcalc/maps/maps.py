@@ -358,7 +358,7 @@ class CMap(KernelMap):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2
@@ -554,7 +554,7 @@ class CMap(KernelMap):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         q1
             The q value of the first input, > 0.
         q2
@@ -902,7 +902,7 @@ class QMap(KernelMap):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         **options
             Further options of the plot.
 

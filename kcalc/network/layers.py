@@ -975,9 +975,9 @@ class Attend(Layer):
     relative
         (sigma, buckets, furthest) adds learned biases to the scores (Raffel et al. 2020). There is
         one bias per head and bucket of distances j - i, with standard deviation sigma at
-        initialisation. Unless ``causal``, half of the buckets are for j > i. The first half of the
-        buckets hold one distance each, and the others grow geometrically. All distances of at least
-        ``furthest`` share the last bucket.
+        initialisation. Unless ``causal``, half of the buckets are for j > i. Each bucket in the
+        first half contains one distance, and the other buckets grow geometrically. All distances of
+        at least ``furthest`` share the last bucket.
     prefix
         Token i sees tokens j <= i and the first ``prefix`` tokens, as in a prefix language model
         (with ``causal=False``). None removes this mask.

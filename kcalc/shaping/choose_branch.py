@@ -246,7 +246,7 @@ def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int =
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
     """Return constants with C'(1) - 1 = target, by choosing only the input scale.
 
-    The result uses the first of ``shifts`` for which this is possible, whatever Q'(1) is.
+    The result uses the first of ``shifts`` for which this is possible, regardless of Q'(1).
 
     For homogeneous activations, only beta/alpha matters; if it is near 0, the result has alpha = 1
     and a small shift. Raises: UnreachableTarget that names the nearest slope.

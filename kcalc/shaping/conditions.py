@@ -142,7 +142,7 @@ class EquationPair(Protocol):
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:
-        """Return (gamma, delta)."""
+        """Return (gamma, delta), the output scale and shift."""
         ...
 
 

@@ -263,7 +263,7 @@ class VanillaMaps(Shown):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         depth
             The total depth k L, a number.
 

@@ -4,9 +4,9 @@ The condition is q = 1 at every token before every activation, for inputs with k
 
 Local conditions hold if the input of every activation has q = 1. The rows of a mixing preserve this
 only for some cosines between the tokens that they mix, so the cosines must be given. An exact
-recursion over pairs of tokens follows them. Slopes and curvature include only the activations,
-because the effect of mixing on the *difference* of two inputs depends on how it is spread over
-their tokens.
+recursion over pairs of tokens follows the cosines through the network. Slopes and curvature include
+only the activations, because the effect of mixing on the *difference* of two inputs depends on how
+it is spread over their tokens.
 """
 
 from __future__ import annotations

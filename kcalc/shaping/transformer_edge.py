@@ -301,10 +301,10 @@ def edge(
       q at the entry and divided by q at the end;
     - ``score_variance``: the variance of a score within its row, averaged over attention layers.
 
-    With shortcuts, the constants are the branch weights of all attentions, the branch weights of
-    all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all queries.
-    You may give as many targets as there are constants. The defaults are ``token_slope=1`` and
-    ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
+    With shortcuts, the constants are the branch weights of all attention layers, the branch weights
+    of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all
+    queries. You may give as many targets as there are constants. The defaults are ``token_slope=1``
+    and ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
     ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
     their shortcut weight. Other weights are unchanged.
 

@@ -112,7 +112,7 @@ class Stream:
         return found.mean[entry] * relative, found.difference[entry] * relative
 
     def score_variance(self) -> float:
-        """Variance of a score within its row, averaged over attentions."""
+        """Variance of a score within its row, averaged over attention layers."""
         found = []
         for attention in self.parts.attentions:
             op: Any = self.network.operations_of(attention.node)[-1][1]

@@ -125,7 +125,7 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Branch-to-shortcut weight ratios of attentions and other blocks, and the query scale.
+    """Branch-to-shortcut weight ratios of attention and other blocks, and the query scale.
 
     Targets for the weights have defaults.
 

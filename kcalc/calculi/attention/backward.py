@@ -46,7 +46,7 @@ def both_added(first: Message, second: Message) -> Message:
 
 
 class TokenBackward:
-    """The rules of the reversed fold.
+    """The rules of the backward fold over exchangeable tokens.
 
     Layers that act on each token separately use the rules of :class:`Backward` for both parts of a
     message.
@@ -81,7 +81,7 @@ class TokenBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """One message for each node that is read, in slot order."""
+        """Return one message for each node that the primitive reads, in slot order."""
         if not reads:
             return []
         sent = (

@@ -32,7 +32,7 @@ class Grouped(NamedTuple):
 
     ``first`` is the entry of the special token. ``row`` is the entry (special, other) and
     ``column`` the entry (other, special). ``apart`` is the entry for two different exchangeable
-    tokens, and ``own`` is the excess over it of their diagonal entries.
+    tokens; ``apart + own`` is their diagonal entry.
     """
 
     first: float
@@ -43,7 +43,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The entries that define a matrix of this form, or None for any other matrix."""
+        """The grouped form of a matrix, or None if the matrix has another form."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -51,7 +51,7 @@ class Grouped(NamedTuple):
         return found if far <= TOLERANCE * np.abs(matrix).max() else None
 
     def spread(self, count: int) -> Array:
-        """The matrix over ``count`` tokens."""
+        """The full matrix over ``count`` tokens."""
         out = np.full((count, count), self.apart)
         out[0], out[:, 0], out[0, 0] = self.row, self.column, self.first
         out[range(1, count), range(1, count)] += self.own
@@ -89,7 +89,7 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """Split a jet into {two sequences: covariance} per order; None if any has another form."""
+    """Split a jet into {two sequences: covariance} per order; None if a covariance does not fit."""
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences

@@ -134,8 +134,8 @@ class Sampled:
     ) -> TokenState:
         """The state with a given covariance; a jet also carries the tangent kernel.
 
-        ``below``: the feature map that it is a linear function of; ``means``: its channel means, a
-        column and a row.
+        ``below``: the feature map of which the state is a linear function; ``means``: the channel
+        means, a column and a row.
         """
         parts = made.coefficients if isinstance(made, Jet) else (made,)
         covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
@@ -225,7 +225,7 @@ class Sampled:
     def _prefixed_means(
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
-        """The channel means of a sequence with tokens put first, as a column and a row."""
+        """The channel means of a sequence with prepended tokens, as a column and a row."""
         means = [
             self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
             for state in inputs
@@ -503,7 +503,7 @@ class Sampled:
 def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
     """The matrix that a primitive applies to the tokens of a sequence.
 
-    None if it leaves them unchanged. Raises: KcalcError for windows of tokens.
+    None if the primitive leaves the tokens unchanged. Raises: KcalcError for windows of tokens.
     """
     matrix = getattr(op, "matrix", None)
     if matrix is not None:
@@ -521,8 +521,8 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 class Drawn(NamedTuple):
     """Draws of one attention layer, (draws, sequences, rows, keys).
 
-    ``weights``: the weights of values; ``plain``: their part that depends on scores; ``grams``: the
-    queries and keys, if they were drawn.
+    ``weights``: the weights of values; ``plain``: the part of the weights that depends on scores;
+    ``grams``: the queries and keys, if they were drawn.
     """
 
     weights: Array
@@ -632,7 +632,7 @@ def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
 
 
 def _waves(apart: Array, width: int = 512) -> Array:
-    """The cosine of two sinusoidal position vectors.
+    """The cosine between two sinusoidal position vectors.
 
     The cosine is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
     """

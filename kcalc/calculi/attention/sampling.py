@@ -127,7 +127,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws that ``sampling`` specifies, or a first round (``few``: with few chains)."""
+        """The draws that ``sampling`` specifies, or those of a first round (with few chains if ``few``)."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
@@ -164,8 +164,8 @@ def until_accurate(
 ) -> tuple[T, tuple[Assumption, ...]]:
     """The result of the last round, with a note if it missed the target error.
 
-    ``run``: returns the result of a round and its worst error, 0 if nothing was sampled; ``few``:
-    the first round has few chains.
+    ``run`` returns the result of a round and its worst error, which is 0 if nothing was sampled.
+    ``few``: whether the first round has few chains.
     """
     draws, started = Draws.of(sampling, few), time.monotonic()
     if sampling.error is None:

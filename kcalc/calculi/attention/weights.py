@@ -18,7 +18,7 @@ Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another (column) under the masks of an ``Attend``."""
+    """Whether a token (row) sees another token (column) under the masks of an ``Attend``."""
     return masks.visible(op.masks, rows, columns)
 
 

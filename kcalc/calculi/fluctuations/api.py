@@ -128,7 +128,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -203,7 +203,7 @@ def fluctuations(
     q
         The mean square of all inputs.
     c
-        The cosine of two inputs; None means one input and no c values.
+        The cosine between two inputs; None means one input and no c values.
 
     Returns
     -------
@@ -260,7 +260,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """The assumption that no layer is all 0; empty if the probability is negligible."""
+    """The assumption that no layer outputs only zeros; empty if the probability is negligible."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):

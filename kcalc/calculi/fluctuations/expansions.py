@@ -28,7 +28,7 @@ def _rule(phi: Any, psi: Any, q: float) -> Rule:
 
 @lru_cache(maxsize=512)
 def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
-    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if it is not finite."""
+    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if the mean is not finite."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):

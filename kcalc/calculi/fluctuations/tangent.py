@@ -123,7 +123,7 @@ class Noisy:
         return Noisy(factor * self.value, {k: factor * rate for k, rate in self.rates.items()})
 
     def times(self, other: Noisy) -> Noisy:
-        """The product."""
+        """The product of two noisy numbers."""
         return Noisy(0.0, (self * other.value).rates) + Noisy(
             self.value * other.value, (other * self.value).rates
         )
@@ -166,7 +166,7 @@ class _Program:
         self.noises: dict[Any, tuple[Node, int]] = {}
 
     def noise(self, node: Node, which: Any, width: int) -> Any:
-        """Key of a new noise variable of ``node``, which averages over ``width`` channels."""
+        """Key of a new noise variable that averages over ``width`` channels of ``node``."""
         self.noises[node, which] = (node, width)
         return node, which
 

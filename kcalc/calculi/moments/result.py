@@ -226,7 +226,7 @@ class Moments(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

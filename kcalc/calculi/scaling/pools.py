@@ -165,7 +165,7 @@ def _note_mean(
 def _largest(
     calculus: Any, node: Node, below: State, window: TapWindow, shape: tuple[int, ...] | None
 ) -> State:
-    """E[max^2] for normals, or for an increasing activation of them."""
+    """E[max^2] for normals, or for an increasing activation of normals."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))

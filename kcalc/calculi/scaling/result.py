@@ -281,7 +281,7 @@ class Scaling(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

@@ -87,7 +87,7 @@ class EntryNormalisation(Normaliser):
     kind: ClassVar[str] = "entry"
 
     def value(self, w: Array) -> Array:
-        """en(w), entries in (-1, 1)."""
+        """en(w), with entries in (-1, 1)."""
         xp, w = _arrays(w, "w")
         return w / xp.sqrt(self.epsilon + w * w)
 

@@ -275,7 +275,7 @@ class Smoothness(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

@@ -156,7 +156,7 @@ class ResidualSpectrum(Printed):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         values
             Singular values to draw as a histogram.
 

@@ -85,7 +85,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
         **options
             Further options of the plot.
 
@@ -125,7 +125,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None creates new Axes.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

@@ -109,7 +109,7 @@ class Table(Shown):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
 
         Returns
         -------

@@ -120,12 +120,12 @@ class AngleTable:
 
     @property
     def near_rows(self) -> OctaveRows:
-        """The octaves down to ``NEAR``."""
+        """The rows of the octaves down to ``NEAR``."""
         return self._made(round(-math.log2(NEAR)) + 1)
 
     @property
     def all_rows(self) -> OctaveRows:
-        """All octaves."""
+        """The rows of all octaves."""
         return self._made(int(max(self.fitted.lower.edges[-1], self.fitted.upper.edges[-1])))
 
     def _made(self, octaves: int) -> OctaveRows:
