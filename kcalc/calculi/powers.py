@@ -52,8 +52,8 @@ class DeepKernel:
 
     All inputs have the same q.
 
-    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``. If ``odd``, it is called only with
-    gaps <= 1.
+    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``. If ``odd``, the kernel is called only
+    with gaps <= 1.
     """
 
     reading: TangentReading
@@ -240,7 +240,7 @@ class _Table:
     offset: float
 
     def at(self, u: Array, rest: Array | None = None) -> Array:
-        """The three functions at gaps u (n,).
+        """The three tabulated functions at gaps u (n,).
 
         ``rest`` is 2 - u, if the caller knows it more accurately.
         """

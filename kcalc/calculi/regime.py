@@ -81,7 +81,7 @@ class Limit(Shown):
 
 @dataclass(frozen=True)
 class GramBound(Shown):
-    """Distance of per-layer kernels from the inputs' Gram matrix if every layer keeps c = 0.
+    """Distance between per-layer kernels and the inputs' Gram matrix if every layer keeps c = 0.
 
     ``|Theta_i / q - c| <= 3 (zeta - 1)`` for the part Theta_i of layer i. ``deviation`` is the
     largest measured left-hand side, at the layer ``layer`` and the c value ``c``; ``zeta`` =

@@ -170,8 +170,8 @@ def cosine_inputs(
 def cosine(gap: sp.Expr) -> sp.Expr:
     """``1 - gap``, simplified.
 
-    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a fraction gives a
-    single fraction.
+    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a gap that is a
+    fraction gives a single fraction.
     """
     mixed = _mixed(gap)
     if mixed is not None:

@@ -252,7 +252,7 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), with its branches; its input is fresh, like another block's output."""
+    """A block as a map of (q, x), with its branches; its input is fresh, as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens

@@ -152,7 +152,8 @@ class WeightScaling:
     def ratio(self) -> Number | None:
         """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
 
-        Mean pooling causes such correlations. The ratio is None if they were not followed.
+        Mean pooling causes such correlations. The ratio is None if these correlations were not
+        followed.
         """
         return (
             None
@@ -169,7 +170,7 @@ class WeightScaling:
 
     @cached_property
     def correction(self) -> Number:
-        """The factor of E[W^2] that gives gamma its reference value, sqrt(relative).
+        """The factor for E[W^2] that gives gamma its reference value, sqrt(relative).
 
         A fixed multiplier of the weights keeps the function unchanged.
         """
@@ -238,7 +239,7 @@ class Scaling(Shown):
 
     @property
     def reference(self) -> Number:
-        """The target of corrections: the geometric mean of gamma (or the first, with symbols)."""
+        """The target of corrections: the geometric mean of gamma (with symbols, the first gamma)."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property

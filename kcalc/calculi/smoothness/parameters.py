@@ -59,7 +59,7 @@ class ParameterSet:
 class Choices:
     """The options of :func:`kcalc.calculi.smoothness.smoothness` that concern parameters.
 
-    Each is one value or {node: value, None: value for all others}.
+    Each option is one value or {node: value, None: value for all others}.
     """
 
     weights: Mapping[Node, Any]

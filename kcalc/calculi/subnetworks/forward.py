@@ -197,7 +197,7 @@ class ForwardSlope:
     def longest_path_bound(self, psi: Any) -> float | Array:
         """The bound ``psi^depth`` on the slope between any two nodes.
 
-        With LayerNorm slopes it is multiplied by their largest product on a path.
+        With LayerNorm slopes, the bound is multiplied by their largest product on a path.
         """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)

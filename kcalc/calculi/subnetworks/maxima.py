@@ -118,7 +118,7 @@ class _Expressions(ConvexCalculus[int]):
 
 
 def _finite(after: Any, before: Values) -> Values:
-    """The values of ``r`` as finite floats of the shape of its argument.
+    """The values of ``r`` as finite floats, with the shape of the argument.
 
     Raises: KcalcError if ``r`` returns anything else.
     """

@@ -65,9 +65,10 @@ class Polynomials:
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix of nodes p needs their polynomials relative to its own dominator s. Each is a product
-        over the dominator path from p up to s, and is stored at p. Equal layers that read equal
-        polynomials are computed once. With q values, every mix has separate weights.
+        A mix of nodes p needs their polynomials relative to its own dominator s. Each of these
+        polynomials is a product over the dominator path from p up to s, and is stored at p. Equal
+        layers that read equal polynomials are computed once. With q values, every mix has separate
+        weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -142,7 +143,8 @@ class MaximalSlope(Approximable):
 
         Equal polynomials are listed once. A polynomial is dropped if its factors are a sub-multiset
         of another polynomial's factors. With numeric weights, it is also dropped if it is proven to
-        lie below another for all ``psi >= 1``. Numerical evaluation applies only the first rule.
+        lie below another polynomial for all ``psi >= 1``. Numerical evaluation applies only the
+        first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
