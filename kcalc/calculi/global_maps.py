@@ -459,7 +459,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The :class:`RulePass` with q values rescaled to about 1, if q exceeds double precision."""
+        """The :class:`RulePass` with q rescaled to about 1, for q beyond double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {

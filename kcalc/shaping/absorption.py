@@ -194,7 +194,8 @@ class Absorption:
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
         """Choose an undetermined shift such that form = wanted.
 
-        Raises: KcalcError with the given complaint if no shift is left and the two differ.
+        Raises: KcalcError with the given complaint if no shift is left and ``form`` differs from
+        ``wanted``.
         """
         form = self.value(form)
         if not form.terms:

@@ -113,7 +113,7 @@ class Shaping(Approximable, OfModel):
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
         """Return the network to train, and its Affine nodes with mirrored initial weights.
 
-        Here the network is the shaped network, and there are no such nodes.
+        Here, the network to train is the shaped network, and there are no such nodes.
         """
         return self.network, ()
 
@@ -449,9 +449,9 @@ def prepared(
 
 
 def least_zeta(network: Network, activation: Any) -> float:
-    """Return the slope that products force on some subnetwork, whatever the activations.
+    """Return the slope that products force on some subnetwork, regardless of the activations.
 
-    Return infinity if it is unknown.
+    Return infinity if this slope is unknown.
     """
     try:
         plain, _ = prepared(unmixed(network), activation, products=True)

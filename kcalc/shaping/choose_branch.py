@@ -73,7 +73,7 @@ def check_nonlinear(phi: Activation) -> None:
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
     """Return the (system, point) pairs of the scan, in order of |beta|.
 
-    There are none for activations whose branches start at alpha = 0.
+    There are no such pairs for activations whose branches start at alpha = 0.
     """
     if not systems[0].phi.kinks:
         return ()
@@ -182,8 +182,8 @@ def default_end(systems: Sequence[EquationPair]) -> str | None:
 def solve_all(systems: Iterable[EquationPair]) -> Solutions:
     """Return all solutions found, in order of |beta|, positive before negative.
 
-    Most are found along branches; the scan finds solutions on closed loops. A mirror image names
-    its original.
+    Most solutions are found along branches; the scan finds solutions on closed loops. A mirror
+    image names its original.
     """
     found: list[Constants] = []
     for system in systems:
@@ -248,8 +248,8 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
 
     The result uses the first of ``shifts`` for which this is possible, regardless of Q'(1).
 
-    For homogeneous activations, only beta/alpha matters; if it is near 0, the result has alpha = 1
-    and a small shift. Raises: UnreachableTarget that names the nearest slope.
+    For homogeneous activations, only beta/alpha matters; if this ratio is near 0, the result has
+    alpha = 1 and a small shift. Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
@@ -287,7 +287,7 @@ def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Co
 class Extreme(NamedTuple):
     """The value of C'(1) - 1 nearest to a target, and log alpha at that point.
 
-    ``exact`` states whether this is an extremum, rather than the edge of the search range.
+    ``exact`` states whether the value is an extremum, rather than the edge of the search range.
     """
 
     excess: float

@@ -36,7 +36,7 @@ def inwards(value: float, above: bool | None, digits: int = 6) -> str:
     """Format ``value`` with ``digits`` digits, rounded away from unreachable targets.
 
     The value is rounded down if targets ``above`` it are unreachable, and up if targets below it
-    are.
+    are unreachable.
     """
     if above is None or not 0 < abs(value) < math.inf:
         return f"{value:.{digits}g}"

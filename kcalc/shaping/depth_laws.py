@@ -361,7 +361,7 @@ class _Block:
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
     def shares(self, q: float) -> list[tuple[float, Any]]:
-        """Return (share of the growth of q, cosine map to its end) for each branch."""
+        """Return (share of the growth of q, cosine map to the branch's end) for each branch."""
         values = self.values(q, 1.0)
         sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
         total = sum(size for size, _ in sizes)

@@ -279,7 +279,7 @@ def _beyond_reach(
 
 
 def _useless(nearest: float, zeta: float) -> bool:
-    """Whether the nearest zeta is so far above the target that it shapes nothing."""
+    """Whether the nearest zeta is so far above the target that shaping would have no effect."""
     return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 

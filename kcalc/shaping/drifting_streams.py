@@ -294,7 +294,7 @@ def _lawless(way: Way, log_q: float) -> str:
 
 
 def rounded(power: float, within: float = HALVES) -> float:
-    """Round a power to a nonzero multiple of 1/2 if it is close to one."""
+    """Round a power to a nonzero multiple of 1/2 if it is close to such a multiple."""
     near = round(2 * power) / 2
     return near if near and abs(power - near) < within else power
 
@@ -303,8 +303,8 @@ def rounded(power: float, within: float = HALVES) -> float:
 class Approach:
     """The approach ``|x - x*| ~ size e^(-power s)`` to a limit.
 
-    ``frozen`` states whether the limit depends on the start. The size is nan if it depends on the
-    start but the limit does not.
+    ``frozen`` states whether the limit depends on the start. The size is nan if the size depends on
+    the start but the limit does not.
     """
 
     power: float

@@ -29,8 +29,8 @@ def check_fresh(network: Network) -> None:
 
     The input of every activation must be a fresh Gaussian, and addends must be independent.
 
-    Raises: FreshnessError that names the node, even if the kernel calculus handles it exactly by
-    fusion or cross terms.
+    Raises: FreshnessError that names the node, even if the kernel calculus handles the node exactly
+    by fusion or cross terms.
     """
     network = unmixed(network)
     if independent() or simply_fresh(network):

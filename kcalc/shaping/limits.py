@@ -136,7 +136,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 def between_blocks(block: Network) -> Network:
     """Return the block as if it followed another block, with an Affine of sigma_w = 1 before it.
 
-    The Affine makes its input fresh, so the block may begin with an activation.
+    The Affine makes the block's input fresh, so the block may begin with an activation.
     :func:`check_repeats` checks whether the output of the block allows this.
     """
     entry = block.inputs[0]

@@ -47,7 +47,7 @@ class MirroredConstants(Constants):
 
     @cached_property
     def transformed(self) -> Activation:
-        """Scaled odd part; exactly the identity if it is linear."""
+        """Scaled odd part of phi; exactly the identity if the odd part is linear."""
         seen = difference(self.activation)
         return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
 

@@ -322,11 +322,11 @@ def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
 
 
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
-    """Return the moments at the first fineness that the next one confirms.
+    """Return the moments at the first fineness that the next fineness confirms.
 
     ``order`` 1 gives only the variance, 2 adds the gradient and 3 adds the curvature.
 
-    Raises: KcalcError if they do not converge.
+    Raises: KcalcError if the moments do not converge.
     """
     agreeing = ("variance", "gradient", "bend")[:order]
     order = max(order, 2)

@@ -52,9 +52,9 @@ class Record:
     """Description of a shaping method, for the command line, reports and the documentation.
 
     ``about`` states what the method does, and for which networks. ``targets`` is {parameter:
-    meaning, domain and default}. ``compared`` states whether reports compare its result with other
-    methods. ``needs`` lists the hypotheses of the method; errors of other methods suggest it only
-    if these hold.
+    meaning, domain and default}. ``compared`` states whether reports compare the method's result
+    with other methods. ``needs`` lists the hypotheses of the method; errors of other methods
+    suggest the method only if these hypotheses hold.
     """
 
     about: str

@@ -192,8 +192,8 @@ def residual_weights(
     The activations are normalised to Q(1) = 1.
 
     ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
-    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. If these do not
-    reproduce the C map, it raises an error. Other schemes keep the norms.
+    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. If these weights do
+    not reproduce the C map, an error is raised. Other schemes keep the norms.
 
     ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1;
     ``"power"`` takes ``power`` >= 0. ``"slope"`` takes the target for the maximal slope, computed
@@ -311,7 +311,7 @@ def residual_weights(
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
     """Return the assumption about norms that the maximal slope requires.
 
-    Raises: KcalcError if norms that read means violate it.
+    Raises: KcalcError if norms that read means violate the assumption.
     """
     if "slope" not in options:
         return []

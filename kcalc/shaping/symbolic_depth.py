@@ -141,7 +141,7 @@ class VanillaMaps(Shown):
     def q_map(self) -> sp.Expr:
         """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
-        For k = 1, it is (sigma_w^2 E phi(z)^2)^L q.
+        For k = 1, the map is (sigma_w^2 E phi(z)^2)^L q.
 
         Raises: KcalcError for activations that are not positively homogeneous.
         """
@@ -172,7 +172,7 @@ class VanillaMaps(Shown):
     def kappa(self) -> sp.Expr:
         """C''(1) of a layer, infinite for kinked activations.
 
-        If there is no activation, it is the symbol ``kc.symbols.kappa``.
+        If there is no activation, the result is the symbol ``kc.symbols.kappa``.
         """
         return (
             symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)

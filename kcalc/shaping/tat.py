@@ -86,9 +86,9 @@ def tat(
     """Give all C maps slope 1 at c = 1 and a target curvature.
 
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore read only outputs of
-    weights (an Affine, or sums and pools of them). If it reads an activation, it has slope q / (q -
-    mean^2) > 1 and raises an error. An RMSNorm may be anywhere. A Sum also raises an error if more
-    than one addend ends in an activation, because their means would add up.
+    weights (an Affine, or sums and pools of them). A norm that reads an activation has slope q / (q
+    - mean^2) > 1, and an error is raised. An RMSNorm may be anywhere. A Sum also raises an error if
+    more than one addend ends in an activation, because their means would add up.
 
     If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
     networks and ResNets, ``eta=.9`` may leave activations that are nearly plain ReLUs; a note
@@ -240,7 +240,7 @@ def negative_slope(network: Network, eta: float) -> float:
 
     The maximal c value refers to the network with leaky ReLUs.
 
-    Raises: UnreachableTarget if even ReLUs (slope 0) do not reach it.
+    Raises: UnreachableTarget if even ReLUs (slope 0) do not reach ``eta``.
     """
     most = maximal_c_value(network)
     reached = float(most(0.0))

@@ -111,7 +111,7 @@ class TokenCosines:
         return self._image(network)[0].assumptions
 
     def farthest(self, network: Network) -> float:
-        """Return the q value before an activation that is farthest from 1."""
+        """Return the q value that is farthest from 1 among the values before activations."""
         q = self.q_values(network)
         seen = np.concatenate([q[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)])
         return float(seen[np.argmax(np.abs(seen - 1))])
@@ -192,5 +192,5 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
 
 
 def given_tokens(tokens: Any, rows: str) -> TokenCosines:
-    """Read the option ``tokens`` of a shaping method. Raises: KcalcError if it has no cosines."""
+    """Read the option ``tokens`` of a shaping method. Raises: KcalcError if the option has no cosines."""
     return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

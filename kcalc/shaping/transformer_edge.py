@@ -163,7 +163,7 @@ class TransformerShaping(Shaping):
         }
 
     def edits_on(self, reading: Any) -> Any:
-        """Return the edits for the model of a reading, which multiply its initial weights.
+        """Return edits that multiply the initial weights of the model of a reading.
 
         The last layer of a residual branch is multiplied by the ratio of the new to the old branch
         weight, and queries are multiplied by the query-key scale. At initialisation, the model then

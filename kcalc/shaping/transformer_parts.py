@@ -157,7 +157,7 @@ def stream(network: Network, parts: Parts) -> Network:
 
     Attention masks, windows and positions are removed.
 
-    Raises: KcalcError if a node after the entry reads one before it.
+    Raises: KcalcError if a node after the entry reads a node before it.
     """
     steps = []
     for node, layer, parents in network.steps():

@@ -121,7 +121,7 @@ class Stream:
         return float(np.mean(found))
 
     def level(self) -> float:
-        """q value before an activation that is farthest from 1."""
+        """The q value that is farthest from 1 among the values before activations."""
         seen = [
             float(self.values[self.network.parents(n)[0]].q1)
             for n in self.network.nodes_of(Nonlinear)

@@ -127,7 +127,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws that ``sampling`` specifies, or a first round of draws (``few``: in few chains)."""
+        """The draws that ``sampling`` specifies, or a first round, with few chains if ``few``."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)

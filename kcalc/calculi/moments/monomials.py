@@ -102,7 +102,7 @@ class Monomials:
         return (a, b) if a <= b else (b, a)
 
     def constant(self, value: Any) -> Number:
-        """Convert a number of the network to this number system, converting each number only once."""
+        """Convert a number of the network to this number system; each number is converted once."""
         key = (type(value), value)
         if key not in self._numbers:
             self._numbers[key] = self.field.number(value)

@@ -239,7 +239,7 @@ class Scaling(Shown):
 
     @property
     def reference(self) -> Number:
-        """The target of corrections: the geometric mean of gamma (with symbols, the first gamma)."""
+        """The target of corrections: the geometric mean of gamma; with symbols, the first gamma."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property
