@@ -286,7 +286,7 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """Make the grid of a row over ``tokens`` tokens, or any number >= ``fewest``.
+        """Make the grid for a row over ``tokens`` tokens, or over any number down to ``fewest``.
 
         ``width`` is the standard deviation of the scores.
         """
@@ -307,7 +307,7 @@ class _Side(NamedTuple):
 def _end(tokens: int, width: float) -> float:
     """Return a point above which ``P(a < -u)^T`` is below ``e^-TAIL / T^2``.
 
-    For many tokens, this power is that small long before a single factor is.
+    For many tokens, the power falls below this bound at a much smaller u than a single factor.
     """
     from scipy.special import ndtri
 
@@ -386,8 +386,8 @@ def _columns(
 ) -> tuple[_Side, Functions]:
     """Return the grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
 
-    The functions are averaged over the separate part of the Gaussian. ``tokens`` is the largest and
-    the smallest number of tokens; the latter is 0 if they are equal.
+    The functions are averaged over the separate part of the Gaussian. ``tokens`` contains the
+    largest and the smallest number of tokens; 0 in place of the smallest means that both are equal.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing

@@ -27,7 +27,7 @@ class Mask:
 
     ``name`` is the field of Attend, which is None or False without the mask. ``text`` describes the
     mask in messages and ``label`` in drawings, with ``{}`` for the value. ``one_sided`` is true if
-    no token sees a later one.
+    no token sees a later token.
     """
 
     value: Any
@@ -161,7 +161,7 @@ def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """Return a boolean array: True if all masks let a token (row) see another (column)."""
+    """Return a boolean array: True if all masks let a token (row) see another token (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:
@@ -171,7 +171,7 @@ def visible(masks: Masks, rows: int, columns: int) -> Array:
 
 
 def one_sided(masks: Masks) -> bool:
-    """Whether no token sees a later one."""
+    """Whether no token sees a later token."""
     return any(mask.one_sided for mask in masks)
 
 

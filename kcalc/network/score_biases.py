@@ -12,7 +12,7 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) 
 
     Each small distance has its own bucket. Larger distances share buckets that grow geometrically,
     and all distances of at least ``furthest`` share the last bucket. If ``one_sided``, no token
-    sees a later one. [Raffel et al. 2020]
+    sees a later token. [Raffel et al. 2020]
     """
     half = buckets if one_sided else buckets // 2
     near, size = half // 2, np.maximum(-apart, 0) if one_sided else np.abs(apart)

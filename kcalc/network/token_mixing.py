@@ -254,7 +254,7 @@ def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
 def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) -> list[Array]:
     """Return one mixing matrix per layer, for exponential correlations between tokens.
 
-    Tokens i and j then have the correlation ``exp(-r |i - j|)``, with r decreasing from ``start``.
+    Tokens i and j have the correlation ``exp(-r |i - j|)``, where r decreases from layer to layer.
 
     Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, where r_0 = ``start`` (infinity
     means independent tokens). Let a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 -

@@ -117,7 +117,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """Return the error; it suggests ``assume_independent=True`` with the targets if that may work."""
+    """Return the error, suggesting ``assume_independent=True`` if that option may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)

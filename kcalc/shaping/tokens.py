@@ -192,5 +192,5 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
 
 
 def given_tokens(tokens: Any, rows: str) -> TokenCosines:
-    """Read the option ``tokens`` of a shaping method. Raises: KcalcError if the option has no cosines."""
+    """Read the option ``tokens`` of a shaping method; raise KcalcError if it has no cosines."""
     return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

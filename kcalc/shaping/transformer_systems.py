@@ -195,7 +195,7 @@ class Ratios(TransformerSystem):
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget for the first target, or for the second target given the first."""
+        """Raise UnreachableTarget for the first target, or the second target given the first."""
         names = list(self.targets)
         first = names[0]
         ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]

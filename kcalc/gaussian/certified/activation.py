@@ -200,7 +200,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
 
 
 class _Tidied(Rewriting):
-    """Rewrite derivatives so that balls keep their digits for large g.
+    """Rewrite derivatives so that balls stay narrow for large g.
 
     The rewritten terms are sinh g/cosh g and e^g/(1 + e^g).
     """
@@ -314,7 +314,7 @@ def _cut(
     reach: float,
     digits: int,
 ) -> tuple[float, int, float] | None:
-    """Return (x0, sign, slack) of a saturated tanh, or None if it is not saturated.
+    """Return (x0, sign, slack) of a saturated tanh, or None for an unsaturated tanh.
 
     From x0 outwards, up to reach, factor tanh(inner) differs from factor * sign by at most the
     slack.

@@ -235,7 +235,7 @@ def _tiling(*given: Any) -> Tiling | None:
 
 
 def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: BallField) -> Ball:
-    """Return a ball around 0 that covers the change of Gamma^(k)/k! over the arguments' radii."""
+    """Return a ball around 0 that covers the change in Gamma^(k)/k! over the arguments' radii."""
     from flint import arb
 
     size = abs(1 - gap)

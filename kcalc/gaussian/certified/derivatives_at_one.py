@@ -25,7 +25,7 @@ def end_derivative(
 ) -> Ball:
     """Return Gamma^(k)(sign) for k >= 1.
 
-    Raises KcalcError if it is infinite or has no known rule.
+    Raises KcalcError if the derivative is infinite or has no known rule.
     """
     names = f"derivative {k} of E[{phi.name}(u) {psi.name}(v)] at c = {sign}"
     for order in range(k - 1):

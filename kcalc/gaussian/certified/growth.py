@@ -111,7 +111,7 @@ class _Derived(Fold[Growth]):
     def floor(self, expr: Any) -> float:
         """Return a proven positive lower bound on |expr|.
 
-        Raises KcalcError if none is found.
+        Raises KcalcError if no bound is found.
         """
         bottom, top = self.span(expr)
         floor = max(bottom, -top)
@@ -152,7 +152,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """Return the largest coefficient of |x|^n in c x^n, on the sides of 0 in the interval."""
+        """Return the largest c x^n / |x|^n over the interval, for ``bottom`` <= c <= ``upper``."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)
@@ -178,7 +178,7 @@ def derive(
 ) -> Growth:
     """Return a proven growth bound on ``expr`` for low <= symbol <= high.
 
-    Raises KcalcError if none can be derived from the tree.
+    Raises KcalcError if no bound can be derived from the expression.
     """
     return _Derived(symbol, low, high)(expr)
 

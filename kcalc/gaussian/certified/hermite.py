@@ -41,7 +41,7 @@ _WIDEST = 4.0
 
 @dataclass(frozen=True, eq=False)
 class CertifiedHermite:
-    """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with the L2 norm ``cut``.
+    """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with L2 norm ``cut``.
 
     a_n is known for n <= N = len - 1.
     """

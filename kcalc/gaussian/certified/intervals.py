@@ -67,7 +67,7 @@ class Range:
 
 
 def _product(x: Ball, y: Any) -> Ball:
-    """Return the product. 0 times an infinite end is 0, because the end is only a bound."""
+    """Return the product of ranges. 0 times an infinite end is 0, because ends are only bounds."""
     found = x * y
     return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 
@@ -97,7 +97,7 @@ class Ranges(Numbers):
         return around(*(end for option in options for end in (option.low, option.high)))
 
     def power(self, u: Range, exponent: Any) -> Range:
-        """Return u^exponent; negative parts of u are ignored unless the exponent is an integer."""
+        """Return u^exponent, ignoring negative parts of u unless the exponent is an integer."""
         if exponent.is_negative:
             return self.power(u, -exponent).inverse()
         if exponent.is_Integer:

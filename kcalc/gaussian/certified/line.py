@@ -217,7 +217,7 @@ def _integrand(
 
 
 def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedActivation:
-    """Return phi with proven bounds over the range of integrals at this q.
+    """Return phi with bounds that are proven on the range of integration at this q.
 
     If ``order`` > 0, return the derivative of that order away from kinks.
     """

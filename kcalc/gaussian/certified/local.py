@@ -97,7 +97,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _closed(
     read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField
 ) -> tuple[Ball, ...] | None:
-    """Evaluate the closed form with the digits of the field, or more if its balls are too wide.
+    """Evaluate the closed form at the field's precision, or a higher one if balls are too wide.
 
     Returns None if there is no closed form.
     """

@@ -38,7 +38,7 @@ _STEEP, _TURNED = 3.0, 0.05
 class Line:
     """The line a = place + slope b, on which a factor (``owner`` 0 or 1) switches pieces.
 
-    ``owner`` is -1 if no factor does.
+    ``owner`` is -1 if no factor switches pieces there.
     """
 
     place: Ball
@@ -323,7 +323,7 @@ class Plane:
         )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
-        """Return the log of a growth bound on the cell's integral, or None if it is too large."""
+        """Return the log of a growth bound on the cell's integral, or None for a large bound."""
         b = cell.b0.union(cell.b1)
         c0, c1, h0, h1 = cell.affine
         from flint import arb
@@ -348,8 +348,8 @@ class Plane:
     def tiling(self) -> Tiling | None:
         """Return cells with rules that are valid for every 1 - c in the ball of the plane.
 
-        Returns None if the ball is so wide that the order of two lines is uncertain somewhere, so
-        that the strips would depend on 1 - c.
+        Returns None if the ball is so wide that the order of two lines is uncertain somewhere,
+        because the strips would then depend on 1 - c.
         """
         with working(self.bits):
             cuts, strips = self._strips()

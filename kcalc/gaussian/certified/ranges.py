@@ -76,7 +76,7 @@ def hull(a: Interval, b: Interval) -> Interval:
 
 
 def real_power(x: Interval, p: Interval) -> Interval:
-    """Return x^p for x >= 0; negative parts of x are ignored."""
+    """Return x^p for x >= 0; the negative part of x is ignored."""
     if p[1] < 0:
         return inverse(real_power(x, (-p[1], -p[0])))
     if p[0] <= 0:

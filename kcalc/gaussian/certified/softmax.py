@@ -246,7 +246,7 @@ def _step(like: Ball, goal: float) -> Ball:
 
 
 def _spacing(goal: float, width: float) -> float:
-    """Return the node spacing for a Gaussian of standard deviation ``width``, in units of it.
+    """Return the node spacing in units of ``width``, the standard deviation of a Gaussian.
 
     The rule is exact to ``exp(y^2 / 2 - 2 pi y / spacing)``, if ``f(u + width z)`` is analytic up
     to ``|Im z| = y``.
@@ -276,7 +276,8 @@ def _within(bound: Ball) -> Ball:
 def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Ball]:
     """Return error bounds for sums that give ``E prod_i h(u_i + width_i z)``, h = f, -f' and g.
 
-    They hold for every u and include the error of the trapezoidal rule and the omitted nodes.
+    The bounds are valid for every u and include the error of the trapezoidal rule and the omitted
+    nodes.
     """
     pi, last, width = spacing.pi(), spacing * reach, max(widths, key=float)
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)
@@ -290,7 +291,7 @@ def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Bal
 
 
 def _outer_error(v: Ball, step: Ball, below: Ball, above: Ball) -> Ball:
-    """Return the error bound of the sum over u, with the nodes beyond ``-below`` and ``above``."""
+    """Return a bound on the error of the sum over u from ``-below`` to ``above``."""
     pi = v.pi()
     y = pi / 2 - step / 6
     rule = 2 / y.cos() ** 2 / ((2 * pi * y / step).exp() - 1)

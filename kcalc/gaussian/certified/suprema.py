@@ -29,7 +29,7 @@ _NARROWEST = 1e-40  # a function without a bound on such a narrow cell is unboun
 class _Cell:
     """A part [a, b] of a piece.
 
-    ``rank`` is its bound. The cell with the smallest bound is split next.
+    ``rank`` is the bound on this part. The cell with the smallest bound is split next.
     """
 
     rank: float
@@ -121,7 +121,7 @@ def _cuts(piece: SmoothPiece) -> list[float]:
 
 
 def _middle(a: float, b: float) -> float:
-    """Return the middle of a cell, on a logarithmic scale far from 0, or nan if it has no end."""
+    """Return the middle of a cell, on a log scale far from 0; inf or nan if an end is infinite."""
     if a > 0 and b > 4 * a:
         return math.sqrt(a) * math.sqrt(b)
     if b < 0 and a < 4 * b:

@@ -51,7 +51,7 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Corners:
-    """The terms of the jumps of phi at q1 and of psi at q2, for c = sign (1 - far).
+    """The contributions of the jumps of phi at q1 and psi at q2, for c = sign (1 - far).
 
     ``far`` is positive, or 0 if no two jumps meet.
     """
@@ -87,7 +87,7 @@ class Corners:
 
     @cached_property
     def turned(self) -> Corners:
-        """The terms with u and v exchanged."""
+        """The contributions with u and v exchanged."""
         return Corners(self.psi, self.q2, self.phi, self.q1, self.sign, self.far)
 
     @property

@@ -62,7 +62,7 @@ class EndZone:
     def _derivative_at(self, order: int, theta: float) -> float:
         """Return Gamma^(order) at c = sign cos(theta).
 
-        The smooth parts are integrated. The delta functions of both functions are added by
+        The smooth parts are integrated. The delta functions in both derivatives are added by
         conditioning on the kinks.
         """
         far = 2 * math.sin(theta / 2) ** 2
@@ -173,7 +173,7 @@ class EndZone:
         return on_panels(ratio, edges)
 
     def _few(self, table: str, count: int) -> bool:
-        """Whether to evaluate this many points directly.
+        """Whether to evaluate ``count`` points directly.
 
         Curves and root finders need many points, for which a table is faster.
         """

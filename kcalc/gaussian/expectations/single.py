@@ -56,7 +56,7 @@ def mean(profile: Profile, q: float) -> float:
 def second_moment(profile: Profile, q: float) -> float:
     """Return Q(q) = E phi(u)^2.
 
-    Raises KcalcError if it diverges.
+    Raises KcalcError if the expectation diverges.
     """
     nodes = rule(profile, q)
     return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z) ** 2)
@@ -328,7 +328,7 @@ def hermite(profile: Profile, q: float) -> Hermite:
 def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
     """Return (grid, values): phi(sqrt(q) z) at the nodes of a grid for many q.
 
-    The values have the shape (n, nodes). The grid is the one for the largest q, because a grid that
+    The values have the shape (n, nodes). The grid for the largest q is used, because a grid that
     resolves phi(sqrt(q) .) also resolves it at smaller q. Returns None if there is no such grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -399,7 +399,7 @@ def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
 
 
 def _collect(blocks: Iterable[Array], size: float) -> tuple[Array, bool]:
-    """Return the coefficients up to the first negligible block, and whether there is one.
+    """Return the coefficients up to the first negligible block, and whether such a block exists.
 
     Blocks are compared with ``size``, the standard deviation.
     """

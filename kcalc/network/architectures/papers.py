@@ -521,7 +521,7 @@ def _geometric(
 def _channels(count: Any) -> sp.Expr:
     """Convert a number of channels to a SymPy number or expression.
 
-    Raises: KcalcError unless it is an integer >= 1 or an expression.
+    Raises: KcalcError unless the number is an integer >= 1 or an expression.
     """
     if count is None:
         raise KcalcError(

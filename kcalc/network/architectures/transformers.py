@@ -123,7 +123,7 @@ class _Stack:
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
     def experts(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """Add a router, one node per layer of an expert, and the experts shared by all tokens."""
+        """Add a router, one node per expert layer, and the experts shared by all tokens."""
         mixture = self.mixture
         if mixture is None:
             return self.mlp(name, below, hidden, activation, gated)
