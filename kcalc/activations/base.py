@@ -96,7 +96,7 @@ class Activation(PiecewiseFunction):
         return truncated.mean_slope(self, q, field)
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
-        """Return 1 - C(1 - gap, q1, q2)."""
+        """Return 1 - C(1 - gap, q1, q2) in closed form, or None without a closed form."""
         return None
 
     def _closed_derivatives(
@@ -559,7 +559,7 @@ class Activation(PiecewiseFunction):
 
     @property
     def base(self) -> Activation:
-        """The activation before the transformation, or this activation if there is none."""
+        """The activation before the transformation, or this activation if it is not transformed."""
         return self
 
     @property

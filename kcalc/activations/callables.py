@@ -177,8 +177,8 @@ def from_callable(
     """Make an activation from a Python, NumPy or JAX callable of one argument.
 
     The callable may take float64 arrays, single floats or JAX arrays. It must be elementwise and
-    deterministic, and compute in double precision. ``kinks`` lists all points where it or a
-    derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
+    deterministic, and compute in double precision. ``kinks`` lists all points where the callable or
+    a derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
 
     Raises KcalcError for exceptions inside the callable, complex values, nan, Booleans, single
     precision, randomness, values that depend on the rest of the array, missing kinks, and divergent

@@ -87,7 +87,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     """Evaluate ``expr`` piece by piece.
 
-    Each piece only sees arguments from its interval, so unused pieces do not overflow.
+    Each piece is only evaluated at arguments from its interval, so unused pieces do not overflow.
     """
     import jax.numpy as jnp
 

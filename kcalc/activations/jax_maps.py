@@ -64,7 +64,7 @@ def moment(
 ) -> Any:
     """Return ``quantity`` ("mean", "second_moment", "mean_slope" or "q_slope") of phi at q.
 
-    Returns a JAX array if q is one, otherwise a float.
+    Returns a JAX array if q is a JAX array, otherwise a float.
 
     Raises KcalcError for q <= 0, and for a traced q if there is no closed form.
     """

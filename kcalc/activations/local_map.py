@@ -45,7 +45,7 @@ SYMBOLIC = "symbolic(q=1)"
 
 
 class _Local:
-    """A map of one activation, which is both the only input and the only output of the map."""
+    """A map of one activation, whose name is the name of the map's only input and only output."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation
@@ -214,8 +214,7 @@ class LocalCMap(_Local, CMap):
         """Return the tail sum_{k >= n} b_k of the series of C at uniform q.
 
         The tail bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the
-        cancellation of 1
-        - sum b_k.
+        cancellation in 1 - sum b_k.
 
         Parameters
         ----------

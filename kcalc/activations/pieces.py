@@ -64,7 +64,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """Return 0 for exact numbers; for floats, a larger value the fewer digits they have."""
+    """Return 0 for an exact number, and a value for a float that is larger for fewer digits."""
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 
@@ -141,7 +141,7 @@ def _too_many(count: int) -> KcalcError:
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
-    """Return the zeros of f where it changes sign, and its isolated zeros on the sampling grid.
+    """Return the zeros where f changes sign, and the isolated zeros of f on the sampling grid.
 
     The grid spacing is 1/64 for |x| <= 128 (the reach of inputs with q <= 100), and is finer near
     0. Between 128 and 1000 only isolated zeros are found. Raises KcalcError for more than 500
@@ -282,7 +282,7 @@ class _Resolved(Rewriting):
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """Return the (centre, width) of the narrow feature of a function of ``inner``, in a list.
+    """Return a list with the (centre, width) of the narrow feature of a function of ``inner``.
 
     The list is empty unless ``inner`` is linear or quadratic.
     """

@@ -171,7 +171,7 @@ class PiecewiseFunction:
     def derivative_expr(self, n: int = 1) -> sp.Expr:
         """Return the n-th derivative away from kinks, without deltas at jumps.
 
-        If there are kinks, it is a right-continuous Piecewise.
+        If there are kinks, the result is a right-continuous Piecewise.
         """
         if self.numeric_only:
             return sp.Derivative(

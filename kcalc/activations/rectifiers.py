@@ -229,8 +229,8 @@ def _clipped(
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """Return hard shrinkage: x for |x| > threshold, else 0.
 
-    It is right-continuous at its jumps. Q is computed from truncated moments. C involves the
-    bivariate normal CDF and is integrated.
+    The function is right-continuous at its jumps. Q is computed from truncated moments. C involves
+    the bivariate normal CDF and is integrated.
 
     Parameters
     ----------

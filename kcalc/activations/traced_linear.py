@@ -107,7 +107,7 @@ class LinearMaps(TracedMaps):
         return replace(self, input_scale=self.input_scale * scale)
 
     def _at(self, q: Any) -> Standard:
-        """Return the standardised data at q, which are computed once."""
+        """Return the standardised data at q, from a cache."""
         import jax.numpy as jnp
 
         for known, found in self.seen:

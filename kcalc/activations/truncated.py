@@ -39,13 +39,13 @@ _MPMATH = type(mpmath_field(30))
 
 
 def mean(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi(u), or None if the pieces of phi are not such sums."""
+    """Return E phi(u), or None unless the pieces of phi are sums of x^n e^(rate x)."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, parts, (), q, field)
 
 
 def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi(u)^2, or None if the pieces of phi are not such sums."""
+    """Return E phi(u)^2, or None unless the pieces of phi are sums of x^n e^(rate x)."""
     parts = pieces(phi, field is not SYMPY)
     return (
         None
@@ -57,7 +57,7 @@ def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
     """Return E phi'(u), in which each jump of phi is weighted with the density at its kink.
 
-    None if the pieces of phi are not such sums.
+    The result is None unless the pieces of phi are sums of x^n e^(rate x).
     """
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
@@ -74,7 +74,7 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 
 @lru_cache(maxsize=1024)
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
-    """Return the pieces of phi as sums of x^n e^(rate x), or None if a piece is not such a sum.
+    """Return the pieces of phi as sums of x^n e^(rate x), or None if a piece has another form.
 
     With ``exact``, floats are converted to exact fractions, so expanding does not round.
     """

@@ -32,9 +32,9 @@ class Known:
     """Facts about a function of one variable that number systems need.
 
     ``name`` is the name of the corresponding method of Arb balls, and of the function in ``math``
-    if it exists there. ``trend`` tells whether it rises or falls on its real domain (for an even
-    function, in |u|). ``bounds`` are proven bounds on its real values. ``cuts`` tells where its
-    principal branch is not analytic, except at poles.
+    if it exists there. ``trend`` tells whether the function rises or falls on its real domain (for
+    an even function, in |u|). ``bounds`` are proven bounds on its real values. ``cuts`` tells where
+    its principal branch is not analytic, except at poles.
     """
 
     name: str

@@ -31,7 +31,7 @@ def jax_arrays(*values: Any) -> list[Any]:
 
 
 def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Return a context with double precision if an argument has it.
+    """Return a context with double precision if an argument has double precision.
 
     Outside this context, JAX would silently round the argument to single precision.
     """

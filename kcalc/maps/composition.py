@@ -61,7 +61,7 @@ class LocalFunction:
 
     @property
     def body(self) -> Any:
-        """Return the closed form, or a description if there is none."""
+        """Return the closed form, or a description if the map has no closed form."""
         return self.closed if self.closed is not None else f"local map of {self.activation.name}"
 
     @property
@@ -141,8 +141,8 @@ class Composition:
     def derivative(self, order: int = 1) -> Composition:
         """Return the derivative with respect to the first argument.
 
-        The derivative is a composition too. The derivative of a value has the name of the value
-        with one or more dots.
+        The derivative is a composition too. Dots over the name of a value mark the value's
+        derivatives.
 
         Parameters
         ----------

@@ -294,7 +294,7 @@ class CMap(KernelMap):
     def derivative(self, n: int = 1) -> CMapDerivative:
         """Return the n-th derivative with respect to c.
 
-        With several inputs, it is the derivative with respect to a common change of all their c
+        With several inputs, the derivative is with respect to a common change of all their c
         values.
 
         Parameters

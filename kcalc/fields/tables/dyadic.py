@@ -59,8 +59,8 @@ def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
 def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array) -> Array:
     """Return the derivative with respect to w.
 
-    In the rows for w < 2^-OCTAVES, it is ``ends`` = (slope at the lower end, slope at the upper
-    end).
+    In the rows for w < 2^-OCTAVES, the derivative is ``ends`` = (slope at the lower end, slope at
+    the upper end).
     """
     rising = coefficients[1:] * np.arange(1, DEGREE + 1)[:, None]
     inner = polynomial(rising, row, t) * PARTS / np.where(octave > 0, octave, 1.0)
@@ -73,7 +73,8 @@ def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array)
 def octave_rows(fitted: Array) -> Array:
     """Return polynomials in t for the PARTS intervals of an octave.
 
-    They are computed from the Chebyshev coefficients (panels, NODES) of the octave's panels.
+    The polynomials are computed from the Chebyshev coefficients (panels, NODES) of the octave's
+    panels.
     """
     rows = power_rows(NODES, PARTS // len(fitted), DEGREE)
     return np.einsum("pn,nki->pki", fitted, rows).reshape(PARTS, DEGREE + 1)

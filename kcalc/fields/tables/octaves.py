@@ -87,8 +87,8 @@ class Side:
     def finished(self, end: float) -> tuple[Array, float | None]:
         """Return (coefficients of the side, slope of the side at its end).
 
-        The slope is infinite if the function's slope is infinite. It is None if it must be taken
-        from the polynomials.
+        The slope is infinite if the function's slope is infinite. It is None if the slope must be
+        taken from the polynomials.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)

@@ -100,10 +100,10 @@ class Table(Shown):
     def slope(self, c: Any) -> JaxArray | float | Array:
         """Return C'(c).
 
-        At c = +-1, it is the limit or, if that is infinite, the slope at the neighbouring float64
-        number (float32 for JAX float32).
+        At c = +-1, the result is the limit or, if the limit is infinite, the slope at the
+        neighbouring float64 number (float32 for JAX float32).
 
-        Near c = -1, it is computed from differences of values of order 1. The error grows like
+        Near c = -1, C' is computed from differences of values of order 1. The error grows like
         1e-15/(1 + c) there, until a separate fit is used.
 
         Parameters

@@ -42,8 +42,8 @@ class Coordinate:
     """An increasing coordinate x in [-1, 1] of a gap u in [0, 2], for short Chebyshev series in x.
 
     x is linear in log(u + offset), or in log((u + offset) / (2 - u + offset)) with ``both``. A
-    kernel may be singular beyond the ends of [0, 2], at distances of about the offset. In x, it is
-    regular on a wide strip.
+    kernel may be singular beyond the ends of [0, 2], at distances of about the offset. As a
+    function of x, the kernel is regular on a wide strip.
     """
 
     offset: float
@@ -84,8 +84,8 @@ class NormTable:
     divided by the exponential of this function. ``parts`` contains the series in x of NNGP and NTK.
     ``error_bound`` bounds
     |table - kernel| relative to |kernel| or to a hundredth of sqrt(K(x, x) K(y, y)), whichever is
-    larger; it is measured at random pairs and multiplied by 4. ``evaluations`` is the number of
-    pairs at which the kernels were evaluated.
+    larger; this bound is 4 times the error measured at random pairs. ``evaluations`` is the number
+    of pairs at which the kernels were evaluated.
     """
 
     coordinate: Coordinate

@@ -175,7 +175,7 @@ def _moved(
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
     """Replace distances below NEAR, which are inaccurate in the Gram matrix, by exact distances.
 
-    Returns: their flat indices, without the diagonal.
+    Returns: the flat indices of the replaced distances, without the diagonal.
     """
     flat = w.reshape(-1)
     near = np.flatnonzero(flat < NEAR)
