@@ -40,7 +40,7 @@ class Atom:
     activation: Activation | None = None
     source: Atom | None = None
     scale: Number = 1
-    patched: bool = False  # a sum of different channel windows: it must not be opened
+    patched: bool = False  # a sum of different channel windows, which must not be expanded
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
     live: Atom | None = None
     surrogate: bool = False
@@ -48,7 +48,7 @@ class Atom:
     noise: bool = False  # from dropout: it has no covariance with any other feature map
     # greater than the age of each of its parts
     age: int = field(default_factory=_ages.__next__, init=False)
-    # the network inputs that it depends on
+    # the network inputs that the atom depends on
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -65,7 +65,8 @@ class ZeroProducts(Products):
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
         """E phi'(sqrt(q) z).
 
-        At q = 0, it is replaced by the value at q = 1, which is multiplied by a covariance of 0.
+        At q = 0, the result is the value at q = 1, because callers multiply it by a covariance of
+        0.
         """
         values = np.asarray(q)
         return super()._mean_slope(phi, np.where(values > 0, values, 1.0))

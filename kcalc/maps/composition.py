@@ -57,7 +57,7 @@ class LocalFunction:
         """Return the name of the activation in the formula."""
         return str(self.function).split("_", 1)[1]
 
-    several = False  # whether it has derivatives with respect to all arguments
+    several = False  # whether the map has derivatives with respect to all arguments
 
     @property
     def body(self) -> Any:

@@ -36,7 +36,7 @@ PART = math.log(4)  # step in s between two points
 TERMS = 8  # number of terms in the series of the velocity
 DIGITS = 1e-11  # accuracy of the series
 RESOLVED = 1e-9  # for smaller |F|, G / F is dominated by rounding
-SMALL = 1e-5  # |F| that is small enough to reach that limit
+SMALL = 1e-5  # |F| below which the growth of s is read
 READ = 1e-8  # powers are read only at larger |F|
 MOST = 120  # largest number of points
 FAR = 230.0  # s at the limit of double precision
@@ -223,7 +223,7 @@ def extrapolated(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Pace:
-    """The growth of s: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
+    """The growth of s = |log q| per block: ``rate = |log f|``, or ``|F| ~ size e^(-power s)``.
 
     ``kind`` is "exponential", "power", or "logarithmic" if |F| decreases faster than any power of
     q: ``|F| ~ exp(-size e^(power s))``. ``places`` contains the values of s at which the growth was

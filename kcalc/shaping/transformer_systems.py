@@ -318,7 +318,7 @@ class Skipless(TransformerSystem):
         return found
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget with the slopes for identity weights from 0.05 to 10^6."""
+        """Raise UnreachableTarget unless identity weights from 0.05 to 10^6 reach the target."""
         name = next(iter(self.targets))
         if self.centre == 1:
             return

@@ -109,7 +109,7 @@ class Sampled:
         self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.read: tuple[Array, Array, Jet, Jet] | None = None  # the last covariance read
         self.length = 1
-        self.class_token = False  # whether the network has one so far
+        self.class_token = False  # whether a class token has occurred
         self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
     def start(self, node: Node, covariance: Array | Jet) -> TokenState:
@@ -645,7 +645,7 @@ def root(covariance: Array) -> Array:
     """A square root of a positive semidefinite matrix, up to rounding."""
     lifted = np.array(covariance)
     lifted.flat[:: len(lifted) + 1] += ALMOST_ZERO * np.trace(covariance) / len(covariance)
-    try:  # SciPy's is twice as fast as NumPy's
+    try:  # SciPy's function is twice as fast as NumPy's
         return cholesky(lifted, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)

@@ -24,7 +24,7 @@ from ...maps.maps import Assumption
 
 T = TypeVar("T")
 Array = np.ndarray
-DRAWS, CHAINS = 8, 6  # defaults if only the other is given
+DRAWS, CHAINS = 8, 6  # default of each if only the other is given
 ERROR = 0.01  # default if neither is given
 CHAINS_OF_ROUND = 8
 FEW = 4  # chains of the first round of profiles, which pool the errors of several blocks

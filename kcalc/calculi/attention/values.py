@@ -260,7 +260,7 @@ def _round(
     draws: Draws,
     options: tuple[bool, bool],
 ) -> SampledValues:
-    """The values from the draws of one round; ``options``: (exact rules, profile)."""
+    """Return the values from the draws of one round; ``options`` is (exact rules, profile)."""
     (sequences,) = {count for _, count in covariances.values()}
     exact, profile = options
     kernel = Sampled(token_kernel(assume), draws, sequences, exact=exact, scores=profile)

@@ -175,7 +175,7 @@ class _Exit(NamedTuple):
 class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
-    A path restarts with the value x at a cut point where x is greater than the value there. A path
+    A path restarts with the value x at a cut point where x is greater than the path's value. A path
     with Products is evaluated again with restarts where x is smaller. These minimal values show
     whether any subnetwork has a negative factor. With ``every``, such a path is instead evaluated
     once from each of its cut points, and factors may have any sign. The cost is quadratic in the

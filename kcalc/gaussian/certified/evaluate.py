@@ -36,7 +36,7 @@ class Smooth:
 
     real: Function
     complex: Function
-    zero: bool = False  # whether it is identically 0
+    zero: bool = False  # whether the function is identically 0
 
     def affine(self, a: Bound, b: Bound, scale: Bound, shift: Bound) -> Smooth:
         """Return the function x -> scale (f(a x + b) + shift)."""

@@ -127,7 +127,7 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        # a slope of rounding errors alone, as for an odd and an even function, has no scale
+        # a slope that consists of rounding errors has no scale, as for an odd and an even function
         least = (
             0.02
             * math.sqrt(hermite(self.phi, self.q1).variance)

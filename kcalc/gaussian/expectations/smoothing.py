@@ -28,7 +28,7 @@ _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
 _FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e6
-Values = Callable[[Array, Any], Array]  # of points, and the index of the centre of each point
+Values = Callable[[Array, Any], Array]  # arguments: points, and the index of each point's centre
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
