@@ -73,8 +73,8 @@ def _roughness(point: sp.Expr) -> float:
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     """Return the real zeros of ``expr`` in X.
 
-    They are exact if SymPy finds them. Otherwise they are sign changes between samples, refined to
-    50 digits (see :func:`crossings`).
+    The zeros are exact if SymPy finds them. Otherwise they are sign changes between samples,
+    refined to 50 digits (see :func:`crossings`).
     """
     if not expr.has(X):
         return []

@@ -1,7 +1,7 @@
 """Local kernel quantities in mpmath numbers, for activations without closed forms.
 
-They are the midpoints of certified balls. The balls are computed with so many digits that their
-radii are below the last digit of the field.
+The results are the midpoints of certified balls. The balls are computed with so many digits that
+their radii are below the last digit of the field.
 """
 
 from __future__ import annotations

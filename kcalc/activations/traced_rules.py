@@ -1,6 +1,6 @@
 """Gaussian expectations of functions that JAX traces.
 
-The expectations include moments, C maps and cross moments. They are differentiable with respect to
+The expectations include moments, C maps and cross moments. All are differentiable with respect to
 all arguments.
 
 For smooth functions, one matrix product gives the Hermite coefficients

@@ -1,8 +1,9 @@
 """Truncated Gaussian moments.
 
-They give E phi, E phi^2 and E phi' for every activation whose pieces are sums of x^n e^(rate x).
-Such activations include all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...),
-elu, selu and celu, and many sums, affine transformations and compositions of them.
+These moments give E phi, E phi^2 and E phi' for every activation whose pieces are sums of x^n
+e^(rate x). Such activations include all piecewise polynomials (hard_tanh, relu6, hard_swish,
+hard_shrink, ...), elu, selu and celu, and many sums, affine transformations and compositions of
+them.
 
 On a piece from a to b, u = sqrt(q) z has the density N(x; 0, q). Completing the square gives:
 

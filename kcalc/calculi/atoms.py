@@ -118,7 +118,7 @@ class Pair:
 
     @property
     def raw(self) -> bool:
-        """Whether a network input is one of its atoms."""
+        """Whether one of the atoms is a network input."""
         return any(term.atom.raw for term in self.terms)
 
     @property

@@ -187,7 +187,7 @@ class MatrixKernel:
     def degree(self) -> int | None:
         """The degree k with K(a x, b y) = (a b)^k K(x, y) for all a, b > 0.
 
-        None if the structure of the network implies no such k.
+        The degree is None if the structure of the network implies no such k.
         """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
@@ -212,7 +212,7 @@ class MatrixKernel:
     def features(self) -> int | None:
         """The number of input features, from the network or from ``fan_in``.
 
-        None if neither defines it.
+        The number is None if neither defines it.
         """
         (node,) = self.reading.network.inputs
         stated = self.reading.network.layer(node).features

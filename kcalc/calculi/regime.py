@@ -296,7 +296,7 @@ def kind(slope: float, level: float) -> str:
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
     """The weights and the activations of a plain chain: weights, activation, ..., weights.
 
-    None if the network is not such a chain.
+    The result is None if the network is not a plain chain.
     """
     affine: list[tuple[Node, Fresh]] = []
     nonlinear: list[Post] = []

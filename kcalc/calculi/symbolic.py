@@ -418,7 +418,7 @@ class Namer:
         ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
-        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... if that is taken."""
+        """``c_7``, or the first free name among ``c_{7a}``, ``c_{7b}`` ... if ``c_7`` is taken."""
         name, tail = f"{letter}_{self.count}", 0
         while sp.latex(sp.Symbol(name)) in self.names:
             name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1

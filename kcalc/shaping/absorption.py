@@ -183,7 +183,7 @@ class Absorption:
     # shifts
 
     def value(self, form: Form) -> Form:
-        """Substitute the shifts that have been determined so far."""
+        """Substitute the shifts that have been determined so far into a form."""
         while any(node in self.settled for node in form.terms):
             node = next(node for node in form.terms if node in self.settled)
             factor = form.terms[node]

@@ -317,7 +317,7 @@ def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float,
 
 
 def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
-    """Return the extreme at a given shift."""
+    """Return the value of C'(1) - 1 closest to the target among all input scales at one shift."""
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore", divide="ignore"):
         miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))

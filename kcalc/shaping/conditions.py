@@ -1,6 +1,6 @@
 """The two equations in (log alpha, beta) that a shaping method solves.
 
-They follow from the method's local conditions after gamma and delta are eliminated.
+The equations follow from the method's local conditions after gamma and delta are eliminated.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class EquationPair(Protocol):
 
     @property
     def condition(self) -> str:
-        """The first equation, in words."""
+        """A description of the first equation for messages."""
         ...
 
     @property

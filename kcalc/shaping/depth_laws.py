@@ -544,7 +544,7 @@ def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
 
 
 def _fixed_size(block: _Block, q: float) -> float | None:
-    """Return the fixed point near q towards which q moves, or None if there is none."""
+    """Return the fixed point near q towards which q moves, or None if q moves to no fixed point."""
     log = math.log(q)
 
     def moved(at: float) -> float:

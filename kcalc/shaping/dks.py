@@ -1,6 +1,6 @@
 """Deep Kernel Shaping [DKS sec. 18, 21].
 
-It imposes Q(1) = 1, Q'(1) = 1, C(0) = 0 and C'(1) = mu^{-1}(zeta) at every activation.
+DKS imposes Q(1) = 1, Q'(1) = 1, C(0) = 0 and C'(1) = mu^{-1}(zeta) at every activation.
 """
 
 from __future__ import annotations

@@ -64,6 +64,6 @@ class Record:
 
 
 def record(method: Callable[..., Any]) -> Record:
-    """Return the record of a method, or the first line of its docstring if it has none."""
+    """Return the record of a method, or the first line of the docstring of a method without one."""
     first = (method.__doc__ or "").strip().partition("\n")[0]
     return getattr(method, "record", Record(first))

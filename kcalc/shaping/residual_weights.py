@@ -1,6 +1,6 @@
 """Residual weights: shortcut and residual amplitudes of every block.
 
-Their squares sum to one. They follow rules from the literature or a target slope.
+Their squares sum to one. The amplitudes follow rules from the literature or a target slope.
 
 A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, the block
 ``h <- h + a f(h / sqrt(Var h))`` changes the variance as ``v <- v + a^2``. Divided by the standard
@@ -149,7 +149,7 @@ class ResidualShaping(Shaping):
 
 
 def blocks_normalise(call: MethodCall) -> None:
-    """Require residual blocks and the hypotheses of normalisation, except for weights of sums.
+    """Require residual blocks and the hypotheses of normalisation, except those on weights of sums.
 
     Raises: KcalcError.
     """

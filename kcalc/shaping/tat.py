@@ -314,7 +314,7 @@ def _smooth(
 
 
 def check_curvature(phi: Activation) -> None:
-    """Reject activations whose C map has no second derivative at 1, or with too few constants.
+    """Reject activations with too few constants or whose C map has no second derivative at 1.
 
     Raises: KcalcError with the reason.
     """

@@ -96,7 +96,7 @@ class Stream:
 
     @cached_property
     def selecting(self) -> Node | None:
-        """A node that selects some of several experts; None if there is none."""
+        """A node that selects some of several experts, or None if no node does."""
         found = (node for node, op, _ in self.network.operations if op is not None and op.selects)
         return next(found, None)
 

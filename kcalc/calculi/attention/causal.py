@@ -69,7 +69,7 @@ def masked(
 def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
     """Covariances at equal and at different positions of two sequences.
 
-    None if tokens are not exchangeable.
+    The result is None if tokens are not exchangeable.
     """
     if len(covariance) > 1:
         return None

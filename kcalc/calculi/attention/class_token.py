@@ -109,7 +109,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
     """The covariance of the outputs of all tokens, with its tangent kernel.
 
-    None if the tokens after the first one are not exchangeable.
+    The result is None if the tokens after the first one are not exchangeable.
     """
     cuts = [cut(jet, sequences) for jet in read]
     if any(part is None for part in cuts):

@@ -473,7 +473,7 @@ class Exchangeable:
 class Weights(NamedTuple):
     """Statistics of the weights in a sum of exchangeable tokens.
 
-    They are the sum of the squares, the sum of the products of different tokens' weights,
+    The statistics are the sum of the squares, the sum of the products of different tokens' weights,
     and the sum of the weights.
     """
 

@@ -283,7 +283,7 @@ def value(number: Number) -> Number:
 
 
 def overlaps_over(field: Any, node: Hashable) -> Any:
-    """The overlaps of a number system. Raises: KcalcError naming the node if it has none."""
+    """The overlaps of a number system. Raises: KcalcError naming the node if none exist."""
     if field is NUMPY:
         return Overlaps()
     if isinstance(field, BallField):

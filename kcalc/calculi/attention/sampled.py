@@ -503,7 +503,8 @@ class Sampled:
 def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
     """The matrix that a primitive applies to the tokens of a sequence.
 
-    None if the primitive leaves the tokens unchanged. Raises: KcalcError for windows of tokens.
+    The result is None if the primitive leaves the tokens unchanged. Raises: KcalcError for windows
+    of tokens.
     """
     matrix = getattr(op, "matrix", None)
     if matrix is not None:
@@ -551,7 +552,7 @@ class _Scores:
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
         """The scores of one head per draw, (draws, sequences, rows, columns), and their source.
 
-        The source is the queries and keys, if they were drawn.
+        The source contains the queries and keys, if they were drawn.
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences

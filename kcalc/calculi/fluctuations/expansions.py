@@ -1,6 +1,6 @@
 """Gaussian means of products of powers of activations.
 
-They are computed by quadrature and by Hermite series in the correlation.
+The means are computed by quadrature and by Hermite series in the correlation.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array
 def wick(cross: Array, fixed: Any = 0.0) -> Array:
     """The covariances Cov(u_a u_b, w_c w_d) of Gaussians.
 
-    They are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``. ``cross``: S with
-    S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for non-random parts x of
-    u and w.
+    The covariances are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``.
+    ``cross``: S with S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for
+    non-random parts x of u and w.
     """
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
     fixed = np.broadcast_to(fixed, cross.shape)

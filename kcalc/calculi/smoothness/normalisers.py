@@ -68,7 +68,7 @@ class Normaliser:
         raise NotImplementedError
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """Suprema over all (rows, columns) matrices."""
+        """Bounds on the map and on its first two derivatives over all (rows, columns) matrices."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:

@@ -237,11 +237,11 @@ class Maximal(Approximable):
 
     ``U_{g,r}`` is the C map of ``g`` with ``r`` in place of the C map of every nonlinear layer.
     Every subnetwork lies between two cut points of a maximal subnetwork, so one sweep over the cut
-    points, ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere,
-    a maximal subnetwork attains it; otherwise a shorter subnetwork may attain it. Isomorphic parts
-    are evaluated once. A Product decreases in its factors if they are negative, for example if
-    ``x < 0``. Every subnetwork is then evaluated separately, at a cost quadratic in the number of
-    cut points.
+    points, ``m <- U(max(x, m))``, finds the maximum over all subnetworks. If ``r(y) >= y``
+    everywhere, a maximal subnetwork attains the maximum; otherwise a shorter subnetwork may attain
+    it. Isomorphic parts are evaluated once. A Product decreases in its factors if they are
+    negative, for example if ``x < 0``. Every subnetwork is then evaluated separately, at a cost
+    quadratic in the number of cut points.
 
     If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
     LayerNorms act by their C maps. The object accepts scalars, and arrays if ``r`` accepts arrays.

@@ -166,7 +166,7 @@ def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
 def _delta_derivatives(x: float, q: float, count: int) -> list[float]:
     """Return the expectations E delta^(m)(u - x) for m = 0 ... count - 1.
 
-    They are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
+    The expectations are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
     """
     at = x / math.sqrt(q)
     density = math.exp(-at * at / 2) / math.sqrt(2 * math.pi * q)

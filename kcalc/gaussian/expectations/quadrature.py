@@ -256,7 +256,7 @@ def trapezoid(step: float, count: int) -> Rule:
 def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
     """Mesh edges on the axis of the standard normal z = x / sqrt q.
 
-    They are clipped to the range where the integrand is not negligible.
+    The edges are clipped to the range where the integrand is not negligible.
     """
     low, high = z_range(profile, q, depth)
     radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))

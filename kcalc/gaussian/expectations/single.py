@@ -284,7 +284,8 @@ class Hermite:
 def hermite(profile: Profile, q: float) -> Hermite:
     """Compute the Hermite coefficients of phi(sqrt(q) .).
 
-    They are computed from phi - E phi, so small coefficients keep their relative accuracy.
+    The coefficients are computed from phi - E phi, so small coefficients keep their relative
+    accuracy.
 
     Functions without kinks are sampled on an equidistant grid, which caches its Hermite functions
     for other q. At most MAX_TERMS coefficients are computed, or LONGEST if that completes the
