@@ -164,7 +164,7 @@ class ZeroTangent(Tangent):
         """The kernel of the layer's parameters, divided by sqrt(q1 q2); neither q may be 0.
 
         Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
-        cannot carry their kernel through a feature map that is 0.
+        cannot carry the kernel of such biases through a feature map that is 0.
         """
         if self.fan_in is None:
             return super()._parameters(op, node, pair, below)
@@ -203,7 +203,7 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError if phi jumps there."""
+    """phi(0). Raises: KcalcError if phi jumps at 0."""
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
             f"{phi.name} jumps at 0, but its input is exactly 0 somewhere (a zero row, a black "

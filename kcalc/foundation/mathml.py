@@ -67,7 +67,7 @@ def _math(items: list[ET.Element]) -> str:
 
 
 def _pieces(items: list[ET.Element]) -> list[list[ET.Element]]:
-    """Split before operators between terms."""
+    """Split a formula before the operators between its terms."""
     pieces: list[list[ET.Element]] = [[]]
     depth, bars = 0, 0
     for item in items:

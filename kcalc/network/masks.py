@@ -1,9 +1,9 @@
 """Attention masks: which tokens see which, with one frozen class per mask.
 
-A mask has one parameter ``value``, a number or a flag. It is the value of the field ``name`` in
-:class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only tokens that
-all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its field to the
-layer.
+A mask has one parameter ``value``, a number or a flag. This parameter is the value of the field
+``name`` in :class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only
+tokens that all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its
+field to the layer.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
     """The derivative of the local kernel map.
 
-    For one input it is dQ/dq. For two inputs it is 3 x 3, in the order (q11, q12, q22), at q11 =
-    q22 = q and cosine c.
+    For one input, the derivative is dQ/dq. For two inputs, it is a 3 x 3 matrix in the order (q11,
+    q12, q22), at q11 = q22 = q and cosine c.
     """
     if phi.degree is None:
         return _slopes(phi, q, c)

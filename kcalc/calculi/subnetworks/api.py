@@ -158,9 +158,9 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     """Find the maximal subnetworks, which do not compose with others into larger subnetworks.
 
-    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
-    of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
-    several inputs, no subnetwork contains the layer where the inputs first meet.
+    In the strict reading, every subnetwork lies in exactly one maximal subnetwork, as an interval
+    between two cut points of the latter. Subnetworks without a nonlinear layer are also listed. In
+    a network with several inputs, no subnetwork contains the layer where the inputs first meet.
 
     In the permissive reading, a subnetwork is any layer t together with all layers between it and a
     feature map that every path to t passes through. The maximal subnetworks, one for each t, begin

@@ -1,7 +1,7 @@
 """Proven growth bounds on an interval, and their Gaussian integrals beyond a radius.
 
-The bound |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) is declared, or derived from the tree of the
-expression. All numbers are floats, rounded up.
+The bound |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) is declared, or derived from the expression
+tree. All numbers are floats, rounded up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans for the kernels of a chunk of pairs.
 
-They use tables, or the general recursion in (c, q1, q2).
+A plan uses tables, or the general recursion in (c, q1, q2).
 """
 
 from __future__ import annotations
