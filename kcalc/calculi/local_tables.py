@@ -112,7 +112,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """A method for computing expectations of products of two values of phi."""
+    """A method for computing expected products of two values of phi."""
 
     phi: Activation
     polar: bool

@@ -238,7 +238,7 @@ class Blend(Window):
 
     @property
     def square(self) -> float:
-        """Mean over the rows of a matrix of the sum of squared entries."""
+        """The sum of squared entries in a row, averaged over the rows of the matrix."""
         return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property

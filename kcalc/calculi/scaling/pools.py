@@ -318,7 +318,7 @@ def _selected(
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """The state after an activation of the maximum of a window of Gaussians."""
+    """The state after an activation whose input is the maximum of Gaussians in a window."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []

@@ -1,4 +1,4 @@
-"""Derivatives with respect to q of expectations of functions of u = sqrt(q) z.
+"""Derivatives of expectations E f(u) with respect to q, where u = sqrt(q) z.
 
 One formula differentiates the Gaussian: ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``. Kinks and
 jumps of f need no special care, but digits cancel at small q. There, the other formula
