@@ -55,7 +55,7 @@ class Renormalised:
 
     @staticmethod
     def _passed_on(op: P.Primitive, powers: Sequence[int]) -> int | None:
-        """The power of two that scales a homogeneous operation's result; None for other operations."""
+        """The power of two that scales the result of a homogeneous operation, otherwise None."""
         if not any(powers):
             return 0
         if isinstance(op, P.Post):
