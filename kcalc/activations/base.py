@@ -96,7 +96,7 @@ class Activation(PiecewiseFunction):
         return truncated.mean_slope(self, q, field)
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
-        """Return 1 - C(1 - gap, q1, q2)."""
+        """Return 1 - C(1 - gap, q1, q2) in closed form, or None without a closed form."""
         return None
 
     def _closed_derivatives(
@@ -435,7 +435,7 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...] | None:
         """Return the Taylor coefficients of any order, from the closed form evaluated at a jet.
 
-        They exist for |c| < 1 only.
+        The coefficients exist for |c| < 1 only.
         """
         series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
         if series is None:
@@ -541,7 +541,7 @@ class Activation(PiecewiseFunction):
         q2
             The q value of the second input, > 0; None means ``q1``.
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         order
             The highest order, an integer >= 0.
 
@@ -559,7 +559,7 @@ class Activation(PiecewiseFunction):
 
     @property
     def base(self) -> Activation:
-        """The activation before the transformation, or this activation if there is none."""
+        """The activation before the transformation, or this activation if it is not transformed."""
         return self
 
     @property
@@ -573,7 +573,7 @@ class Activation(PiecewiseFunction):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         q
             The q values to draw.
 

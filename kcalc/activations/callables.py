@@ -35,7 +35,7 @@ _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances for JAX's derivatives
 
 
 class _Named(UndefinedFunction):
-    """Undefined SymPy functions that represent callables; two are equal if their callables are."""
+    """Undefined SymPy functions for callables; functions of equal callables are equal."""
 
 
 def _function(rule: Elementwise) -> Any:
@@ -68,8 +68,8 @@ class FromCallable(Activation):
     Two such activations are equal if they have the same callable object and the same kinks.
 
     ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
-    no mpmath values and no balls. Results are cached, so the callable must not change its behaviour
-    later.
+    no mpmath values and no certified enclosures. Results are cached, so the callable must not
+    change its behaviour later.
     """
 
     rule: Elementwise = field(default=None)  # type: ignore[assignment]
@@ -126,7 +126,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """Return the n-th derivative by nested ``jax.grad`` of sums.
 
-        It is None if JAX fails or its result does not match the values.
+        The result is None if JAX fails or its derivative does not match the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):
@@ -161,7 +161,7 @@ def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def label(function: Any) -> str:
     """Return the name of an activation made from ``function``.
 
-    It is the function's name, the class name of a callable object, or "phi" for a lambda.
+    The name is the function's name, the class name of a callable object, or "phi" for a lambda.
     """
     while isinstance(function, partial):
         function = function.func
@@ -177,12 +177,12 @@ def from_callable(
     """Make an activation from a Python, NumPy or JAX callable of one argument.
 
     The callable may take float64 arrays, single floats or JAX arrays. It must be elementwise and
-    deterministic, and compute in double precision. ``kinks`` lists all points where it or a
-    derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
+    deterministic, and compute in double precision. ``kinks`` lists all points where the callable or
+    a derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
 
     Raises KcalcError for exceptions inside the callable, complex values, nan, Booleans, single
     precision, randomness, values that depend on the rest of the array, missing kinks, and divergent
-    Gaussian moments. The message names the callable and, if possible, the x.
+    Gaussian moments. The message names the callable and, if possible, the value of x.
     """
     rule = elementwise(function, name or label(function))
     points = read_kinks(() if kinks is None else kinks)

@@ -86,8 +86,8 @@ def _is_exponential(term: Any, coefficient: Any) -> bool:
 def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
     """Return the Taylor series of ``piece`` if its float evaluation loses digits near 0.
 
-    ``function`` evaluates ``piece`` in floats. Returns None if it is accurate near 0, or if
-    ``piece`` has no Taylor series there.
+    ``function`` evaluates ``piece`` in floats. Returns None if this evaluation is accurate near 0,
+    or if ``piece`` has no Taylor series there.
     """
     if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
         return None

@@ -40,7 +40,7 @@ def half_distance(q1: Number, q2: Number, field: Field) -> Number:
 
 
 def whole_power(x: Number, n: int) -> Number:
-    """Return x^n for n >= 1 by repeated products, because a ball around 0 has no ``**``."""
+    """Return x^n for n >= 1 by repeated products, because balls around 0 do not support ``**``."""
     return math.prod([x] * (n - 1), start=x)
 
 

@@ -54,7 +54,7 @@ def distinct(columns: Array) -> tuple[Array, Any]:
 
 
 def groups(which: Any, count: int) -> list[Any]:
-    """Return the positions in ``which`` of each of 0 ... count - 1."""
+    """Return, for each of 0 ... count - 1, its positions in ``which``."""
     order = np.argsort(which, kind="stable")
     return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
 

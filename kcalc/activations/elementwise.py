@@ -38,7 +38,7 @@ _ALONE = (
 def in_double_precision() -> Any:
     """Return a context in which JAX computes in float64, or a null context if JAX is not imported.
 
-    It leaves the global flag unchanged.
+    The context leaves JAX's global flag unchanged.
     """
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.enable_x64(True)
@@ -140,7 +140,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
-    """Evaluate a function of JAX arrays at a flat array, in blocks of one shape.
+    """Evaluate a function of JAX arrays at a flat array, in blocks of equal shape.
 
     The last block is padded with the last number.
     """
@@ -381,7 +381,7 @@ def _check_alone(rule: Elementwise) -> None:
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
     """Return the callable without blocks and compilation.
 
-    Both would hide how the callable behaves on arrays of other lengths.
+    Blocks and compilation would hide how the callable behaves on arrays of other lengths.
     """
     if not rule.is_jax:
         return rule.function

@@ -102,7 +102,7 @@ class Shipped:
 
     @property
     def error(self) -> float:
-        """(shipped - exact)/exact."""
+        """The relative error, (shipped - exact)/exact."""
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:

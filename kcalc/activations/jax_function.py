@@ -26,9 +26,10 @@ JaxFunction = Callable[[Any], Any]
 def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     """Return phi^(n) as an elementwise function of JAX arrays, for jit, vmap and grad.
 
-    It is right-continuous at kinks. Its gradient is ``jax_function(phi, n + 1)``, which is itself
-    differentiable; delta functions at kinks are ignored. float32 and float64 are kept; integers
-    become floats. Raises KcalcError if n is not an integer >= 0, and for functions that JAX lacks.
+    The function is right-continuous at kinks. Its gradient is ``jax_function(phi, n + 1)``, which
+    is itself differentiable; delta functions at kinks are ignored. float32 and float64 are kept;
+    integers become floats. Raises KcalcError if n is not an integer >= 0, and for functions that
+    JAX lacks.
     """
     import jax
     import jax.numpy as jnp
@@ -86,7 +87,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     """Evaluate ``expr`` piece by piece.
 
-    Each piece only sees arguments from its interval, so unused pieces do not overflow.
+    Each piece is only evaluated at arguments from its interval, so unused pieces do not overflow.
     """
     import jax.numpy as jnp
 
@@ -144,7 +145,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
 
 
 def _beside(series: NearZero, function: JaxFunction) -> JaxFunction:
-    """Use the series near 0 and the function elsewhere."""
+    """Return a function that uses the series near 0 and ``function`` elsewhere."""
     import jax.numpy as jnp
 
     def values(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """Local kernel quantities for JAX arrays.
 
-They use closed forms that are accurate in floats. Without such forms, C comes from a table and the
-moments come from NumPy, both at concrete q values.
+The quantities come from closed forms that are accurate in floats. Without such forms, C comes from
+a table and the moments come from NumPy, both at concrete q values.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def moment(
 ) -> Any:
     """Return ``quantity`` ("mean", "second_moment", "mean_slope" or "q_slope") of phi at q.
 
-    Returns a JAX array if q is one, otherwise a float.
+    Returns a JAX array if q is a JAX array, otherwise a float.
 
     Raises KcalcError for q <= 0, and for a traced q if there is no closed form.
     """

@@ -109,7 +109,7 @@ def _long_floats(expr: sp.Expr) -> list[Any]:
 
 
 def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, dict[Any, Any]]:
-    """Return (one-sided limit, {rounded number: change of limit per unit in its last place})."""
+    """Return (one-sided limit, {rounded number: change in limit per unit in its last place})."""
     point = _point(kink)
     try:
         function, floats = _with_constants(piece)

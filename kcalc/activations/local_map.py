@@ -45,7 +45,7 @@ SYMBOLIC = "symbolic(q=1)"
 
 
 class _Local:
-    """A map of one activation, which is its only input and output."""
+    """A map of one activation, whose name is the name of the map's only input and only output."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation
@@ -167,7 +167,7 @@ class LocalCMap(_Local, CMap):
         return Composition(arguments, (), value, "C", functions)
 
     def _level(self, q: sp.Symbol) -> LocalFunction:
-        """Return Q(q), which normalises the Gaussian integral of C."""
+        """Return Q(q), which normalises the Gaussian integral for C."""
         value = self.activation.second_moment(q, SYMPY)
         closed = None if value.atoms(AppliedUndef) else value
         return LocalFunction(
@@ -213,8 +213,8 @@ class LocalCMap(_Local, CMap):
     def tail(self, n: int, q: Any = 1) -> float:
         """Return the tail sum_{k >= n} b_k of the series of C at uniform q.
 
-        It bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the cancellation of 1
-        - sum b_k.
+        The tail bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the
+        cancellation in 1 - sum b_k.
 
         Parameters
         ----------
@@ -293,7 +293,7 @@ class LocalCMapQDerivative:
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """Return the derivative at c, with the arguments and shapes of the map."""
+        """Return the derivative at c, with the same arguments and shapes as the map."""
         cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)
         if self.which in (1, None):

@@ -80,7 +80,7 @@ def check_constant(symbol: sp.Symbol, text: str) -> None:
 def named(name: Any, usual: str) -> str:
     """Return the given name of an activation, or the default.
 
-    Raises KcalcError unless it is text.
+    Raises KcalcError unless the name is text.
     """
     return usual if name is None else text(name, "an activation's name")
 

@@ -73,7 +73,7 @@ def activation(
         are found from Piecewise, Abs, Max, Min, Heaviside and sign; a callable has no kinks.
     growth
         (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere. You guarantee this bound.
-        Certified integrals need it if they cannot derive one.
+        Certified integrals need it if they cannot derive a bound.
 
     Returns
     -------
@@ -204,7 +204,8 @@ def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | No
 def _with_symbols(expr: sp.Expr) -> str:
     """Return the catalogue call to suggest for an expression with symbols.
 
-    It reproduces an expression that is linear on each side of 0; otherwise it is only an example.
+    The call reproduces an expression that is linear on each side of 0; otherwise, it is only an
+    example.
     """
     p = sp.Dummy(positive=True)
     left, right = (sp.expand(expr.subs(X, side * p) / (side * p)) for side in (-1, 1))
@@ -233,7 +234,7 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
 def _in_x(spec: sp.Expr) -> sp.Expr:
     """Rewrite the expression in the canonical real symbol X.
 
-    Raises KcalcError for an expression that is not a function of one real number.
+    Raises KcalcError for an expression that is not a function of one real variable.
     """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
@@ -332,7 +333,7 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _known(candidate: Activation) -> Activation | None:
     """Return the registered activation that is the same function, or None.
 
-    It has the same expression, or the same kinks and pieces: |x| and sign(x) x are one function.
+    The two have the same expression, or the same kinks and pieces, such as |x| and sign(x) x.
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:

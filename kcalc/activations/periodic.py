@@ -95,8 +95,8 @@ class Gabor(ClosedKernel):
     def _slopes(self, gap: Number, q1: Number, q2: Number, field: Field) -> tuple[Number, Number]:
         """Return (Gamma', Gamma'') from L = log(D^(-1/2) e^(-E)) and K.
 
-        They are Gamma (L' + K' tanh K) and Gamma (L'^2 + K'^2 + L'' + (2 L' K' + K'') tanh K). For
-        c > 0 all terms are positive.
+        The derivatives are Gamma (L' + K' tanh K) and Gamma (L'^2 + K'^2 + L'' + (2 L' K' + K'')
+        tanh K). For c > 0 all terms are positive.
         """
         a = field.number(self.decay)
         square = field.number(self.frequency) ** 2

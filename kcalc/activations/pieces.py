@@ -33,7 +33,7 @@ KINK_REACH = 128
 """Kinks are searched up to |x| = 128, the reach of inputs with q = 100 (polynomials: all x)."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
-_SAME = 4e-15  # roots at a smaller relative distance are one root in two forms
+_SAME = 4e-15  # roots at a smaller relative distance are the same root in two forms
 _MOST_BITS = 10_000  # limit for a number that is exponentiated
 _BALL_BITS = (200, 1200)  # 1200 bits enclose even values that underflow
 _ISOLATED = 8  # more sign changes than this beyond KINK_REACH indicate an undersampled wave
@@ -64,7 +64,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """Return 0 for exact numbers, and a larger value the fewer digits a float has."""
+    """Return 0 for an exact number, and a value for a float that is larger for fewer digits."""
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 
@@ -73,8 +73,8 @@ def _roughness(point: sp.Expr) -> float:
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     """Return the real zeros of ``expr`` in X.
 
-    They are exact if SymPy finds them. Otherwise they are sign changes between samples, refined to
-    50 digits (see :func:`crossings`).
+    The zeros are exact if SymPy finds them. Otherwise they are sign changes between samples,
+    refined to 50 digits (see :func:`crossings`).
     """
     if not expr.has(X):
         return []
@@ -141,7 +141,7 @@ def _too_many(count: int) -> KcalcError:
 
 
 def crossings(f: Callable[[Array], Array]) -> list[float]:
-    """Return the zeros of f where it changes sign, and its isolated zeros on the sampling grid.
+    """Return the zeros where f changes sign, and the isolated zeros of f on the sampling grid.
 
     The grid spacing is 1/64 for |x| <= 128 (the reach of inputs with q <= 100), and is finer near
     0. Between 128 and 1000 only isolated zeros are found. Raises KcalcError for more than 500
@@ -213,8 +213,8 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
     """Return the distance between the probe point of an outermost piece and its kink.
 
-    It is at most half the distance between the last two kinks, so the probe does not pass the next
-    kink of an oscillation.
+    The distance is at most half the distance between the last two kinks, so the probe does not pass
+    the next kink of an oscillation.
     """
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
@@ -282,7 +282,7 @@ class _Resolved(Rewriting):
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
-    """Return the (centre, width) of the narrow feature of a function of ``inner``, in a list.
+    """Return a list with the (centre, width) of the narrow feature of a function of ``inner``.
 
     The list is empty unless ``inner`` is linear or quadratic.
     """

@@ -171,7 +171,7 @@ class PiecewiseFunction:
     def derivative_expr(self, n: int = 1) -> sp.Expr:
         """Return the n-th derivative away from kinks, without deltas at jumps.
 
-        If there are kinks, it is a right-continuous Piecewise.
+        If there are kinks, the result is a right-continuous Piecewise.
         """
         if self.numeric_only:
             return sp.Derivative(
@@ -306,16 +306,16 @@ class PiecewiseFunction:
         return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
 
     def jax_values(self, n: int) -> JaxFunction:
-        """Return the derivative phi^(n) on JAX arrays of floats.
+        """Return the derivative phi^(n) as a function of JAX arrays of floats.
 
-        It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
+        The function has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
         """
         return piecewise(self, n)
 
     def refuse_rough(self, purpose: str) -> None:
         """Raise KcalcError if a derivative is infinite at a kink.
 
-        ``purpose`` names the result that needs it.
+        ``purpose`` names the result that needs the derivative.
         """
         if self.rough:
             raise KcalcError(

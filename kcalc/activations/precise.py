@@ -1,7 +1,7 @@
 """Local kernel quantities in mpmath numbers, for activations without closed forms.
 
-They are the midpoints of certified balls. The balls are computed with so many digits that their
-radii are below the last digit of the field.
+The results are the midpoints of certified balls. The balls are computed with so many digits that
+their radii are below the last digit of the field.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def midpoints(
     """Return the midpoints of the balls from ``read``, as numbers of an mpmath field.
 
     ``positive`` is True if the first value is known to be nonzero; a ball that contains 0 is then
-    too wide. Another ball around 0 counts as 0 if its radius is 10^-12 of the field's last digit.
-    Raises KcalcError if 1000 digits are not enough, and the errors of ``read``.
+    too wide. Other balls around 0 count as 0 if their radius is at most 10^-12 of the field's last
+    digit. Raises KcalcError if 1000 digits are not enough, and passes on the errors of ``read``.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:

@@ -95,9 +95,9 @@ class RectifiedPower(Closed):
         )
 
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
-        """Return the derivative of C_k of the given order.
+        """Return the derivative of C_k with the given order.
 
-        It is k^2/(2k-1) times the derivative of C_(k-1) of one order less, down to
+        It is k^2/(2k-1) times the derivative of C_(k-1) with order one less, down to
         C_0' = 1/(pi sin t).
         """
         if order == 0:

@@ -161,7 +161,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
 def trelu(negative_slope: Any) -> Activation:
     """Return the Tailored ReLU, a leaky ReLU scaled such that Q(q) = q.
 
-    It is x for x > 0 and negative_slope x for x < 0, both multiplied by
+    The activation is x for x > 0 and negative_slope x for x < 0, both multiplied by
     sqrt(2/(1 + negative_slope^2)).
 
     Parameters
@@ -229,8 +229,8 @@ def _clipped(
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """Return hard shrinkage: x for |x| > threshold, else 0.
 
-    It is right-continuous at its jumps. Q is computed from truncated moments. C involves the
-    bivariate normal CDF and is integrated.
+    The function is right-continuous at its jumps. Q is computed from truncated moments. C involves
+    the bivariate normal CDF and is integrated.
 
     Parameters
     ----------

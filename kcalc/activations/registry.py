@@ -100,7 +100,7 @@ def aliases() -> dict[str, str]:
 def by_name(name: str) -> Activation:
     """Look up a registered activation by name or alias, ignoring case.
 
-    Raises KcalcError, listing similar names, if there is none.
+    Raises KcalcError, listing similar names, if no activation has this name.
     """
     key = name.strip().lower()
     key = _ALIASES.get(key, key)

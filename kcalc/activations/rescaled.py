@@ -74,7 +74,7 @@ def _monomial(expr: Any) -> tuple[Any, Any]:
 def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:
     """Yield candidates for a in ``expr`` = s ``known``(a x).
 
-    They are ratios of the arguments of a function that occurs in both.
+    The candidates are ratios of the arguments of a function that occurs in both expressions.
     """
     inner = min(known.atoms(sp.Function, sp.exp), key=sp.default_sort_key)
     start, power = _monomial(inner.args[0])

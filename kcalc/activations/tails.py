@@ -16,7 +16,7 @@ from kcalc.fields.degrees import expandable, poly
 
 @dataclass(frozen=True)
 class Tail:
-    """A tail: beyond ``start``, each of phi, phi' and phi'' is monotone and has the given limit."""
+    """The behaviour of phi beyond ``start``: phi, phi' and phi'' are monotone with given limits."""
 
     start: Any
     value: Any

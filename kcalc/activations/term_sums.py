@@ -36,7 +36,7 @@ Q1, Q2, K = sp.symbols("q1 q2 k", positive=True)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TermSum(Activation):
-    """A sum of terms, with closed forms of Q and C in SymPy."""
+    """A sum of terms x^n e^(rate x) or erf(b x), with closed forms of Q and C in SymPy."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         if field is not SYMPY:
@@ -72,7 +72,7 @@ class TermSum(Activation):
 
 
 def as_sum(candidate: Activation) -> TermSum | None:
-    """Return the candidate with its closed forms if it is a sum of such terms, otherwise None."""
+    """Return the candidate as a TermSum, with closed forms, or None if that is impossible."""
     if candidate.kinks or candidate.numeric_only or candidate.expr.is_polynomial(X):
         return None
     if _split(candidate.expr) is None:

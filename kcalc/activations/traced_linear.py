@@ -107,7 +107,7 @@ class LinearMaps(TracedMaps):
         return replace(self, input_scale=self.input_scale * scale)
 
     def _at(self, q: Any) -> Standard:
-        """Return the standardised data at q, which are computed once."""
+        """Return the standardised data at q, from a cache."""
         import jax.numpy as jnp
 
         for known, found in self.seen:
@@ -350,7 +350,7 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
     w = jnp.concatenate([jnp.minimum(end, 0.0) + offset, above * share], axis=-1)
     weight = jnp.concatenate([0 * end + weight, above * weight_of_share], axis=-1)
     h, low = h[..., None], low[..., None]
-    tangent = jnp.exp(w)  # of t/2
+    tangent = jnp.exp(w)  # tan(t/2)
     cosh = (tangent + 1 / tangent) / 2
     far = 2 / (1 + tangent * tangent)  # 1 + cos t
     near = far * tangent * tangent

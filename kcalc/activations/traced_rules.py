@@ -1,6 +1,6 @@
 """Gaussian expectations of functions that JAX traces.
 
-The expectations include moments, C maps and cross moments. They are differentiable with respect to
+The expectations include moments, C maps and cross moments. All are differentiable with respect to
 all arguments.
 
 For smooth functions, one matrix product gives the Hermite coefficients
@@ -29,7 +29,7 @@ OUTER = (-13.0, -7.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 7.0, 13.0)
 WITHIN = (-8.5, -4.5, -2.4, -0.8, 0.8, 2.4, 4.5, 8.5)
 LAYER = 9.0  # half-width of the zone around a kink, in units of the spread of v around c u
 CUT = 1e-9
-CROWDS = (12, 24, 48, 96, 192)  # possible numbers of kinks to keep if there are more
+CROWDS = (12, 24, 48, 96, 192)  # numbers of kinks that may be kept, if there are more
 AT_ONCE = 1 << 23  # nodes in the plane that are processed together
 
 
@@ -56,7 +56,7 @@ class TracedMaps(ABC):
 
     @property
     def endless(self) -> bool:
-        """Whether there are more kinks beyond the known ones, as for |sin x|."""
+        """Whether there are more kinks beyond the known kinks, as for |sin x|."""
         return False
 
     @abstractmethod
@@ -244,8 +244,8 @@ def _line_pair(f: TracedMaps, g: TracedMaps, q1: Any, q2: Any) -> Any:
 def line_distance(f: TracedMaps, q1: Any, q2: Any, first: Any, second: Any) -> Any:
     """Return 1 - C at c = 1 for two q values.
 
-    It is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2 given as
-    ``first`` and ``second``.
+    The value is ``E (f(sqrt(q1) z) / sqrt(Q1) - f(sqrt(q2) z) / sqrt(Q2))^2 / 2``, with Q1 and Q2
+    given as ``first`` and ``second``.
     """
     import jax.numpy as jnp
 

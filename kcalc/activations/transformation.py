@@ -31,7 +31,7 @@ def _added(value: sp.Expr) -> str:
 class Transformation:
     """The constants of x -> output_scale * (phi(input_scale * x + input_shift) + output_shift).
 
-    They are alpha, beta, gamma and delta of the DKS paper.
+    In the DKS paper, the fields are called alpha, beta, gamma and delta, in this order.
     """
 
     input_scale: sp.Expr

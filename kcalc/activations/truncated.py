@@ -1,8 +1,9 @@
 """Truncated Gaussian moments.
 
-They give E phi, E phi^2 and E phi' for every activation whose pieces are sums of x^n e^(rate x).
-These include all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu
-and celu, and many sums, affine transformations and compositions of them.
+These moments give E phi, E phi^2 and E phi' for every activation whose pieces are sums of x^n
+e^(rate x). Such activations include all piecewise polynomials (hard_tanh, relu6, hard_swish,
+hard_shrink, ...), elu, selu and celu, and many sums, affine transformations and compositions of
+them.
 
 On a piece from a to b, u = sqrt(q) z has the density N(x; 0, q). Completing the square gives:
 
@@ -11,7 +12,8 @@ On a piece from a to b, u = sqrt(q) z has the density N(x; 0, q). Completing the
 
 C has no such form. With a kink away from 0, E[phi(u) phi(v)] contains bivariate normal
 probabilities, which are not elementary (one corner gives Owen's T function), so C is integrated.
-NumPy integrates all moments, because these formulas cancel for small and for large q.
+In NumPy, all moments are integrated numerically, because these formulas cancel for small and for
+large q.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ _MPMATH = type(mpmath_field(30))
 
 
 def mean(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi(u), or None if the pieces of phi are not such sums."""
+    """Return E phi(u), or None unless the pieces of phi are sums of x^n e^(rate x)."""
     parts = pieces(phi, field is not SYMPY)
     return None if parts is None else _evaluate(phi, parts, (), q, field)
 
 
 def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi(u)^2, or None if the pieces of phi are not such sums."""
+    """Return E phi(u)^2, or None unless the pieces of phi are sums of x^n e^(rate x)."""
     parts = pieces(phi, field is not SYMPY)
     return (
         None
@@ -54,9 +56,9 @@ def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
 
 
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi'(u), where each jump of phi counts with the density at its kink.
+    """Return E phi'(u), in which each jump of phi is weighted with the density at its kink.
 
-    None if the pieces of phi are not such sums.
+    The result is None unless the pieces of phi are sums of x^n e^(rate x).
     """
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
@@ -73,7 +75,7 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 
 @lru_cache(maxsize=1024)
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
-    """Return the pieces of phi as sums of x^n e^(rate x), or None if a piece is not such a sum.
+    """Return the pieces of phi as sums of x^n e^(rate x), or None if a piece has another form.
 
     With ``exact``, floats are converted to exact fractions, so expanding does not round.
     """
@@ -217,7 +219,7 @@ def _evaluate(
 def _moments(
     a: sp.Expr | None, b: sp.Expr | None, rate: sp.Expr, top: int, q: Number, field: Field
 ) -> list[Number]:
-    """Return M_0 ... M_top of the piece from a to b; None is infinity."""
+    """Return M_0 ... M_top for the piece from a to b; None means infinity."""
     slope = field.number(rate)
     out = [field.exp(slope * slope * q / 2) * _probability(a, b, rate, q, field)]
     ends = [(sign, field.number(end)) for sign, end in ((1, b), (-1, a)) if end is not None]
@@ -241,7 +243,8 @@ def _probability(
 ) -> Number:
     """Return P(a < u < b) for a normal u with mean rate q and variance q.
 
-    It is a difference of tail probabilities, lower tails for rate > 0, so that it does not cancel.
+    The probability is computed as a difference of tail probabilities, lower tails for rate > 0, so
+    that no digits cancel.
     """
 
     def scaled(end: sp.Expr) -> Number:

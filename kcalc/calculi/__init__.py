@@ -1,4 +1,4 @@
-"""Calculi: a state per feature map and a rule per primitive, folded over a network's graph.
+"""Calculi: states for feature maps and rules for primitives, folded over a network's graph.
 
 The folds are in :mod:`kcalc.network.compose`. This module exports the names that other packages use
 in addition to kcalc's public names. Each module is imported on first use.

@@ -1,6 +1,6 @@
 """Array operations of :mod:`kcalc.calculi.arrays`: activations, convolution, pooling.
 
-Padding ``"same"`` follows XLA, see :func:`same_padding`.
+Padding ``"same"`` follows XLA; see :func:`same_padding`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """Return (form, constants) of an activation. Activations of one form differ only in constants.
+    """Return (form, constants) of an activation; activations of one form differ only in constants.
 
     The constants of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
     activation they are (input scale, input shift, output scale, output shift), followed by the
-    constants of its base. Other activations have none.
+    constants of its base. Other activations have no constants.
     """
     t = phi.transformation
     if phi.degree == 1 and all(k == 0 for k in phi.kinks):
@@ -273,7 +273,7 @@ def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -
 
 
 def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
-    """Move channels of images (..., height, width, channels) to positions, or ``back``."""
+    """Move channels of images (..., height, width, channels) to positions, or back if ``back``."""
     (height, width, channels), (r, s) = x.shape[-3:], factors
     if back:
         parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)

@@ -58,10 +58,11 @@ class Shape:
 class Lowered:
     """Data that the rule of a node needs in addition to its layer.
 
-    ``index``: its position in the network, used for its random keys.  ``below``, ``shape``: shapes
-    of its inputs and its output. ``numbers``: its constants, which may differ between repeated
-    blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of running statistics.
-    ``form``: equal for two nodes if they compute the same function up to constants and weights.
+    ``index``: the node's position in the network, used for its random keys. ``below``, ``shape``:
+    shapes of the node's inputs and output. ``numbers``: the node's constants, which may differ
+    between repeated blocks. ``tensors``, ``state``: {name: shape} of trained parameters and of
+    running statistics. ``form``: equal for two nodes if they compute the same function up to
+    constants and weights.
     """
 
     index: int
@@ -77,8 +78,8 @@ class Lowered:
 class Repeated(L.Layer):
     """Consecutive isomorphic pieces, run as one ``lax.scan``.
 
-    ``body`` is the first piece, after an Input. ``pieces[i][j]`` is the node of the i-th piece that
-    corresponds to ``pieces[0][j]``; the last node of a piece is its output.
+    ``body`` is the first piece, preceded by an Input. ``pieces[i][j]`` is the node of the i-th
+    piece that corresponds to ``pieces[0][j]``; the last node of a piece is its output.
     """
 
     body: Network
@@ -117,9 +118,9 @@ class Arrays:
     kept: dict[Node, Array] = field(default_factory=dict)
 
     def number(self, node: Node) -> tuple[Any, ...]:
-        """The constants of a node, as floats or traced scalars.
+        """The constants of a node: floats, or traced scalars inside some scans.
 
-        They are traced scalars inside a scan over pieces with different constants.
+        Inside a scan over pieces with different constants, the constants are traced scalars.
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
@@ -165,7 +166,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.SurrogateGradient, node: Node, inputs: Sequence[Array]) -> Array:
-        """The activation in the forward pass, with the slope of the layer in the backward pass."""
+        """Apply the activation in the forward pass, and the layer's slope in the backward pass."""
         from jax.lax import stop_gradient
 
         (x,) = inputs
@@ -303,7 +304,7 @@ class Arrays:
     def _over_batch(self, given: Array, node: Node) -> Array:
         """``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
 
-        Training uses the statistics of the batch, evaluation the running statistics.
+        Training uses batch statistics, and evaluation uses running statistics.
         """
         import jax.numpy as jnp
 
@@ -336,7 +337,7 @@ class Arrays:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
         """The maximum, mean or randomly weighted sum over windows.
 
-        Without locations it is the identity.
+        Without locations, pooling is the identity.
         """
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
@@ -357,7 +358,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
-        """In training, zero entries with probability ``rate``; divide the rest by ``1 - rate``."""
+        """In training, zero entries with probability ``rate``; divide others by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
 

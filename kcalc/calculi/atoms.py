@@ -24,10 +24,11 @@ _ages = count()
 class Atom:
     """One random variable per channel; atoms are equal only if they are the same object.
 
-    ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
-    input. ``terms``: the addends of a sum. ``activation``: a post-activation is ``activation(scale
-    * source)``. ``live``: after a stop-gradient, the atom that it copies; the tangent calculus
-    treats the copy as fixed.
+    ``support``: bit mask of the affine layers and inputs that the atom depends on. ``raw``: a
+    network input. ``terms``: the addends of a sum. ``activation``: a post-activation is
+    ``activation(scale
+    * source)``. ``live``: after a stop-gradient, the atom that this atom copies; the tangent
+    calculus treats the copy as fixed.
     """
 
     node: Node
@@ -39,7 +40,7 @@ class Atom:
     activation: Activation | None = None
     source: Atom | None = None
     scale: Number = 1
-    patched: bool = False  # a sum of different channel windows: it must not be opened
+    patched: bool = False  # a sum of different channel windows, which must not be expanded
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
     live: Atom | None = None
     surrogate: bool = False
@@ -47,7 +48,7 @@ class Atom:
     noise: bool = False  # from dropout: it has no covariance with any other feature map
     # greater than the age of each of its parts
     age: int = field(default_factory=_ages.__next__, init=False)
-    # the network inputs that it depends on
+    # the network inputs that the atom depends on
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class Pair:
 
     @property
     def raw(self) -> bool:
-        """Whether a network input is one of its atoms."""
+        """Whether one of the atoms is a network input."""
         return any(term.atom.raw for term in self.terms)
 
     @property
@@ -141,7 +142,7 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Merge terms with equal atoms (or equal activations of one source), and drop zero terms."""
+    """Merge terms with equal atoms (or equal activations of a source), and drop zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (

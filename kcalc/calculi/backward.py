@@ -41,7 +41,7 @@ INDIRECT = (
 
 
 class Backward:
-    """The rules of the reversed fold: messages from a layer to the nodes that it reads.
+    """The rules of the backward fold: messages from a layer to the nodes that it reads.
 
     ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether the states
     describe pairs, either of inputs or of tokens. If so, messages are products of the gradients at
@@ -58,7 +58,7 @@ class Backward:
     def rule(
         self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
-        """One message for each node that is read, in slot order."""
+        """Return one message for each node that the primitive reads, in slot order."""
         if (guest := rule_of_guest("gradients", op)) is not None:
             return guest(self, op, node, message, reads)
         raise no_rule("gradients", op, node)
@@ -110,7 +110,7 @@ class Backward:
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
         """``E phi'(z)^2`` for an activation, averaged over channels and tokens.
 
-        It is infinite for activations that jump, if no surrogate gradient is defined.
+        The mean is infinite for activations that jump, if no surrogate gradient is defined.
         """
         if isinstance(op, P.Post) and has_infinite_slope(op.activation):
             return inf
@@ -201,7 +201,7 @@ class Backward:
     def _covariances(self, node: Node, parent: Node) -> Groups:
         """The covariance of ``parent`` at the two inputs in every group of ``node``.
 
-        It is the q value if both inputs are the same.
+        The covariance is the q value if both inputs are the same.
         """
         moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
         geometric = self.kernel.algebra.moments.geometric
@@ -250,7 +250,7 @@ def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dic
 
 
 def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """{node with parameters: (the feature map that they produce, its primitive)}.
+    """{node with parameters: (feature map that the parameters produce, primitive)}.
 
     The feature map is a node of the lowered network.
     """

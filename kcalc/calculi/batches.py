@@ -26,7 +26,7 @@ Node = Hashable
 class Batches:
     """Kernel maps of two examples of a batch.
 
-    Every BatchNorm records their c value and maps it to 0.
+    Every BatchNorm records the c value of the two examples and maps it to 0.
     """
 
     kernel: Kernel

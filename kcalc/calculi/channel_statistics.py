@@ -50,7 +50,7 @@ class AssumptionLog:
         return 1 << self.bits
 
     def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
-        """A feature map that is independent of earlier ones; ``raw``: a network input."""
+        """A feature map that is independent of earlier feature maps; ``raw``: a network input."""
         return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
 
 
@@ -91,7 +91,8 @@ class Statistics:
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
         """Second moments about the channel means, for standardised weights.
 
-        ``many``: whether a group has many channels. Raises: KcalcError if there is only one.
+        ``many``: whether a group has many channels. Raises: KcalcError if there is only one
+        channel.
         """
         if not many or op.reads == 1:
             raise KcalcError(
@@ -234,7 +235,7 @@ class Statistics:
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
     def dropped(self, pair: Pair, keep: Number, node: Node, same: bool) -> Pair:
-        """A feature map after dropout, with ``keep`` the fraction of entries that are kept.
+        """A feature map after dropout, where ``keep`` is the fraction of kept entries.
 
         The output is ``f + f (m / keep - 1)`` with a mask m for each example. The second term is
         noise of mean 0 that has no covariance with f or any other feature map. ``same``: whether
@@ -275,7 +276,7 @@ class Statistics:
     def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
         """One activation minus its mean, divided by its standard deviation.
 
-        ``centred``: its moments about the mean.
+        ``centred``: the activation's moments about its mean.
         """
         (term,) = pair.terms
         s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)
@@ -321,7 +322,7 @@ def _apart(gap: Jet) -> Jet:
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
-    """Reject groups of one channel, and groups that contain channels of different feature maps."""
+    """Reject groups with one channel, and groups with channels from different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         over = ""

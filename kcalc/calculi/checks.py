@@ -31,7 +31,7 @@ EQUAL = 1e-14
 
 
 def refuse_displaced(network: Network, what: str) -> None:
-    """Reject a network whose strides, windows or sizes differ from those of its model.
+    """Reject a network whose strides, windows or sizes differ from its model's.
 
     ``what`` is the name of a computation that uses positions. Raises: KcalcError naming the node,
     the difference and remedies.
@@ -47,7 +47,7 @@ def refuse_displaced(network: Network, what: str) -> None:
 
 
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-    """Reject image ``shapes``, {input: shape}, that differ from those used to read the model.
+    """Reject image ``shapes``, {input: shape}, other than the shapes used to read the model.
 
     The model may use different paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
@@ -127,7 +127,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 
 
 def check_several(op: Norm, node: Node) -> None:
-    """Reject statistics over one channel."""
+    """Reject statistics over a single channel."""
     if op.reads == 1:
         raise KcalcError(
             f"node {node!r} normalises over a single channel, so its output is constant; use more "

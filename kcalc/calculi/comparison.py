@@ -72,7 +72,7 @@ class MapComparison(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         **options
             Further options of the plot.
 

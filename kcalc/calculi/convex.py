@@ -30,7 +30,7 @@ WHOLE = "network"  # the key for assumptions about the whole network
 
 
 class ConvexCalculus(ABC, Generic[State]):
-    """``U_{f,r}`` on the states of a subclass.
+    """The convex calculus ``U_{f,r}``; subclasses define its states.
 
     A Sum mixes its addends with shares ``w_i^2``, and a Concat mixes its parts with shares ``k_i``
     (their channel counts). Shares are divided by their sum. If ``q`` is given, each share is first
@@ -81,7 +81,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps; by default a map whose slope at 1 is the sum of their slopes."""
+        """The product of C maps; by default a map whose slope at 1 is the sum of all slopes."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 

@@ -18,7 +18,7 @@ LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per seco
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
     """The indices of all factors in products, inner factors first.
 
-    They include factors that are nested in sums.
+    Factors that are nested in sums are included.
     """
     found: set[int] = set()
     waiting = [f for monomial in monomials for f, _ in monomial]

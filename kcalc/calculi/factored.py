@@ -59,7 +59,7 @@ class Factors:
         return ((number, 1),)
 
     def symbol(self, symbol: sp.Symbol) -> Monomial:
-        """The polynomial that consists of one symbol."""
+        """The polynomial that consists of a single symbol."""
         return self._intern(symbol, symbol)
 
     def constant(self, value: sp.Expr) -> Monomial:
@@ -146,7 +146,7 @@ class Factors:
     def curvature(self, monomial: Monomial) -> sp.Expr:
         """``p'(1)``, exactly: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
 
-        It is the mean number of nonlinear layers on a path.
+        The value is the mean number of nonlinear layers on a path.
         """
         for entry in self.table[len(self._curvatures) :]:
             if isinstance(entry, sp.Expr):
@@ -254,8 +254,8 @@ def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Arr
 class LogProgram:
     """The factors of a :class:`Factors` table as arrays, for evaluation at many points.
 
-    Sums of one nesting depth are evaluated together. The cost depends on the number of distinct
-    factors, not on the network's depth.
+    Sums with the same nesting depth are evaluated together. The cost depends on the number of
+    distinct factors, not on the network's depth.
     """
 
     def __init__(self, factors: Factors) -> None:

@@ -63,8 +63,8 @@ class FieldMaps:
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
         """Derivative of 1 - C with respect to q = q1 = q2.
 
-        It is computed from sixth-order central differences in ln q, with a relative error of about
-        1e-12.
+        The derivative is computed from sixth-order central differences in ln q, with a relative
+        error of about 1e-12.
         """
         if phi.degree is not None:
             return gap * 0
@@ -78,7 +78,7 @@ class FieldMaps:
         ) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return ``make()``, cached if ``key`` is an activation and floating-point numbers.
+        """Return ``make()``, cached if ``key`` consists of an activation and floats.
 
         Values for arrays and for numbers of other fields are not cached.
         """

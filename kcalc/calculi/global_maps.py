@@ -152,7 +152,7 @@ def q_map(
     tokens
         The number of tokens of an input, for networks with attention.
     token_cosine
-        The cosine of any two tokens of the input.
+        The cosine between any two tokens of the input.
 
     Returns
     -------
@@ -194,7 +194,7 @@ def q_values(
     tokens
         The number of tokens of an input, for networks with attention.
     token_cosine
-        The cosine of any two tokens of the input.
+        The cosine between any two tokens of the input.
 
     Returns
     -------
@@ -369,7 +369,7 @@ def node_values(
     network
         The :class:`kcalc.Network`.
     c
-        The cosine of the two inputs, 0 by default: a number, an array or {input: value}.
+        The cosine between the two inputs, 0 by default: a number, an array or {input: value}.
     q1
         The q value of the first input, > 0.
     q2
@@ -382,7 +382,7 @@ def node_values(
         The number of tokens of an input, as in :func:`c_map`, or an array: a covariance (T, T),
         token ids (T,) or (N, T), or inputs (N, T, features).
     token_cosine
-        The cosine of any two tokens of an input, 0 by default.
+        The cosine between any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.
@@ -434,11 +434,11 @@ class MapReading(KernelReading):
 
     @property
     def at_one(self) -> RulePass:
-        """The pass at q = 1."""
+        """The :class:`RulePass` at q = 1."""
         return self.passed(dict.fromkeys(self.network.inputs, np.asarray(1.0)), None)
 
     def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass at given q values in double precision; ``q2=None`` means uniform q.
+        """The :class:`RulePass` at given q values in double precision; ``q2=None`` means uniform q.
 
         Passes at single q values are cached with the network and shared by all of its maps.
         """
@@ -448,7 +448,7 @@ class MapReading(KernelReading):
         return self._kept(tuple(map(float, numbers)), lambda: self.fresh_pass(q1, q2))
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass, without caching."""
+        """The :class:`RulePass` at given q values, without caching."""
         given = tape_inputs(self.network.inputs)
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
@@ -459,7 +459,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values rescaled to about 1, for q outside the double-precision range."""
+        """The :class:`RulePass` with q rescaled to about 1, for q beyond double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -708,7 +708,7 @@ class NetworkQMap(_OfNetwork, QMap):
     def __call__(self, q: Any) -> JaxArray | float | Array:
         """Evaluate Q(q) with NumPy, or with JAX if q is a JAX array, which may be traced.
 
-        Domain: q > 0. Raises: KcalcError outside it or for nan.
+        Domain: q > 0. Raises: KcalcError outside the domain or for nan.
         """
         if not (numbers := jax_arrays(q)):
             return super().__call__(q)
@@ -717,7 +717,7 @@ class NetworkQMap(_OfNetwork, QMap):
             return sole(self._out(per_input(self.inputs)(q, field.number, "q"), field))
 
     def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
-        """Q per output in a number system."""
+        """Q for each output, in a number system."""
         return self._reading.at_outputs(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:

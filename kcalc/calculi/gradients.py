@@ -108,7 +108,7 @@ class Gradients(Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         **line
             Further options of the line, passed to matplotlib.
 
@@ -211,7 +211,7 @@ def gradients(
         an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
         inputs (N, T, features).
     token_cosine
-        The cosine of any two tokens of an input, 0 by default.
+        The cosine between any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.

@@ -117,7 +117,7 @@ def _hermite_functions() -> tuple[Array, Array]:
 def octave(phi: Activation, low: int) -> Octave | None:
     """The table for 2^low <= q <= 2^(low + 1).
 
-    None if the series of phi is not known up to rounding errors.
+    The result is None if the series of phi is not known up to rounding errors.
     """
     q = 2.0 ** (low + (points(POINTS) + 1) / 2)
     sizes = np.array([second_moment(phi, float(value)) for value in q])
@@ -160,7 +160,7 @@ class Expansion:
 def expansion(phi: Activation, q: Array) -> Expansion | None:
     """The series of phi at positive q values of any shape.
 
-    None if it is not known up to rounding errors.
+    The result is None if the series is not known up to rounding errors.
     """
     if q.size > REPEATED:
         found = _expanded(phi, q.ravel())

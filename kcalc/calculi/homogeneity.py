@@ -51,9 +51,9 @@ def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
 
 
 def _keeps(op: P.Primitive) -> bool:
-    """Whether a primitive with one input commutes with multiplication by positive numbers and -1.
+    """Whether a primitive with one input commutes with multiplication by -1 and positive numbers.
 
-    This includes max pooling, because kernel maps treat it as the identity.
+    Max pooling does, because kernel maps treat it as the identity.
     """
     return isinstance(op, P.Passing) or (isinstance(op, P.Window) and op.matrix is None)
 
@@ -61,7 +61,7 @@ def _keeps(op: P.Primitive) -> bool:
 def is_odd(network: Network) -> bool:
     """Whether the structure implies f(-x) = -f(x).
 
-    This needs odd activations and no biases; pooling counts as the identity.
+    The network must have odd activations and no biases; pooling counts as the identity.
     """
     return all(op is None or _odd(op) for _, op, _ in network.operations)
 

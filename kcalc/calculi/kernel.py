@@ -137,7 +137,7 @@ class Kernel:
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> sigma_w^2 q + sigma_b^2``, and likewise for the cross moment.
 
-        The output is a new Gaussian atom. Standardised weights see ``q - mean^2`` instead of q.
+        The output is a new Gaussian atom. For standardised weights, ``q - mean^2`` replaces q.
         """
         (below,) = inputs
         if not op.one_tap:
@@ -359,7 +359,7 @@ class Kernel:
 def _reaches_beyond(layer: P.Fresh) -> bool:
     """Whether, on some axis, no tap reads the image at both the first and the last output.
 
-    This assumes strides of 1.
+    The check assumes strides of 1.
     """
     if isinstance(layer.padding, str):
         return False

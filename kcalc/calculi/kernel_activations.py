@@ -191,7 +191,7 @@ class Activations:
     # -- products ----------------------------------------------------------------------------------
 
     def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i``; factors that share weights must be functions of one Gaussian.
+        """``prod_i f_i``; factors that share weights must be functions of the same Gaussian.
 
         The product of such factors is one activation of that Gaussian.
         """

@@ -80,7 +80,7 @@ class LayeredPairs:
 
     @property
     def tabled(self) -> bool:
-        """Whether there is a table; positively homogeneous activations need none."""
+        """Whether there is a table; positively homogeneous activations need no table."""
         return any(self.tables)
 
     @property
@@ -187,7 +187,7 @@ class MatrixKernel:
     def degree(self) -> int | None:
         """The degree k with K(a x, b y) = (a b)^k K(x, y) for all a, b > 0.
 
-        None if the structure of the network implies no such k.
+        The degree is None if the structure of the network implies no such k.
         """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
@@ -212,7 +212,7 @@ class MatrixKernel:
     def features(self) -> int | None:
         """The number of input features, from the network or from ``fan_in``.
 
-        None if neither defines it.
+        The number is None if neither defines it.
         """
         (node,) = self.reading.network.inputs
         stated = self.reading.network.layer(node).features
@@ -385,7 +385,7 @@ class KernelOfRows:
         return found[0] if len(parts) == 1 else Matrices(*found)
 
     def matrix_method(self, X: Any, Y: Any, method: str, q: float | None) -> str:
-        """How :meth:`matrix` computes the entries for NumPy data."""
+        """Describe how :meth:`matrix` computes the entries for NumPy data."""
         choice(method, "method", METHODS)
         left = RowSet.of(X, "X")
         right = left if Y is None else RowSet.of(Y, "Y")

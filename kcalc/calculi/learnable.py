@@ -61,7 +61,7 @@ def learnable_kernel(
 
     The function depends on the data, sigma_w, sigma_b and the constants of activations.
 
-    It has the same values as :func:`kcalc.ntk` for the same arguments.
+    The function returns the same values as :func:`kcalc.ntk` for the same arguments.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def kernel_in_jax(uniform: bool, follow_c: bool, assume_independent: bool) -> Ke
 
 
 class TracedFieldMaps(FieldMaps):
-    """Local maps that JAX can trace, of activations whose constants may be traced numbers."""
+    """Local maps that JAX can trace, for activations whose constants may be traced numbers."""
 
     def __init__(self, uniform: bool, equal: bool) -> None:
         super().__init__(jax_field())

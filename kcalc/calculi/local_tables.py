@@ -8,7 +8,7 @@ variances q1, q2 and cosine cos theta. Then
 with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2. The reason is
 that in polar coordinates of the two Gaussians, a kink at 0 is a line through the origin, which
 depends on theta but not on q. G and D are Chebyshev series in theta whose coefficients, functions
-of q1 and q2, are sums of few products. G follows from D by
+of q1 and q2, are sums of a few products. G follows from D by
 ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep their relative accuracy at arbitrarily small
 angles, for equal and unequal norms.
 """
@@ -40,7 +40,7 @@ ACCURATE = 1e-11
 """Largest accepted error of a table, relative to its largest value."""
 
 _ENOUGH = 2e-14
-_STEP = 0.5  # ranges of log q are rounded outwards to its multiples
+_STEP = 0.5  # ranges of log q are rounded outwards to multiples of this
 _MOST_ANGLES, _MOST_NORMS = 192, 80
 _REACH = 9.0  # exp(-_REACH^2/2) is below rounding errors
 _RULES = (12, 17)  # points per panel, for the tables and for the probes
@@ -112,7 +112,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """A method of computing expectations of products of two values of phi."""
+    """A method for computing expected products of two values of phi."""
 
     phi: Activation
     polar: bool
@@ -171,7 +171,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """(table, the number of norms whose coefficients matter)."""
+    """(table, number of norms with significant coefficients)."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -205,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """Matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """Matrix from coefficients of D to coefficients of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2

@@ -22,7 +22,7 @@ WIDEST = 12  # range of log q of a table
 
 
 class LocationMaps(ZeroMaps):
-    """Local maps, from Hermite series if they are faster."""
+    """Local maps, computed from Hermite series if that is faster."""
 
     def moments(self, phi: Activation, q: Array) -> tuple[Array, Array]:
         series = None if phi.closed_in_numpy else expansion(phi, q)

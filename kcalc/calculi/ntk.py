@@ -136,9 +136,9 @@ def ntk(
     ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
     as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    With tokens, it is the kernel between one token of each input. With an array of tokens, the
-    kernels are arrays between all tokens of all sequences, and causal masks are supported. Softmax
-    attention is then sampled as specified by ``sampling``.
+    With tokens, the result is the kernel between one token of each input. With an array of tokens,
+    the kernels are arrays between all tokens of all sequences, and causal masks are supported.
+    Softmax attention is then sampled as specified by ``sampling``.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def ntk(
         an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs
         (N, T, features).
     token_cosine
-        The cosine of any two tokens of an input, 0 by default.
+        The cosine between any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.
@@ -305,11 +305,11 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Array, Array]]:
-        """{output: (NNGP, NTK)} in float64, infinite beyond its range."""
+        """{output: (NNGP, NTK)} in float64; values beyond its range are infinite."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
-        # no -0
+        # avoid -0
         return {node: (nngp + 0.0, tangent + 0.0) for node, (nngp, tangent) in found.items()}
 
     def silent(self, part: int, node: Node | None = None) -> bool:
@@ -506,15 +506,16 @@ class KernelFunction(OfReading, Formula):
         which is tabulated once (see :meth:`table`). For |c| > 0.992 the angle is computed from the
         difference (or sum) of the rows. If norms differ, pairs are followed through the layers with
         tables of the activations in the angle and both q values. For many pairs and activations
-        without kinks, one such table covers the whole network. Both have errors of about 1e-12,
-        which ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have
-        no table. The exact recursion then runs for every pair of rows and takes about a millisecond
-        per pair and layer. The result has the type of X: NumPy, JAX (differentiable in X) or dask.
-        For float32 data it is float32, computed in double precision.
+        without kinks, one such table covers the whole network. Both kinds of tables have errors of
+        about 1e-12, which ``matrix_method`` reports. Activations with kinks away from 0, such as
+        hard tanh, have no table. The exact recursion then runs for every pair of rows and takes
+        about a millisecond per pair and layer. The result has the type of X: NumPy, JAX
+        (differentiable in X) or dask. For float32 data, the result is float32, computed in double
+        precision.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if the
-        network has no biases and every activation has phi(0) = 0. A normalisation layer maps a zero
-        feature map to 0, as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. These kernels are 0 if
+        the network has no biases and every activation has phi(0) = 0. A normalisation layer maps a
+        zero feature map to 0, as deep learning frameworks do.
 
         Parameters
         ----------
@@ -752,7 +753,7 @@ class KernelFunction(OfReading, Formula):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2
@@ -814,7 +815,7 @@ class KernelFunction(OfReading, Formula):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         q1
             The q value of the first input, > 0.
         q2
@@ -886,14 +887,14 @@ class TangentKernel(KernelFunction):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """Classify the regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
+        """Classify the regime at this depth: "collapsing", "exploding", "edge" or "data-dependent".
 
         See :func:`kcalc.calculi.regime.regime`.
 
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q
             The mean square of the inputs, > 0.
 
@@ -928,7 +929,7 @@ class TangentKernel(KernelFunction):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2

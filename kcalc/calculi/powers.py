@@ -52,8 +52,8 @@ class DeepKernel:
 
     All inputs have the same q.
 
-    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``. If ``odd``, it is called only with
-    gaps <= 1.
+    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``. If ``odd``, the kernel is called only
+    with gaps <= 1.
     """
 
     reading: TangentReading
@@ -133,7 +133,7 @@ class DeepKernel:
         return all(row == rows[0] for row in rows)
 
     def _scales(self, block: Block, r: int) -> bool:
-        """Whether f(a x) = a f(x) for a piece f and a > 0, and likewise its tangent kernel."""
+        """Whether f(a x) = a f(x) for a piece f and a > 0, and likewise for its tangent kernel."""
         network = self.reading.network
         nodes = (*block.pieces[1][r + 1 :], *block.pieces[2][: r + 1])
         if self.reading.fan_in is not None:  # biases then contribute even at sigma_b = 0
@@ -240,7 +240,7 @@ class _Table:
     offset: float
 
     def at(self, u: Array, rest: Array | None = None) -> Array:
-        """The three functions at gaps u (n,).
+        """The three tabulated functions at gaps u (n,).
 
         ``rest`` is 2 - u, if the caller knows it more accurately.
         """

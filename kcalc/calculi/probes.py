@@ -127,7 +127,7 @@ def _passes(
     groups: Sequence[Sequence[Node]],
     shared: Mapping[Node, Any] = MappingProxyType({}),
 ) -> list[float]:
-    """The mean squared gradients at the node of each group, or at all of its nodes together."""
+    """The mean squared gradient for each group: at its node, or jointly at all of its nodes."""
     network = reading.network
     aliases = {node for node, op, reads in network.operations if op is None and reads}
     seen = network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)
@@ -153,7 +153,7 @@ def _passes(
         state = reading.interpreted(calculus, inputs)[output]
         parts = calculus.kernel.statistics.parts(state)
         values = -sum(part.deficit.coefficients[1] for part in parts)
-        found.extend(map(float, np.broadcast_to(values, (len(few),)) + 0.0))  # no -0
+        found.extend(map(float, np.broadcast_to(values, (len(few),)) + 0.0))  # avoid -0
     return found
 
 
@@ -172,7 +172,7 @@ def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[No
 
 
 def _fuses(op: P.Primitive, inputs: Sequence[Channels]) -> bool:
-    """Whether a primitive fuses functions of the same Gaussian into one function of it."""
+    """Whether a primitive fuses functions of the same Gaussian into a single function."""
     if isinstance(op, P.Post | P.Surrogate):
         return not all(pair.gaussian for pair in inputs[0].pairs)
     supports = [reduce(or_, (pair.support for pair in state.pairs)) for state in inputs]

@@ -59,7 +59,7 @@ class Products:
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
         """The pair, and the unknown pairs that opened sums and factors need, oldest first.
 
-        This avoids deep recursion along chains of sums.
+        Listing these pairs avoids deep recursion along chains of sums.
         """
         found: dict[tuple[Atom, Atom], None] = {}
         waiting = [(older, newer)]

@@ -81,7 +81,7 @@ class Limit(Shown):
 
 @dataclass(frozen=True)
 class GramBound(Shown):
-    """Distance of per-layer kernels from the inputs' Gram matrix if every layer keeps c = 0.
+    """Distance between per-layer kernels and the inputs' Gram matrix if every layer keeps c = 0.
 
     ``|Theta_i / q - c| <= 3 (zeta - 1)`` for the part Theta_i of layer i. ``deviation`` is the
     largest measured left-hand side, at the layer ``layer`` and the c value ``c``; ``zeta`` =
@@ -169,7 +169,7 @@ class Regime(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         **line
             Further options of the line, passed to matplotlib.
 
@@ -296,7 +296,7 @@ def kind(slope: float, level: float) -> str:
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
     """The weights and the activations of a plain chain: weights, activation, ..., weights.
 
-    None if the network is not such a chain.
+    The result is None if the network is not a plain chain.
     """
     affine: list[tuple[Node, Fresh]] = []
     nonlinear: list[Post] = []

@@ -1,9 +1,9 @@
 """Kernel maps of networks whose q values, unlike their c values, overflow or underflow.
 
-Every feature map is stored divided by a power of two, which new weights and sums choose so that q
-stays near 1. This corresponds to a network with rescaled weights and the same c values. A
-positively homogeneous activation passes the power on. Before any operation that is not homogeneous,
-the feature map is restored to its original size, if that is within double precision.
+Every feature map is stored divided by a power of two, which is chosen at new weights and sums so
+that q stays near 1. The stored values correspond to a network with rescaled weights and the same c
+values. A positively homogeneous activation passes the power on. Before any operation that is not
+homogeneous, the feature map is restored to its original size, if that is within double precision.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Renormalised:
 
     @staticmethod
     def _passed_on(op: P.Primitive, powers: Sequence[int]) -> int | None:
-        """The power of two of the result of a homogeneous operation; None for other operations."""
+        """The power of two that scales the result of a homogeneous operation, otherwise None."""
         if not any(powers):
             return 0
         if isinstance(op, P.Post):

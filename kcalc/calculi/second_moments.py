@@ -144,7 +144,7 @@ class SecondMoments:
         return a if a == b else self.root(a * b)
 
     def own(self, m: Moments) -> Part:
-        """The second moments of one feature map as a :class:`Part`."""
+        """The second moments of a single feature map as a :class:`Part`."""
         if m.part is not None:
             return m.part
         joint = self.geometric(m.q1, m.q2)

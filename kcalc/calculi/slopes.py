@@ -1,6 +1,6 @@
 """Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers.
 
-The factors of these polynomials follow the structure of the network.
+The factors of a slope polynomial follow the structure of the network.
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
 combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
@@ -119,8 +119,8 @@ def slope_polynomial(
 
     Its factors follow the structure of the network.
 
-    If the factored form would have more than 50,000 terms, as in densely connected networks, it is
-    expanded.
+    If the factored form would have more than 50,000 terms, as in densely connected networks, the
+    polynomial is expanded.
 
     All network inputs share one c value.
 

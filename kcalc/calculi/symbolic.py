@@ -70,7 +70,7 @@ class SymbolicReading(NamedTuple):
     states: dict[Node, Any]
 
     def composed(self, letter: str) -> Any:
-        """The map of an output, or {output: its map} for several outputs; "Q" is the map of q."""
+        """The map of an output, or {output: its map} for several outputs; "Q" means the Q map."""
         arguments = formula_symbols(self.inputs.own, self.inputs.others)
         parts = {}
         for node in self.inputs.network.outputs:
@@ -170,8 +170,8 @@ def cosine_inputs(
 def cosine(gap: sp.Expr) -> sp.Expr:
     """``1 - gap``, simplified.
 
-    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a fraction gives a
-    single fraction.
+    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a gap that is a
+    fraction gives a single fraction.
     """
     mixed = _mixed(gap)
     if mixed is not None:
@@ -418,7 +418,7 @@ class Namer:
         ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
-        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... if that is taken."""
+        """``c_7``, or the first free name among ``c_{7a}``, ``c_{7b}`` ... if ``c_7`` is taken."""
         name, tail = f"{letter}_{self.count}", 0
         while sp.latex(sp.Symbol(name)) in self.names:
             name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1

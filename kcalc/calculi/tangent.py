@@ -131,7 +131,7 @@ class Tangent:
     def stopped(self, op: Stop, pair: Pair, node: Node) -> Pair:
         """A copy of a feature map without gradients: the same values without a perturbation.
 
-        Raises: KcalcError if its gradient is unknown.
+        Raises: KcalcError if the gradient is unknown.
         """
         if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
@@ -143,7 +143,7 @@ class Tangent:
         return replace(term, atom=self._fixed(term.atom))
 
     def _fixed(self, atom: Atom) -> Atom:
-        """The copy of an atom without a perturbation, which consists of such copies."""
+        """The copy of an atom without a perturbation, built from such copies of its parts."""
         for one in with_all_below([atom]):  # oldest first
             if one in self._stopped:
                 continue

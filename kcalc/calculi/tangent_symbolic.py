@@ -116,8 +116,8 @@ class TangentNamer(Namer):
     """Name tangents and cosines that have at least 6 operations, because NNGP and NTK share them.
 
     The values of activations are not named, but the values of the layers that read them are. The
-    formulas then look like those in papers: Theta = K + sigma_w^2 K' Theta, or t_2 = c_2 + C'(c_1)
-    t_1 for cosines.
+    formulas then look like formulas in papers: Theta = K + sigma_w^2 K' Theta, or t_2 = c_2 +
+    C'(c_1) t_1 for cosines.
     """
 
     long = 6

@@ -2,8 +2,8 @@
 
 The feature map before the readout is ``out = a e + rest``. Here e is the embedding of the token's
 id, with variance sigma^2, and rest is uncorrelated with it. Residual streams preserve e, new
-weights remove it, and norms divide it. With n channels, the logits of a tied readout,
-``l_v = sum_c out_c e_vc``, then have
+weights remove it, and norms rescale it. With n channels, the logits of a tied readout, ``l_v =
+sum_c out_c e_vc``, then have
 
     the token's own id      mean n a sigma^2
     other ids               mean 0, variance n q sigma^2

@@ -23,7 +23,7 @@ def open_nodes(network: Network) -> tuple[Node, ...]:
 
 
 def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Network:
-    """Set one width at all nodes of these kinds that have no width."""
+    """Set one width at all nodes of the given kinds whose width is open."""
     if features is None:
         return network
     return network.map_layers(

@@ -177,7 +177,7 @@ class Mixing:
     def greatest(self, values: Array) -> Array:
         """Upper bound on mixed mean squares, from mean squares (..., locations).
 
-        It is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
+        The bound is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
         locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
@@ -186,7 +186,7 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Output locations that are copies of one input location each, or 0.
+    """Output locations that each copy an input location, or are 0.
 
     ``sources``, (output locations,): the location that is read, or -1 for 0; ``factor``: the factor
     of q values; ``channels``, (output locations,): equal numbers where the same channels are read.

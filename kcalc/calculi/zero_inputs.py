@@ -65,7 +65,8 @@ class ZeroProducts(Products):
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
         """E phi'(sqrt(q) z).
 
-        At q = 0, it is replaced by the value at q = 1, which is multiplied by a covariance of 0.
+        At q = 0, the result is the value at q = 1, because callers multiply it by a covariance of
+        0.
         """
         values = np.asarray(q)
         return super()._mean_slope(phi, np.where(values > 0, values, 1.0))
@@ -163,7 +164,7 @@ class ZeroTangent(Tangent):
         """The kernel of the layer's parameters, divided by sqrt(q1 q2); neither q may be 0.
 
         Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
-        cannot carry their kernel through a feature map that is 0.
+        cannot carry the kernel of such biases through a feature map that is 0.
         """
         if self.fan_in is None:
             return super()._parameters(op, node, pair, below)
@@ -202,7 +203,7 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError if phi jumps there."""
+    """phi(0). Raises: KcalcError if phi jumps at 0."""
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
             f"{phi.name} jumps at 0, but its input is exactly 0 somewhere (a zero row, a black "

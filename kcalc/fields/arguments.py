@@ -106,7 +106,7 @@ def as_number(value: Any, what: str) -> Any:
 
 
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
-    """Return a number without symbols that is ``allowed``.
+    """Return a number without symbols, as a float, if ``allowed`` accepts it.
 
     Raises: KcalcError(refusal) for other values.
     """
@@ -189,9 +189,9 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
 
 
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
-    """Return ``own``, the arguments of a formula, with its other symbols sorted by name.
+    """Return ``own``, the arguments of a formula, followed by its other symbols sorted by name.
 
-    Raises: KcalcError if two of them have the same name.
+    Raises: KcalcError if two symbols have the same name.
     """
     every = (*own, *sorted(others, key=str))
     names = Counter(sp.latex(symbol) for symbol in every)
@@ -205,7 +205,7 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 
 
 def series_length(n: Any) -> int:
-    """Return the number of series coefficients.
+    """Check and return a number of series coefficients.
 
     Raises: KcalcError unless it is an integer from 1 to a million.
     """
@@ -215,7 +215,7 @@ def series_length(n: Any) -> int:
 def per_input(
     inputs: tuple[Node, ...],
 ) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """Return a reader of arguments that are one value for all inputs, or {input: value}.
+    """Return a reader of arguments given as one value for all inputs, or as {input: value}.
 
     The reader maps (given, convert, name) to {input: array}.
     """
@@ -280,9 +280,9 @@ def q_of_inputs(
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """Return the q value of each input as balls of a field.
+    """Return the q value of each input as a ball of a field.
 
-    Raises: KcalcError if one is not positive.
+    Raises: KcalcError if a q value is not positive.
     """
     given = per_input(inputs)(q, field.number, what)
     for value in given.values():
@@ -292,7 +292,7 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """Return 1 - c for each input as balls of a field. Raises: KcalcError if |c| > 1."""
+    """Return 1 - c for each input as a ball of a field. Raises: KcalcError if |c| > 1."""
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():
@@ -304,7 +304,7 @@ def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
 
 
 def single_precision(*values: Any) -> bool:
-    """Return whether every argument that is an array has single precision."""
+    """Return whether the NumPy arrays among the arguments all have single precision."""
     kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
     return bool(kinds) and all(k == np.float32 for k in kinds)
 

@@ -194,9 +194,9 @@ def _unknown(expr: Any) -> KcalcError:
 
 
 def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | None:
-    """Return the ends of the part of a ball inside [low, high], which contains the true value.
+    """Return the ends of a ball's overlap with [low, high], which contains the true value.
 
-    Return None if the whole ball is inside.
+    Return None if the whole ball lies in the interval.
     """
     from flint import arb
 
@@ -358,7 +358,7 @@ for _name in (
 
 
 def ball_field(digits: int = 30) -> BallField:
-    """Return the field of Arb balls with ``digits`` decimal digits, one per precision.
+    """Return the field of Arb balls with ``digits`` decimal digits, one field per precision.
 
     Raises KcalcError unless 5 <= digits <= 1000.
     """
@@ -388,7 +388,7 @@ def _fraction(value: Any) -> Fraction:
 class Enclosure:
     """A certified result: the true value is within ``radius`` of ``mid``.
 
-    Both are exact mpmath numbers.
+    ``mid`` and ``radius`` are exact mpmath numbers.
     """
 
     mid: Any

@@ -23,10 +23,10 @@ largest ellipse in that disc around an octave has parameter 3 + sqrt 8 = 5.83. I
 nodes has an error below 4 * 5.83^-n / 4.83, which is 3e-19 for n = 24.
 """
 
-_NOISY = 1e-12  # the largest relative rounding error of functions
+_NOISY = 1e-12  # the largest relative rounding error of the fitted functions
 _FIRST = 14  # number of terms tried on a panel before NODES
-# limits for the last coefficients of a panel, relative to the function's size. If they meet the
-# first, _FIRST terms are enough; if they meet the second, NODES are. The noise of the integrals is
+# limits for a panel's last coefficients, relative to the function's size. Below the first limit,
+# _FIRST terms are enough; below the second, NODES terms are. Rounding errors of the integrals are
 # about 1e-15
 _TOLERANCES = (1e-15, 5e-15)
 _NARROWEST = 1e-13
@@ -108,7 +108,7 @@ def clenshaw(coefficients: Any, x: Any) -> Any:
 def is_noise(last: Array, size: Array | float) -> Any:
     """Whether the last eight coefficients (on the last axis) are small and no longer decrease.
 
-    They are then rounding errors of the function.
+    Such coefficients are rounding errors of the function.
     """
     tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
     return (tail < _NOISY * size) & (tail > 0.3 * before)
@@ -175,8 +175,9 @@ def halved(
     """Yield tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
 
     ``place`` maps t to the argument, and ``inverse`` is its inverse. ``exact`` is the function.
-    ``scaled`` maps (arguments, values) to the fitted quantity. Each item has the fit, (arguments,
-    values) at probes between the nodes, and (arguments, values) at nodes and probes together.
+    ``scaled`` maps (arguments, values) to the fitted quantity. Each item contains the fit,
+    (arguments, values) at probes between the nodes, and (arguments, values) at nodes and probes
+    together.
     """
     for panels in (2**k for k in range(most + 1)):
         edges = np.linspace(0, 1, panels + 1)
@@ -196,7 +197,8 @@ def adaptive(
     """Fit f on [left, right]; bisect panels until the last coefficients are rounding errors.
 
     Rounding errors are measured relative to the size of f on the whole interval, or to ``floor`` if
-    that is larger. They may grow like noise/t. Raises: KcalcError if too many panels are needed.
+    that is larger. Rounding errors may grow like noise/t. Raises: KcalcError if too many panels are
+    needed.
     """
     done: list[tuple[float, Array]] = []
     waiting = [(left, right)]

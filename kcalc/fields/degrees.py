@@ -18,11 +18,11 @@ Counts = tuple[float, float]
 
 
 class Degrees(Fold[Counts]):
-    """Bounds on the degrees of expressions, in their symbols and in functions of these.
+    """Bounds on the degrees of expressions, in their symbols and in functions of the symbols.
 
-    Sums, products, powers (including noninteger powers), corners and choices count. Any other
-    function, and any fraction, has degree 0 in the symbols and 1 in itself. ``greatest`` is the
-    largest degree of all parts, including arguments of functions.
+    The degrees of sums, products, powers (including noninteger powers), corners and choices follow
+    from their parts. Any other function, and any fraction, has degree 0 in the symbols and 1 in
+    itself. ``greatest`` is the largest degree of all parts, including arguments of functions.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Terms(Fold[float]):
         return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
 
     def function(self, kind: Any, *arguments: Any) -> float:
-        """Return 1 if no argument is too large, because ``sp.expand`` also expands arguments."""
+        """Count one term, unless an argument is too large; ``sp.expand`` also expands arguments."""
         return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
 
 
@@ -123,7 +123,7 @@ class _Polynomials(Fold[Any]):
 def poly(expr: Any, symbol: Any) -> sp.Poly:
     """Return a polynomial expression as a SymPy polynomial in one symbol.
 
-    Unlike in SymPy, powers of many terms are expanded term by term.
+    Powers of long sums are computed as powers of polynomials, which SymPy would expand first.
     """
     return sp.Poly(expr, symbol) if expandable(expr) else _Polynomials(symbol)(expr)
 

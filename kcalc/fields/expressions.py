@@ -31,10 +31,10 @@ RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 class Known:
     """Facts about a function of one variable that number systems need.
 
-    ``name`` is its method on Arb balls, and its name in ``math`` if it exists there. ``trend``
-    tells whether it rises or falls on its real domain (for an even function, in |u|). ``bounds``
-    are proven bounds on its real values. ``cuts`` tells where its principal branch is not analytic,
-    except at poles.
+    ``name`` is the name of the corresponding method of Arb balls, and of the function in ``math``
+    if it exists there. ``trend`` tells whether the function rises or falls on its real domain (for
+    an even function, in |u|). ``bounds`` are proven bounds on its real values. ``cuts`` tells where
+    its principal branch is not analytic, except at poles.
     """
 
     name: str
@@ -70,7 +70,7 @@ FUNCTIONS: dict[Any, Known] = {
 
 
 class Fold(Generic[V]):
-    """The values of expressions in one symbol. Equal parts share one value.
+    """Evaluate expressions in one symbol, each distinct part once.
 
     Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
     ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions;
@@ -157,7 +157,7 @@ class Fold(Generic[V]):
 
 
 class Rewriting(Fold[Any]):
-    """A fold that returns expressions unchanged, except for what a subclass changes."""
+    """A fold that returns expressions unchanged unless a subclass overrides a method."""
 
     def number(self, expr: Any) -> Any:
         return expr

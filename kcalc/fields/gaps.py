@@ -29,7 +29,7 @@ class Gap(np.ndarray):
 
     @classmethod
     def from_cosine(cls, c: Any) -> Gap:
-        """Return 1 - c and 1 + c of a float64 array."""
+        """Return the gap, with 1 - c and 1 + c, for a float64 array of c values."""
         return cls.of(1 - np.asarray(c), 1 + np.asarray(c))
 
     def __array_finalize__(self, _: Any) -> None:

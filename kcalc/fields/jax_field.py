@@ -19,7 +19,7 @@ from .systems import NUMPY, Field, Number, sine_excess_at
 
 
 def is_jax(value: object) -> bool:
-    """Whether ``value`` is a JAX array or tracer. This does not import JAX."""
+    """Whether ``value`` is a JAX array or tracer. The check does not import JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
 
@@ -31,7 +31,7 @@ def jax_arrays(*values: Any) -> list[Any]:
 
 
 def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Return a context with double precision if an argument has it.
+    """Return a context with double precision if an argument has double precision.
 
     Outside this context, JAX would silently round the argument to single precision.
     """
@@ -44,7 +44,7 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 def within(cosine: Any, low: float) -> Any:
     """Check c values of a JAX array. A traced value outside [low, 1], beyond rounding, becomes nan.
 
-    Raises: KcalcError if a value that is not traced is outside.
+    Raises: KcalcError if an untraced value is outside [low, 1].
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -57,7 +57,7 @@ def within(cosine: Any, low: float) -> Any:
 
 
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
-    """Call a function of NumPy arrays of doubles, (k, ...) to (...), from a compiled function.
+    """Call a NumPy function of doubles, shape (k, ...) to (...), from a compiled function.
 
     Doubles are passed as pairs of integers. In its callback threads, JAX would otherwise round them
     to single precision, unless double precision is enabled for the whole process.
@@ -121,7 +121,7 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """Return the gap clipped to [0, 2] against rounding. The derivative does not change."""
+        """Clip the gap to [0, 2] to remove rounding errors. The derivative does not change."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 

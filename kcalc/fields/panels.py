@@ -2,7 +2,7 @@
 
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
-As a function of s, a kernel is equally smooth everywhere. This holds even near c = 1, where it may
+As a function of s, a kernel is equally smooth everywhere, even near c = 1, where the kernel may
 have square roots or the many scales of a chaotic network. A power series in c with coefficients >=
 0 has its singularities at |c| >= 1, so at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
 """
@@ -131,10 +131,9 @@ def fit(
     At the check points, the error must be at most ``tolerance`` times the value or the floor,
     whichever is larger.
 
-    ``floor`` maps the values at u = 0 (functions,) to the smallest sizes (functions,) relative to
-    which errors count. ``symmetric`` contains signs (functions,) with f(2 - u) = sign f(u). The
-    upper side is then reflected instead of evaluated. Raises: KcalcError if the function is not
-    finite.
+    ``floor`` maps the values at u = 0 (functions,) to the floors (functions,). ``symmetric``
+    contains signs (functions,) with f(2 - u) = sign f(u). The upper side is then reflected instead
+    of evaluated. Raises: KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)
@@ -204,7 +203,7 @@ def _evaluated(function: GapFunctions, s: Array, upper: Array) -> Array:
 
 
 def _deeper(probed: Array, end: Array, level: Array) -> list[_Panel]:
-    """Return panels below 2^-96 while the functions have not reached their end values."""
+    """Return panels below 2^-96, as far as the functions still differ from their end values."""
     edges = (_LOWER[-1], *_DEEPER)
     size = np.maximum(np.abs(end), level)[:, None]
     moving = (np.abs(probed - end[:, None]) > 2e-14 * size).any(axis=0)
@@ -247,9 +246,9 @@ def _side(panels: Sequence[_Panel], end: Array) -> PanelSide:
 
 
 def sizes(values: Array) -> Array:
-    """Return the scale of relative errors at the check points of a panel (..., checks).
+    """Return the scale for relative errors at the check points of a panel (..., checks).
 
-    It is the value itself or, near a zero, a fraction of the largest value.
+    The scale is the value itself or, near a zero, a fraction of the largest value.
     """
     size = np.abs(values)
     return np.maximum(size, _AROUND * size.max(axis=-1, keepdims=True))

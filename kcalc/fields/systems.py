@@ -76,7 +76,7 @@ class Field(ABC):
         return 1 - gap
 
     def clipped(self, gap: Number) -> Number:
-        """Return the gap u = 1 - c, clipped to [0, 2] against rounding.
+        """Return the gap u = 1 - c, clipped to [0, 2] to remove rounding errors.
 
         Exact numbers stay unchanged.
         """
@@ -293,7 +293,7 @@ SYMPY = _Symbolic()
 
 
 def mpmath_field(digits: int = 30) -> _Mpmath:
-    """Return the field of mpmath numbers with ``digits`` decimal digits, one per precision.
+    """Return the field of mpmath numbers with ``digits`` decimal digits, one field per precision.
 
     Raises KcalcError unless 5 <= digits <= 10000.
     """

@@ -12,13 +12,13 @@ from .guests import MissingGuest, brought
 
 
 class _Waiting(MetaPathFinder):
-    """Import hook that finds one library as Python does and calls a function after its import."""
+    """Import hook that finds one library in the usual way and calls a function after its import."""
 
     def __init__(self, library: str, place: str) -> None:
         self.library, self.place = library, place
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of the library with a loader that also calls the function."""
+        """Return the library's spec, with a loader that also calls the function."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == self.library else None
         if spec is None or spec.loader is None:
             return None

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-LISTED = 6  # names that an error lists if no name is similar
-MANY = 1000  # names that are compared regardless of their length
+LISTED = 6  # number of names that an error lists if no name is similar
+MANY = 1000  # number of names that are compared regardless of their length
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class KcalcError(ValueError):
 
 
 class GraphError(KcalcError):
-    """The graph is not a network: a cycle, a dangling node, a wrong arity, a bad slot."""
+    """The graph is not a network: it has a cycle, a dangling node, a wrong arity or a bad slot."""
 
 
 class NoRule(KcalcError):
@@ -167,7 +167,7 @@ class FreshnessError(KcalcError):
 
 @contextmanager
 def without_option() -> Iterator[None]:
-    """Context in which freshness errors omit ``assume_independent``, for callers without it."""
+    """Context in which freshness errors omit ``assume_independent``, for callers that lack it."""
     try:
         yield
     except FreshnessError as error:
@@ -179,7 +179,7 @@ class UnreachableTarget(KcalcError):
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
-    """Return a :class:`KcalcError` for an unknown name that lists similar known names.
+    """Return a :class:`KcalcError` that lists known names similar to an unknown name.
 
     Parameters: ``kind`` is the kind of name ("activation"), ``name`` is the unknown name, and
     ``known`` lists the valid names.
@@ -203,6 +203,6 @@ def glimpse(value: object, length: int = 60) -> str:
     """
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # user objects may raise anything as text
+    except Exception:  # the repr of a user object may raise anything
         return f"an object of class {type(value).__name__}"
     return text if len(text) <= length else f"{text[: length - 3]}..."

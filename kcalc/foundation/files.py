@@ -55,9 +55,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary stream that replaces a file when the block ends.
 
     The new contents are written next to the file, flushed to disk and moved into place. If the
-    block fails, they are discarded. A symbolic link stays a link, and its target is replaced. An
-    existing file keeps its permissions, and a new one gets the default permissions. Pipes and
-    devices are written directly.
+    block fails, the new contents are discarded. A symbolic link stays a link, and its target is
+    replaced. An existing file keeps its permissions, and a new one gets the default permissions.
+    Pipes and devices are written directly.
 
     Raises: KcalcError if the path is a folder, its folder is missing, permission is denied or the
     disk is full. Other errors of the block propagate.
@@ -110,7 +110,7 @@ def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
 
 
 def _refusal(target: Path) -> str:
-    """Return why no file can be written to ``target``, or "" if one can."""
+    """Return the reason why no file can be written to ``target``, or "" if there is none."""
     if target.is_dir():
         return "it is a folder; give a file name in it"
     if not target.parent.is_dir():

@@ -19,7 +19,7 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 
 DIGITS = 15
-SHORT = 6  # a decimal with at most this many significant digits is assumed to be typed
+SHORT = 6  # a decimal with at most this many significant digits is assumed to have been typed
 DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
 PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
 OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {
@@ -30,7 +30,7 @@ _OVERLAP = re.compile(r"(?P<rate>D?)(?P<by>[vw]?)S_(?P<tokens>\d+)")
 
 
 def exact(value: Any) -> Any:
-    """Convert a float of at most SHORT significant digits to the fraction that was typed.
+    """Convert a float with at most SHORT significant digits to the fraction it stands for.
 
     For example, 1.5 becomes 3/2. Other values are returned unchanged.
     """
@@ -62,7 +62,7 @@ def exact_or_root(value: Any) -> Any:
 
 
 def rounded(expr: Any) -> Any:
-    """Convert Floats that equal integers to DIGITS digits into integers.
+    """Replace each Float that agrees with an integer to DIGITS digits with that integer.
 
     This removes factors of 1.0.
     """
@@ -118,7 +118,7 @@ def _primes(order: int) -> str:
 def formula_name(name: str) -> str:
     """Return the word that represents an activation in the names of its local maps.
 
-    It is the activation's name if that is a single word, otherwise "phi".
+    The word is the activation's name if that is a single word, otherwise "phi".
     """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
@@ -176,7 +176,8 @@ def _differential(symbol: str, order: int) -> str:
 def _plane_integral(name: str, arguments: Sequence[sp.Symbol], order: int, activation: Any) -> str:
     """Return the n-th derivative of the C map with respect to c, as a Gaussian integral.
 
-    It is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with correlation c.
+    The derivative is E phi^(n)(u) phi^(n)(v) (q1 q2)^(n/2) / sqrt(Q(q1) Q(q2)) for u, v with
+    correlation c.
     """
     c, *levels = map(latex, arguments)
     q1, q2 = (levels[0], levels[-1]) if levels else ("1", "1")
@@ -224,9 +225,9 @@ def _letter(name: str) -> str:
 
 
 def activation_definition(name: str, activation: Any, order: int = 0) -> str | None:
-    r"""Return ``\phi(x) = ...`` for an activation that integrals abbreviate by a letter.
+    r"""Return ``\phi(x) = ...`` for an activation that is abbreviated by a letter in integrals.
 
-    Return None if the integrals write the activation out.
+    Return None if the activation is written out in the integrals.
     """
     if order == 0 and _operator(activation):
         return None

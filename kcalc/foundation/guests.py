@@ -139,7 +139,7 @@ class Reading:
 class Readings:
     """Select the calculus for a call: the first reading with a given option, if any.
 
-    If no reading is selected, the spine uses its plain calculus.
+    If no reading is selected, the call uses the plain calculus.
     """
 
     what = "readings"

@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from .extras import imported
 
-# LaTeX sets f'^2, but the converter does not
+# LaTeX accepts f'^2, but the converter does not
 _PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
-_DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # to set C_f'' as C''_f
-_BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers set \mathbb{E} but not \mathbb E
+_DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # to typeset C_f'' as C''_f
+_BARE = re.compile(r"\\(math[a-z]+)\s+([A-Za-z])")  # browsers render \mathbb{E} but not \mathbb E
 _PRIMES = ("\u2032", "\u2033", "\u2034")
 _BREAKS = frozenset("=≤≥<>≈≠∼≲≳→⇒∝+−-∈;")
 _OPEN, _CLOSE, _BARS = frozenset("([{⌈⌊⟨"), frozenset(")]}⌉⌋⟩"), frozenset("|‖")
@@ -67,7 +67,7 @@ def _math(items: list[ET.Element]) -> str:
 
 
 def _pieces(items: list[ET.Element]) -> list[list[ET.Element]]:
-    """Split before operators between terms."""
+    """Split a formula before the operators between its terms."""
     pieces: list[list[ET.Element]] = [[]]
     depth, bars = 0, 0
     for item in items:
@@ -96,7 +96,7 @@ def _sign(item: ET.Element) -> str:
 def _set_primes(node: ET.Element) -> None:
     """Set primes at full size after their letter.
 
-    Fonts already raise them, and raising them twice makes them invisible.
+    Fonts already raise the prime character, and a superscript prime would be too small to see.
     """
     for child in node:
         _set_primes(child)
@@ -148,7 +148,7 @@ def _is_name(item: ET.Element) -> bool:
 
 
 def _ends(item: ET.Element) -> tuple[bool, bool]:
-    """Whether an item begins, and whether it ends, with something that needs a thin space."""
+    """Return whether an item begins and whether it ends with something that needs a thin space."""
     first = last = item
     while first.tag in _ROWS and len(first):
         first = first[0]

@@ -18,7 +18,7 @@ HERE = __name__.partition(".")[0]
 
 
 def _warn(old: str, new: str) -> None:
-    """Issue a warning at the caller's caller."""
+    """Issue a deprecation warning that points at the caller's caller."""
     warnings.warn(
         f"{HERE}.{old} is now {HERE}.{new}; the next minor release removes the old path",
         DeprecationWarning,
@@ -36,7 +36,7 @@ class _Moved(ModuleType):
         self.__old, self.__new = old, new
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__all__":  # Python asks any module for these
+        if name.startswith("__") and name != "__all__":  # Python looks these up in every module
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         _warn(self.__old, self.__new)
         return getattr(brought(self.__new), name)
@@ -65,7 +65,7 @@ class _Below(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if places and find_spec(f"{HERE}.{places[1]}") else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Return a plain module, which exec_module replaces with the moved one."""
+        """Return a plain module, which exec_module replaces with the moved module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Register the moved module itself under its old path, so its classes stay identical."""
@@ -76,7 +76,7 @@ class _Below(MetaPathFinder, Loader):
 
 
 def moved(modules: Mapping[str, str]) -> None:
-    """Make the old paths of modules, {old: new} below kcalc, lead to the new ones with a warning.
+    """Make the old paths of modules, {old: new} below kcalc, lead to the new paths with a warning.
 
     Nothing is imported. Attributes of kcalc do not change; ``kc.audit`` remains a function.
     """

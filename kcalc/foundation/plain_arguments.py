@@ -36,10 +36,10 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def _index(value: Any) -> int:
-    """Return the index of an integer.
+    """Return the value of ``__index__``, for integers only.
 
-    Raises: TypeError, or any error of a user object's ``__index__``. PyTorch's own ``__index__``
-    accepts more types.
+    Raises: TypeError for booleans and arrays, which PyTorch's ``__index__`` would accept, and any
+    error that a user object's ``__index__`` raises.
     """
     if (
         isinstance(value, bool | np.bool_)

@@ -1,6 +1,6 @@
 """Show results as text tables, HTML tables and plain data.
 
-These are used in terminals, notebooks and JSON files.
+The text is for terminals, the HTML for notebooks, and the plain data for JSON files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def marked(text: str, result: Any) -> str:
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
     """Drop the middle rows of a table with more than ``most`` rows below its header.
 
-    A row in between then shows how many are omitted.
+    A row in their place shows how many rows are omitted.
     """
     head, *body = rows
     if len(body) <= most:

@@ -2,8 +2,8 @@
 
 The working precisions of mpmath (which SymPy sets during evaluation) and of python-flint are global
 to the process. SymPy's tables of compiled names, Python's warning filters and the standard streams
-are global too. If two threads set and restore one of these concurrently, it can keep a wrong value,
-and either thread may compute with the other's precision in the meantime.
+are global too. If two threads set and restore one of these settings concurrently, the setting can
+keep a wrong value, and either thread may compute with the other's precision in the meantime.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ else:
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            # an override that calls super() keeps its value
+            # called through super(): the override caches its own value
             if getattr(type(instance), self.attrname) is not self:
                 return self.func(instance)
             known = instance.__dict__

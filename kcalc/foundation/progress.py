@@ -15,7 +15,7 @@ _bars: list[Any] = []
 def progress(
     total: int, what: str, unit: str, shown: bool | None = None
 ) -> Iterator[Callable[[int], Any]]:
-    """Yield a function that advances a bar by a number of finished steps out of ``total``.
+    """Yield a function that advances a progress bar of ``total`` steps by a number of steps.
 
     With ``shown=None``, the bar appears after ``PATIENCE`` seconds, on a terminal or in a notebook.
     """

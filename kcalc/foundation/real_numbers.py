@@ -147,7 +147,7 @@ def real_array(value: Any, what: str) -> Array:
 def raw_array(value: Any, what: str) -> Array:
     """Convert ``value`` to a real (or boolean) array and keep the dtype.
 
-    Raises: KcalcError for ragged lists, text, objects and other values.
+    Raises: KcalcError for ragged lists, text, objects and anything else.
     """
     try:
         if hasattr(value, "__len__") and not (
@@ -194,7 +194,7 @@ def positive_number(value: Any, what: str) -> float:
 
 
 def q_array(q: Any, what: str = "q") -> Array:
-    """Return q values as an array. Raises: KcalcError if one is not positive."""
+    """Return q values as an array. Raises: KcalcError if a value is not positive."""
     array = real_array(q, what)
     if np.any(array <= 0):
         raise KcalcError(

@@ -13,7 +13,7 @@ from .errors import KcalcError
 def zero_between(
     function: Callable[[float], float], low: float, high: float, xtol: float, **options: Any
 ) -> float:
-    """Return the zero between two points with values of opposite sign, by Brent's method.
+    """Return the zero between two points where the function has opposite signs, by Brent's method.
 
     ``options`` are passed to :func:`scipy.optimize.brentq`. Raises: ValueError if the signs are
     equal.
@@ -40,10 +40,10 @@ def sign_changes(
 ) -> list[float]:
     """Return the roots between sign changes on a grid, and grid points that are zeros.
 
-    ``function`` is vectorised. Values of size below ``tolerance`` count as zero. If the function is
-    zero at three or more consecutive grid points, it is assumed to vanish on an interval; these
-    points are not isolated roots and are omitted. The roots are in grid order, refined by Brent's
-    method.
+    ``function`` is vectorised. Values smaller in magnitude than ``tolerance`` count as zero. If
+    the function is zero at three or more consecutive grid points, it is assumed to vanish on an
+    interval; these points are not isolated roots and are omitted. The roots are in grid order,
+    refined by Brent's method.
     """
     values = np.asarray(function(grid), dtype=float)
     values = np.where(np.abs(values) <= tolerance, 0.0, values)

@@ -8,7 +8,7 @@ their variances are ``v1`` and ``v2`` and their covariance is ``k``. With ``f(x)
 
     S = T int int Phi_uw Phi^(T-1) du dw.
 
-Its derivatives are:
+The derivatives of S are:
 
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw.
@@ -131,9 +131,9 @@ class Overlap:
 
 
 def self_overlap(tokens: int, variance: float) -> float:
-    """Return ``S_self = E sum_j A_j^2`` of one row.
+    """Return ``S_self = E sum_j A_j^2`` for a row.
 
-    It is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
+    The overlap is ``T int E g(u + a) (E f(u + a))^(T-1) du`` with ``g(x) = e^(2x) f(x)``.
     """
     if tokens == 1:
         return 1.0
@@ -143,9 +143,9 @@ def self_overlap(tokens: int, variance: float) -> float:
 
 
 def row_entropy(tokens: int, variance: float) -> float:
-    """Return ``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
+    """Return ``-E sum_j A_j ln A_j`` for a row, in nats; ``ln T`` if all weights are equal.
 
-    It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
+    The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
     ``v (1 - S_self)`` by Stein's lemma, the first is
     ``ln T + int [exp(-T e^u) - (E f(u + a))^T] du``.
     """
@@ -162,7 +162,7 @@ def row_entropy(tokens: int, variance: float) -> float:
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
     """Return the difference ``S_self - S`` at the covariance ``variance - below``.
 
-    It uses ``dS/dk`` if the difference would lose digits.
+    The computation uses ``dS/dk`` if the difference would lose digits.
     """
     if below == 0 or tokens == 1:
         return 0.0
@@ -286,7 +286,7 @@ class _Side(NamedTuple):
 
     @classmethod
     def over(cls, tokens: int, width: float, step: float, fewest: int = 0) -> _Side:
-        """Make the grid of a row over ``tokens`` tokens, or any number >= ``fewest``.
+        """Make the grid for a row over ``tokens`` tokens, or over any number down to ``fewest``.
 
         ``width`` is the standard deviation of the scores.
         """
@@ -307,7 +307,7 @@ class _Side(NamedTuple):
 def _end(tokens: int, width: float) -> float:
     """Return a point above which ``P(a < -u)^T`` is below ``e^-TAIL / T^2``.
 
-    For many tokens, this power is that small long before a single factor is.
+    For many tokens, the power falls below this bound at a much smaller u than a single factor.
     """
     from scipy.special import ndtri
 
@@ -386,8 +386,8 @@ def _columns(
 ) -> tuple[_Side, Functions]:
     """Return the grid of one side, and its functions at ``u + shared z`` as arrays over (u, z).
 
-    The functions are averaged over the separate part of the Gaussian. ``tokens`` is the largest and
-    the smallest number of tokens; the latter is 0 if they are equal.
+    The functions are averaged over the separate part of the Gaussian. ``tokens`` contains the
+    largest and the smallest number of tokens; 0 in place of the smallest means that both are equal.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing

@@ -41,7 +41,7 @@ def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers |
     """Return the moments of rows A, B over ``tokens`` exchangeable tokens and the special token 0.
 
     Returns {(a, b, s): E A_0^a B_0^b S^s} for ``a + s <= 2`` and ``b + s <= 2``, where
-    ``S = sum_j A_j B_j`` runs over the exchangeable tokens. The keys "AAB" and "ABB" hold
+    ``S = sum_j A_j B_j`` runs over the exchangeable tokens. The keys "AAB" and "ABB" give
     ``E sum_j A_j^2 B_j`` and ``E sum_j A_j B_j^2``.
     """
     n, pairs = tokens, (alike, other)

@@ -57,11 +57,11 @@ class LocalFunction:
         """Return the name of the activation in the formula."""
         return str(self.function).split("_", 1)[1]
 
-    several = False  # whether it has derivatives with respect to all arguments
+    several = False  # whether the map has derivatives with respect to all arguments
 
     @property
     def body(self) -> Any:
-        """Return the closed form, or a description if there is none."""
+        """Return the closed form, or a description if the map has no closed form."""
         return self.closed if self.closed is not None else f"local map of {self.activation.name}"
 
     @property
@@ -141,8 +141,8 @@ class Composition:
     def derivative(self, order: int = 1) -> Composition:
         """Return the derivative with respect to the first argument.
 
-        The derivative is a composition too. The derivative of a value has its name with one or more
-        dots.
+        The derivative is a composition too. Dots over the name of a value mark the value's
+        derivatives.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class Composition:
     def _opened(self, expr: Any) -> Any:
         """Replace local maps in an expression by their closed forms.
 
-        Return None if one of them has no closed form.
+        Return None if a local map has no closed form.
         """
         table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
@@ -263,7 +263,7 @@ class Composition:
     def _numeric(self, digits: int) -> dict[str, Callable[..., Any]]:
         """Return the local maps by name as functions of numbers.
 
-        Nested expressions would take SymPy too long.
+        SymPy would take too long to evaluate nested expressions.
         """
         forms: dict[str, dict[int, Any]] = {}
         for local in self.functions:
@@ -355,7 +355,7 @@ class Composition:
 
 
 class Formula:
-    """Base of results that have a symbolic form.
+    """Base class of results that have a symbolic form.
 
     The method ``symbolic`` of the result returns a composition, or {output: composition}.
     """

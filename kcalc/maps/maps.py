@@ -111,7 +111,7 @@ def _snapped(value: float) -> float:
 
 
 class Approximable:
-    """A result with ``assumptions``. It is heuristic if one of them is."""
+    """A result with ``assumptions``. It is heuristic if any of its assumptions is heuristic."""
 
     @property
     def heuristic(self) -> bool:
@@ -133,7 +133,7 @@ class KernelMap(Approximable, Formula, ABC):
 
 
 def sole(found: dict[Node, Any]) -> Any:
-    """Return the value of the only output, or {output: value} for several."""
+    """Return the value of the only output, or {output: value} for several outputs."""
     return next(iter(found.values())) if len(found) == 1 else found
 
 
@@ -167,7 +167,7 @@ class CMap(KernelMap):
         q2: dict[Node, Array] | None,
         order: int,
     ) -> dict[Node, Jet]:
-        """Return 1 - C of each output as a jet of the given order.
+        """Return 1 - C for each output as a jet of the given order.
 
         The variable of the jet is a common change of all input c values. q2=None means uniform q.
         """
@@ -294,7 +294,7 @@ class CMap(KernelMap):
     def derivative(self, n: int = 1) -> CMapDerivative:
         """Return the n-th derivative with respect to c.
 
-        With several inputs, it is the derivative with respect to a common change of all their c
+        With several inputs, the derivative is with respect to a common change of all their c
         values.
 
         Parameters
@@ -342,13 +342,13 @@ class CMap(KernelMap):
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
-        """Return 1 - C of each output as balls, from balls at the inputs (q2=None: uniform q)."""
+        """Return 1 - C for each output as balls, from balls at the inputs (q2=None: uniform q)."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
     ) -> Enclosure:
-        """Return a certified enclosure of C(c, q1, q2), from balls with ``digits`` decimal digits.
+        """Return a certified enclosure of C(c, q1, q2), computed with ``digits`` decimal digits.
 
         The enclosure is proven, not estimated.
 
@@ -358,7 +358,7 @@ class CMap(KernelMap):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         q1
             The q value of the first input, > 0.
         q2
@@ -554,7 +554,7 @@ class CMap(KernelMap):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         q1
             The q value of the first input, > 0.
         q2
@@ -701,7 +701,7 @@ class CMapDerivative(MapDerivative):
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """Return the derivative at c, with the arguments and shapes of the map."""
+        """Return the derivative at c, with the same arguments and shapes as the map."""
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
         factor = float(sp.factorial(self.order))
@@ -729,7 +729,7 @@ class QMap(KernelMap):
 
     @abstractmethod
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
-        """Return Q of each output as a jet of order ``order`` in a common change of all input q."""
+        """Return Q for each output as a jet of the given order in a common change of all q."""
 
     def _evaluate(self, q: Any, order: int) -> Any:
         given = per_input(self.inputs)(q, q_array, "q")
@@ -794,11 +794,11 @@ class QMap(KernelMap):
         )
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
-        """Return Q of each output as balls, from balls at the inputs."""
+        """Return Q for each output as balls, from balls at the inputs."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(self, q: Any, digits: int = 30) -> Enclosure:
-        """Return a certified enclosure of Q(q), from balls with ``digits`` decimal digits.
+        """Return a certified enclosure of Q(q), computed with ``digits`` decimal digits.
 
         See :meth:`CMap.ball`.
 
@@ -846,7 +846,7 @@ class QMap(KernelMap):
         Raises
         ------
         KcalcError
-            If there are several outputs, unless 0 < low < high, or if Q is too rough for a table.
+            Unless 0 < low < high, and if there are several outputs or Q is too rough for a table.
 
         """
         from ..fields.tables import tabulate_q
@@ -902,7 +902,7 @@ class QMap(KernelMap):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         **options
             Further options of the plot.
 

@@ -1,6 +1,6 @@
-"""Kernel matrices of data: engines that compute them, tables of one-angle functions, and spectra.
+"""Kernel matrices of data: engines that compute them, tables of functions of an angle, and spectra.
 
-The engines use only the norms and angles of the rows of data.
+The engines use only the norms and angles of the data rows.
 """
 
 from .spectrum import (

@@ -116,7 +116,7 @@ def trunk_pieces(
 
 
 def _canonical(piece: Sequence[Step], entry: Node | None) -> tuple[tuple[Node, ...], Any]:
-    """Return the nodes of a piece in canonical order, and a code of its structure.
+    """Return the nodes of a piece in canonical order, and a code for the piece's structure.
 
     The order is depth-first from the last node through the slots.
     """

@@ -266,7 +266,7 @@ class Builder:
 def repeated_block(network: Network) -> Network:
     """Return the block that a network repeats most often, or the network if none repeats.
 
-    Raises: KcalcError unless it has one input and one output.
+    Raises: KcalcError unless the network has one input and one output.
     """
     require_network(network)
     blocks = [b for b in network.blocks() if b.count > 1 and b.entry is not None]

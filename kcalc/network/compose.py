@@ -25,7 +25,7 @@ class Calculus(Protocol):
     def rule(self) -> Any:
         """``rule(layer, node, inputs)`` maps the input states, in slot order, to the output state.
 
-        It is usually a dispatching method.
+        The rule is usually a dispatching method.
         """
         ...
 
@@ -36,7 +36,8 @@ def fold(
     """Interpret a network layer by layer, from its inputs to its outputs.
 
     ``inputs`` contains the state of every Input node. Returns the state of every node. Raises:
-    NoRule if the calculus has no rule for a layer, and any error that its rules raise.
+    NoRule if the calculus has no rule for a layer, and any error that the rules of the calculus
+    raise.
     """
     require_network(network)
     return _fold(network, network.steps(), calculus, inputs)
@@ -114,9 +115,9 @@ def _fold(
 
 
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
-    """Whether ``network.preactivated()`` changes the inputs of any node above an activation.
+    """Whether ``network.preactivated()`` changes the inputs of ``node`` or of a node above it.
 
-    The nodes above it are those between the activation and the weights before it.
+    ``node`` is an activation; the nodes above it are those between it and the weights before it.
     """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}
@@ -159,7 +160,7 @@ def interpret_back(
 
 
 def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
-    """Return a guest's rule for a primitive in a calculus, or None if there is none."""
+    """Return a guest's rule for a primitive in a calculus, or None if no guest has such a rule."""
     key = (calculus, type(operation).__name__)
     return RULES[key] if key in RULES else None  # noqa: SIM401 - a registry has no get
 

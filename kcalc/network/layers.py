@@ -92,7 +92,7 @@ def _count(layer: object, name: str, optional: bool = False) -> None:
 
 
 def _extent(layer: object, name: str, optional: bool = False) -> None:
-    """Check that a field is a positive integer, or a tuple of them (one per spatial axis)."""
+    """Check that a field is a positive integer, or a tuple of positive integers (one per axis)."""
     value = getattr(layer, name)
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         object.__setattr__(layer, name, extents(value, f"{type(layer).__name__}: {name}"))
@@ -930,7 +930,7 @@ class Attend(Layer):
     over the tokens that i sees. The inputs are queries, keys and values, in this order. Separate
     Affine layers produce them and read the heads.
 
-    If there are several masks, a token sees another only if all of them allow it.
+    If there are several masks, a token sees another token only if all masks allow it.
 
     Parameters
     ----------
@@ -975,9 +975,9 @@ class Attend(Layer):
     relative
         (sigma, buckets, furthest) adds learned biases to the scores (Raffel et al. 2020). There is
         one bias per head and bucket of distances j - i, with standard deviation sigma at
-        initialisation. Unless ``causal``, half of the buckets are for j > i. The first half of the
-        buckets hold one distance each, and the others grow geometrically. All distances of at least
-        ``furthest`` share the last bucket.
+        initialisation. Unless ``causal``, half of the buckets are for j > i. Each bucket in the
+        first half contains one distance, and the other buckets grow geometrically. All distances of
+        at least ``furthest`` share the last bucket.
     prefix
         Token i sees tokens j <= i and the first ``prefix`` tokens, as in a prefix language model
         (with ``causal=False``). None removes this mask.
@@ -1313,9 +1313,9 @@ class Dropout(Layer):
 
     With ``active=True``, kernel maps, gradients and tangent kernels describe the network in
     training. Every example has its own mask. With ``r = 1 - rate``, mean squares are divided by r
-    and covariances of two examples do not change: q' = q / r and c' = r c. Therefore ``C(1) < 1``,
-    and there is no edge of chaos. The squared gradient of one example is divided by r, and the
-    tangent kernel of two examples does not change. [Schoenholz et al. 2017, sec. 5]
+    and covariances between two examples do not change: q' = q / r and c' = r c. Therefore ``C(1) <
+    1``, and there is no edge of chaos. The squared gradient of one example is divided by r, and the
+    tangent kernel between two examples does not change. [Schoenholz et al. 2017, sec. 5]
 
     Parameters
     ----------
@@ -1443,7 +1443,7 @@ def _positive(layer: Layer, name: str) -> None:
 
 
 def layer_of(op: Primitive) -> Layer | None:
-    """Return the layer that consists of only this primitive, or None if there is none."""
+    """Return the layer that consists of only this primitive, or None if no such layer exists."""
     match op:
         case P.Fresh():
             return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})

@@ -1,9 +1,9 @@
 """Attention masks: which tokens see which, with one frozen class per mask.
 
-A mask has one parameter ``value``, a number or a flag. It is the value of the field ``name`` in
-:class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only tokens that
-all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its field to the
-layer.
+A mask has one parameter ``value``, a number or a flag. This parameter is the value of the field
+``name`` in :class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only
+tokens that all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its
+field to the layer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mask:
 
     ``name`` is the field of Attend, which is None or False without the mask. ``text`` describes the
     mask in messages and ``label`` in drawings, with ``{}`` for the value. ``one_sided`` is true if
-    no token sees a later one.
+    no token sees a later token.
     """
 
     value: Any
@@ -161,7 +161,7 @@ def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """Return a boolean array: True if all masks let a token (row) see another (column)."""
+    """Return a boolean array: True if all masks let a token (row) see another token (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:
@@ -171,7 +171,7 @@ def visible(masks: Masks, rows: int, columns: int) -> Array:
 
 
 def one_sided(masks: Masks) -> bool:
-    """Whether no token sees a later one."""
+    """Whether no token sees a later token."""
     return any(mask.one_sided for mask in masks)
 
 
@@ -183,7 +183,7 @@ def words(masks: Masks, tokens: int) -> list[str]:
 def recognised(sees: Array) -> Masks | None:
     """Return the masks that produce a (tokens, tokens) array, or None if none do.
 
-    It recognises one mask, possibly combined with a causal mask.
+    The function recognises one mask, possibly combined with a causal mask.
     """
     if sees.all():
         return ()

@@ -405,7 +405,7 @@ class Network:
         return other
 
     def with_notes(self, notes: Iterable[Note]) -> Network:
-        """Replace the notes on how the network differs from a model.
+        """Replace the notes on the differences between the network and a model.
 
         ``with_notes([])`` removes them.
 
@@ -441,7 +441,7 @@ class Network:
         Each layer that consists of several primitives is replaced by layers of one primitive each.
         Layers of the class ``whole`` are kept.
 
-        The last part keeps the node's label; the others are called ``"<label>.1"``,
+        The last part keeps the node's label; the other parts are called ``"<label>.1"``,
         ``"<label>.2"``, ... If there are no composite layers, return the network itself. A layer
         with its own primitive, such as Positions, is not expanded.
 
@@ -634,7 +634,7 @@ class Network:
         Identity shortcuts then carry the inputs of the activations instead of their outputs.
 
         The result computes a different function from the post-activation network (ResNet V1). The
-        kernel calculus applies to it but not to V1, because the addends of a V1 sum are activations
+        kernel calculus applies to V2 but not to V1, because the addends of a V1 sum are activations
         of the same input and therefore dependent. Node labels do not change. [DKS sec. 23]
 
         Returns
@@ -646,11 +646,11 @@ class Network:
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
-        """Bypass nodes with one input: their readers read that input instead.
+        """Bypass nodes with one input: the readers of such a node then read its input.
 
         If an output is bypassed, its input becomes the output; outputs that coincide are merged.
-        Notes on how a bypassed layer differs from a model are removed with it. Notes on positions
-        stay, because they affect all later nodes.
+        Notes on the differences between a bypassed layer and a model are removed with the layer.
+        Notes on positions stay, because they affect all later nodes.
 
         Parameters
         ----------
@@ -755,7 +755,7 @@ def require_numbers(network: Network) -> None:
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
-    """Raise a KcalcError unless the layer of every node is of one of the kinds.
+    """Raise a KcalcError unless every node's layer is of one of the given kinds.
 
     ``remedy`` is the end of the message.
     """
@@ -765,9 +765,10 @@ def require_kind(
 
 
 def chosen_output(network: Network, output: Node = None) -> Node:
-    """Return the chosen output, or the only one.
+    """Return the chosen output, or the only output.
 
-    Raises: KcalcError if there are several and none is chosen, or if the choice is not an output.
+    Raises: KcalcError if there are several outputs and none is chosen, or if the choice is not an
+    output.
     """
     if output is None:
         if len(network.outputs) > 1:
@@ -810,9 +811,9 @@ def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
 
 
 def channel_widths(network: Network) -> dict[Node, int | None]:
-    """Return {node: number of input channels, or None} if the node's rule depends on it.
+    """Return {node: number of input channels, or None} for nodes whose rules depend on this number.
 
-    The rules for channel groups and for statistics over channels depend on it.
+    These are the rules for channel groups and for statistics over channels.
     """
     return {
         node: op.reads
@@ -839,7 +840,7 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
 
 
 def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
-    """Divide the weights of a Sum by ``sqrt(sum_j w_j^2)``; return it unchanged if that is 1."""
+    """Divide the weights of a Sum by ``sqrt(sum_j w_j^2)``, or return the Sum if this root is 1."""
     weights = sum_weights(layer, count)
     if is_normalised(weights):
         return layer

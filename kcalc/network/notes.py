@@ -78,15 +78,15 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """Note that an attention mask (or attention biases) was read for this many tokens.
+    """Return the note that an attention mask (or attention biases) was read for ``tokens`` tokens.
 
-    Longer sequences may reach a window or distances that shorter ones do not.
+    Longer sequences may reach a window or distances that shorter sequences do not.
     """
     return Note(node, "exact", of.format(tokens))
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """Return the assumptions for more tokens than the masks and biases were read for."""
+    """Return the assumptions if there are more tokens than the masks and biases were read for."""
     found = []
     for note, (read, beyond) in product(notes, BEYOND.items()):
         count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None
@@ -96,7 +96,7 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """Note that a network was read for images of a given shape at an input.
+    """Return the note that a network was read for images of a given shape at an input.
 
     For images of this shape, the network's windows match the model's.
     """

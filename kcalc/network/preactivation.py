@@ -48,7 +48,7 @@ class _Rewrite:
     def before_activation(self, reader: Node, addend: Node) -> Node:
         """Return the addend without its activation.
 
-        If pooling must move before the activation, this changes ``parents``.
+        If pooling must move before the activation, the method changes ``parents``.
         """
         chain: list[Node] = []
         place, parents = self._unscaled(addend), self.parents
@@ -73,7 +73,7 @@ class _Rewrite:
         return addend
 
     def _unscaled(self, node: Node) -> Node:
-        """Skip Scales back to their activation; return the node itself if there is none."""
+        """Skip Scales back to their activation, or return the node itself if none precedes it."""
         place = node
         while place in self.scaled:
             place = self.parents[place][0]

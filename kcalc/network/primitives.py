@@ -43,7 +43,7 @@ class Primitive:
         return False
 
     def as_layer(self) -> Layer | None:
-        """Return the layer of a guest that consists of this primitive, or None if there is none."""
+        """Return a guest's layer that consists of this primitive, or None if none exists."""
         return None
 
     @property
@@ -56,8 +56,8 @@ class Primitive:
 class Passing(Primitive):
     """Base class of primitives that kernel maps treat as the identity on their single input.
 
-    They move or drop entries, so they commute with positive factors. Only calculi with positions or
-    gradients may treat them differently.
+    Such primitives move or drop entries, so they commute with positive factors. Only calculi with
+    positions or gradients may treat them differently.
     """
 
 
@@ -166,7 +166,8 @@ class Prod(Primitive):
 class Join(Primitive):
     """Concatenation of the inputs.
 
-    ``counts`` contains their channel counts. If these are unknown, ``problem`` gives the reason.
+    ``counts`` contains their channel counts. If the counts are unknown, ``problem`` gives the
+    reason.
     """
 
     counts: tuple[Count, ...] | None
@@ -174,7 +175,7 @@ class Join(Primitive):
 
     @property
     def channels(self) -> tuple[Count, ...]:
-        """Return the channels of the inputs. Raises: GraphError if only some are known."""
+        """Return the inputs' channel counts. Raises: GraphError if only some counts are known."""
         if self.counts is None:
             raise GraphError(self.problem)
         return self.counts
@@ -227,8 +228,8 @@ class Blend(Window):
 
     If ``weighted``, the weights of a window are random and shared by all channels. ``permutes`` is
     the factor of a signed permutation: every position reads exactly one position, multiplied by
-    this factor or its negative. It is None for other matrices. If ``random``, the matrix entries
-    are random Gaussian weights.
+    this factor or its negative. ``permutes`` is None for other matrices. If ``random``, the matrix
+    entries are random Gaussian weights.
     """
 
     weighted: bool = False
@@ -237,7 +238,7 @@ class Blend(Window):
 
     @property
     def square(self) -> float:
-        """Mean over the rows of a matrix of the sum of squared entries."""
+        """The sum of squared entries in a row, averaged over the rows of the matrix."""
         return sum(a * a for row in self.matrix or () for a in row) / len(self.matrix or (1,))
 
     @property
@@ -257,7 +258,7 @@ class Max(Window):
 class Mask(Passing):
     """Dropout of a fraction ``rate``; the other entries are divided by ``1 - rate``.
 
-    It is the identity in evaluation. If ``active``, kernel maps describe training.
+    Dropout is the identity in evaluation. If ``active``, kernel maps describe training.
     """
 
     rate: Any
@@ -303,8 +304,8 @@ class Shuffle(Moving):
 class Attend(Primitive):
     """Attention over tokens; its three inputs are queries, keys and values.
 
-    The fields are the same as in :class:`kcalc.network.layers.Attend`. A token sees another only if
-    all ``masks`` allow it.
+    The fields are the same as in :class:`kcalc.network.layers.Attend`. A token sees another token
+    only if all ``masks`` allow it.
     """
 
     heads: int | None
@@ -336,10 +337,10 @@ class Attend(Primitive):
 class Positions(Primitive):
     """A source of position vectors, the same for all inputs, with mean square 1.
 
-    If ``form`` is "learned", vectors of different positions are orthogonal. If it is "sinusoidal",
-    their cosine is the mean of ``cos((s - t) theta_f)``. If it is "constant", they are equal.
-    ``length`` is the number of positions; None means unknown or unlimited. ``count`` is the number
-    of positions used; None means one per token of the input.
+    If ``form`` is "learned", vectors of different positions are orthogonal. If ``form`` is
+    "sinusoidal", their cosine is the mean of ``cos((s - t) theta_f)``. If ``form`` is "constant",
+    all vectors are equal. ``length`` is the number of positions; None means unknown or unlimited.
+    ``count`` is the number of positions used; None means one per token of the input.
     """
 
     form: str
@@ -349,7 +350,7 @@ class Positions(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Primitive):
-    """The tokens of the second input, followed by the tokens of the first."""
+    """The tokens of the second input, followed by the tokens of the first input."""
 
 
 @dataclass(frozen=True)
@@ -399,8 +400,8 @@ def owner(node: Node) -> Node:
 class Operation(NamedTuple):
     """One step of a lowered network.
 
-    ``primitive`` computes the state of ``node`` from the states of ``reads``. If it is None, the
-    state is passed on unchanged.
+    ``primitive`` computes the state of ``node`` from the states of ``reads``. If ``primitive`` is
+    None, the state is passed on unchanged.
     """
 
     node: Node
@@ -416,7 +417,7 @@ def lowered(
 ) -> Iterator[tuple[Operation, ...]]:
     """Yield the operations of every step of a network.
 
-    ``lowered`` of a layer returns one primitive, None, or a program [(primitive, inputs)]. In a
+    ``layer.lowered`` returns one primitive, None, or a program [(primitive, inputs)]. In a
     program, inputs 0, 1, ... are the layer's inputs in slot order, and larger numbers are the
     earlier primitives of the program.
     """

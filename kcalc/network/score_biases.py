@@ -12,7 +12,7 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) 
 
     Each small distance has its own bucket. Larger distances share buckets that grow geometrically,
     and all distances of at least ``furthest`` share the last bucket. If ``one_sided``, no token
-    sees a later one. [Raffel et al. 2020]
+    sees a later token. [Raffel et al. 2020]
     """
     half = buckets if one_sided else buckets // 2
     near, size = half // 2, np.maximum(-apart, 0) if one_sided else np.abs(apart)
@@ -25,8 +25,8 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) 
 def alibi_slopes(heads: int) -> np.ndarray:
     """Return the ALiBi slope of each head, as in the released code [Press et al. 2022].
 
-    They are ``2^(-8 i / n)``, where n is the largest power of 2 that does not exceed the number of
-    heads. Heads beyond n use every other slope for 2n heads.
+    The slopes are ``2^(-8 i / n)``, where n is the largest power of 2 that does not exceed the
+    number of heads. Heads beyond n use every other slope for 2n heads.
     """
     near = 1 << (heads.bit_length() - 1)
     powers = np.arange(1, near + 1), np.arange(0.5, heads - near)

@@ -30,9 +30,9 @@ SKIPS = ("none", "projection", "average")
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
     """Return the Affine nodes that form a projection shortcut.
 
-    Each is an addend of a Sum, has one tap, and has the only weights on its path from the fork. The
-    fork is the last node that all addends depend on. At least one other addend must have more
-    weights after the fork, or wider kernels.
+    Each such Affine is an addend of a Sum, has one tap, and has the only weights on its path from
+    the fork. The fork is the last node that all addends depend on. At least one other addend must
+    have more weights after the fork, or wider kernels.
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}

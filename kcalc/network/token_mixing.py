@@ -28,7 +28,7 @@ from ..foundation.plain_arguments import items, text, truth, whole
 Array = np.ndarray
 MOST = 4096
 UNIT = 1e-10  # tolerance for a diagonal of ones and for symmetry
-LEAST = 1e-8  # eigenvalues below it cost Cholesky factors half of their digits
+LEAST = 1e-8  # eigenvalues below this cost Cholesky factors half of their digits
 # divided by the least eigenvalue of the source, this is the rounding error of an entry
 NOISE = 8 * np.finfo(float).eps
 
@@ -111,7 +111,7 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     ------
     KcalcError
         If an argument is outside the domain, or A has negative entries; the message names the worst
-        one.
+        entry.
 
     References
     ----------
@@ -254,12 +254,12 @@ def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
 def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) -> list[Array]:
     """Return one mixing matrix per layer, for exponential correlations between tokens.
 
-    Tokens i and j then have the correlation ``exp(-r |i - j|)``, with r decreasing from ``start``.
+    Tokens i and j have the correlation ``exp(-r |i - j|)``, where r decreases from layer to layer.
 
     Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, where r_0 = ``start`` (infinity
     means independent tokens). Let a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 -
     a^2)). The entries are ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0
-    and ``A_i0 = b^(i-1) (b - a w)``. They are all >= 0, and accurate to rounding even at the
+    and ``A_i0 = b^(i-1) (b - a w)``. All entries are >= 0, and accurate to rounding even at the
     smallest rates. Domain: start >= r_1 >= r_2 >= ... > 0.
 
     Parameters

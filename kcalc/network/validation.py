@@ -215,7 +215,7 @@ def check_outputs(
     readers: Mapping[Node, Collection[Node]],
     declared: Iterable[Node] | None,
 ) -> tuple[Node, ...]:
-    """Return the output nodes: the declared ones, or by default all nodes that nothing reads.
+    """Return the output nodes: those declared, or by default all nodes that nothing reads.
 
     Raises: GraphError if nothing reads an Input, or if a node leads to no declared output.
     """

@@ -1,6 +1,6 @@
 """Absorb the transformations of activations into the Affine layers of a network.
 
-This takes one backward and one forward pass.
+The absorption takes one backward and one forward pass.
 
 A feature map z^ of the given network and the feature map z of the plain network satisfy z^ = s z +
 t, with constants s and t for each node (or for each block of channels after a concatenation). At
@@ -73,7 +73,7 @@ class Need(NamedTuple):
 
 
 def _constants(layer: L.Nonlinear) -> tuple[float, float, float, float]:
-    """(alpha, beta, gamma, delta)."""
+    """Return (alpha, beta, gamma, delta) for a layer."""
     t = layer.activation.transformation
     return (
         (1.0, 0.0, 1.0, 0.0)
@@ -183,7 +183,7 @@ class Absorption:
     # shifts
 
     def value(self, form: Form) -> Form:
-        """Substitute the shifts that have been determined so far."""
+        """Substitute the shifts that have been determined so far into a form."""
         while any(node in self.settled for node in form.terms):
             node = next(node for node in form.terms if node in self.settled)
             factor = form.terms[node]
@@ -194,7 +194,8 @@ class Absorption:
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
         """Choose an undetermined shift such that form = wanted.
 
-        Raises: KcalcError with the given complaint if no shift is left and the two differ.
+        Raises: KcalcError with the given complaint if no shift is left and ``form`` differs from
+        ``wanted``.
         """
         form = self.value(form)
         if not form.terms:

@@ -1,6 +1,6 @@
-"""The base class of the results of all shaping methods.
+"""Base class for the results of all shaping methods.
 
-It holds targets, constants and the network, and provides plots and tables.
+It stores targets, constants and the network, and provides plots and tables.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Shaping(Approximable, OfModel):
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
         """Return the network to train, and its Affine nodes with mirrored initial weights.
 
-        Here the network is the shaped network, and there are no such nodes.
+        Here, the network to train is the shaped network, and there are no such nodes.
         """
         return self.network, ()
 
@@ -387,7 +387,7 @@ def prepared(
 
     Also return a list of the edits that this required.
 
-    ``products`` states whether the method has a rule for a Product. ``tokens`` holds the cosines
+    ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
     between tokens, if given to the method. ``keeping`` lists nodes that keep their activations.
     Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
     ``tokens``, unnormalised sums, or a network without activations.
@@ -449,9 +449,9 @@ def prepared(
 
 
 def least_zeta(network: Network, activation: Any) -> float:
-    """Return the slope that products force on some subnetwork, whatever the activations.
+    """Return the slope that products force on some subnetwork, regardless of the activations.
 
-    Return infinity if it is unknown.
+    Return infinity if this slope is unknown.
     """
     try:
         plain, _ = prepared(unmixed(network), activation, products=True)

@@ -84,9 +84,9 @@ def common_weights(
     The maximal slope of a subnetwork then equals ``target``.
 
     A subnetwork (s, t) has slope V(t)/V(s), where V is a polynomial in ``y``, the square of the
-    residual weight. Brent's method solves for its logarithm as a function of ``y``. If several
-    weights are possible, the result is the smallest residual weight. Raises: KcalcError for slopes
-    < 1; UnreachableTarget that names the slopes reachable with weights in (0, 1).
+    residual weight. Brent's method solves for ``y`` in terms of the logarithm of the slope. If
+    several weights are possible, the result is the smallest residual weight. Raises: KcalcError for
+    slopes < 1; UnreachableTarget that names the slopes reachable with weights in (0, 1).
     """
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
@@ -121,7 +121,7 @@ def _insert_extremum(
 ) -> None:
     """Add to the grid the interior point whose slope is closest to the target.
 
-    This helps if the slope touches the target without crossing it on the grid.
+    The point helps if the slope touches the target without crossing it on the grid.
     """
     sign = 1.0 if min(values) > 0 else -1.0
     k = int(np.argmin(sign * np.array(values)))

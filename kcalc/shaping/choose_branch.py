@@ -38,7 +38,7 @@ from .starting_points import curves, in_cells, sheets
 
 MOST_BRANCHES = 12  # periodic activations have infinitely many branches; follow only these
 REFERENCE = 2e-3  # target at which branches of kinked activations are ordered
-WANTED = 9  # digits of a target in an error
+WANTED = 9  # number of digits of a target in an error
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
 # for homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|
 LEAST_SHIFT = math.exp(-9.0)
@@ -46,7 +46,7 @@ NEAR = 0.01  # tolerance for log alpha, about the accuracy of the coarser rules
 TOUCHES = 1e-10  # a path that ends this close to its target may be a solution
 ROUNDED = 1e-9  # smaller shifts count as 0 if Q'(1) is smallest at 0
 
-# a system and its point at the target; if it has none, the end of the path, if one was found
+# a system and its point at the target; without such a point, the end of the path, if found
 Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
@@ -73,7 +73,7 @@ def check_nonlinear(phi: Activation) -> None:
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
     """Return the (system, point) pairs of the scan, in order of |beta|.
 
-    There are none for activations whose branches start at alpha = 0.
+    There are no such pairs for activations whose branches start at alpha = 0.
     """
     if not systems[0].phi.kinks:
         return ()
@@ -96,7 +96,8 @@ def _is_linear(phi: Activation) -> bool:
 def solve(systems: Sequence[EquationPair]) -> Constants:
     """Return the default solution among alternative systems for one activation.
 
-    It lies on the branch with the smallest shift at alpha = 0; positive shifts come first.
+    The solution lies on the branch with the smallest shift at alpha = 0; positive shifts come
+    first.
 
     The constants are therefore continuous in the target as far as that branch reaches (see
     :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
@@ -181,8 +182,8 @@ def default_end(systems: Sequence[EquationPair]) -> str | None:
 def solve_all(systems: Iterable[EquationPair]) -> Solutions:
     """Return all solutions found, in order of |beta|, positive before negative.
 
-    Most are found along branches; the scan finds solutions on closed loops. A mirror image names
-    its original.
+    Most solutions are found along branches; the scan finds solutions on closed loops. A mirror
+    image names its original.
     """
     found: list[Constants] = []
     for system in systems:
@@ -236,7 +237,7 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
     """Return C'(1) - 1 with C(0) = 0.
 
-    It is nan if phi(alpha x + beta) is constant, or varies too fast for the rules.
+    The result is nan if phi(alpha x + beta) is constant, or varies too fast for the rules.
     """
     found = equations_at(SlopeSystem(phi, 0.0), log_alpha, beta, fineness)
     return math.nan if found is None else found.second
@@ -245,10 +246,10 @@ def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int =
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
     """Return constants with C'(1) - 1 = target, by choosing only the input scale.
 
-    The result uses the first of ``shifts`` for which this is possible, whatever Q'(1) is.
+    The result uses the first of ``shifts`` for which this is possible, regardless of Q'(1).
 
-    For homogeneous activations, only beta/alpha matters; if it is near 0, the result has alpha = 1
-    and a small shift. Raises: UnreachableTarget that names the nearest slope.
+    For homogeneous activations, only beta/alpha matters; if this ratio is near 0, the result has
+    alpha = 1 and a small shift. Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
@@ -286,7 +287,7 @@ def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Co
 class Extreme(NamedTuple):
     """The value of C'(1) - 1 nearest to a target, and log alpha at that point.
 
-    ``exact`` states whether this is an extremum, rather than the edge of the search range.
+    ``exact`` states whether the value is an extremum, rather than the edge of the search range.
     """
 
     excess: float
@@ -297,7 +298,8 @@ class Extreme(NamedTuple):
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float, float]]:
     """Yield pairs of log alpha that bracket a crossing of C'(1) - 1 with the target.
 
-    They are neighbours on GRID, or points on both sides of an extremum between two neighbours.
+    The points of a pair are neighbours on GRID, or lie on both sides of an extremum between two
+    neighbours.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
@@ -315,7 +317,7 @@ def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float,
 
 
 def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
-    """Return the extreme at a given shift."""
+    """Return the value of C'(1) - 1 closest to the target among all input scales at one shift."""
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore", divide="ignore"):
         miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))

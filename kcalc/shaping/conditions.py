@@ -1,6 +1,6 @@
 """The two equations in (log alpha, beta) that a shaping method solves.
 
-They follow from the method's local conditions after gamma and delta are eliminated.
+The equations follow from the method's local conditions after gamma and delta are eliminated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def inwards(value: float, above: bool | None, digits: int = 6) -> str:
     """Format ``value`` with ``digits`` digits, rounded away from unreachable targets.
 
     The value is rounded down if targets ``above`` it are unreachable, and up if targets below it
-    are.
+    are unreachable.
     """
     if above is None or not 0 < abs(value) < math.inf:
         return f"{value:.{digits}g}"
@@ -57,7 +57,7 @@ def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str
 class Equations(NamedTuple):
     """Two residuals (value - target, of order one) and their derivatives in (log alpha, beta).
 
-    ``moments`` holds the moments that they were computed from.
+    ``moments`` contains the moments from which they were computed.
     """
 
     first: float
@@ -102,7 +102,7 @@ class EquationPair(Protocol):
 
     @property
     def condition(self) -> str:
-        """The first equation, in words."""
+        """A description of the first equation for messages."""
         ...
 
     @property
@@ -142,7 +142,7 @@ class EquationPair(Protocol):
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:
-        """Return (gamma, delta)."""
+        """Return (gamma, delta), the output scale and shift."""
         ...
 
 

@@ -68,7 +68,7 @@ class Constants(Tabled):
 
     @cached_property
     def transformed(self) -> Activation:
-        """Transformed activation."""
+        """The activation after the transformation by the constants."""
         given = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
         phi = self.activation if self.negative_slope is None else leaky_relu(self.negative_slope)
         return phi.transformed(

@@ -1,7 +1,7 @@
 """Arc-length continuation of a branch of solutions.
 
-It follows the curve on which the first equation holds, until the curve reaches a target or turns
-back.
+The continuation follows the curve on which the first equation holds, until the curve reaches a
+target or turns back.
 
 Solvers that take steps in the target stop before a fold, where the target is extremal. In terms of
 arc length, a fold is an ordinary point.

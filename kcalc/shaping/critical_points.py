@@ -76,8 +76,8 @@ class CriticalPoint(Shown, Approximable):
     def stability(self) -> str:
         """Stability of q* with depth.
 
-        It is "attracting", "repelling" or "neutral", or at half-stable points "attracting from
-        below" or "attracting from above".
+        The value is "attracting", "repelling" or "neutral", or at half-stable points "attracting
+        from below" or "attracting from above".
         """
         if abs(abs(self.chi_parallel) - 1) > MARGINAL:
             return "attracting" if abs(self.chi_parallel) < 1 else "repelling"

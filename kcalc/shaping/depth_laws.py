@@ -21,7 +21,7 @@ gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are i
 x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 
 If the cosine map R has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
-- u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
+- u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked activations),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
 
@@ -198,8 +198,8 @@ class DepthLaws(Shown, Approximable):
     def correlation_depth(self) -> float:
         """Number of blocks over which distances from the limit of cosines shrink by a factor of e.
 
-        It is infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` give the
-        law.
+        The number is infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor``
+        give the law.
         """
         return float(length_scale(np.asarray(self.cosine_rate)))
 
@@ -252,7 +252,7 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), with its branches; the input is fresh, as between blocks."""
+    """A block as a map of (q, x), with its branches; its input is fresh, as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
@@ -361,7 +361,7 @@ class _Block:
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
     def shares(self, q: float) -> list[tuple[float, Any]]:
-        """Return (share of the growth of q, cosine map to its end) for each branch."""
+        """Return (share of the growth of q, cosine map to the branch's end) for each branch."""
         values = self.values(q, 1.0)
         sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
         total = sum(size for size, _ in sizes)
@@ -544,7 +544,7 @@ def _sizes(block: _Block, q: float) -> tuple[list[float], float | None]:
 
 
 def _fixed_size(block: _Block, q: float) -> float | None:
-    """Return the fixed point near q towards which q moves, or None if there is none."""
+    """Return the fixed point near q towards which q moves, or None if q moves to no fixed point."""
     log = math.log(q)
 
     def moved(at: float) -> float:

@@ -1,6 +1,6 @@
 """Deep Kernel Shaping [DKS sec. 18, 21].
 
-It imposes Q(1) = 1, Q'(1) = 1, C(0) = 0 and C'(1) = mu^{-1}(zeta) at every activation.
+DKS imposes Q(1) = 1, Q'(1) = 1, C(0) = 0 and C'(1) = mu^{-1}(zeta) at every activation.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _beyond_reach(
 ) -> UnreachableTarget:
     """Return the error for a slope that an activation does not reach.
 
-    It names the nearest zeta of the network.
+    The error names the nearest zeta of the network.
     """
     near = slope_text(float(reading(error.nearest)) - 1, error.above)
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
@@ -279,7 +279,7 @@ def _beyond_reach(
 
 
 def _useless(nearest: float, zeta: float) -> bool:
-    """Whether the nearest zeta is so far above the target that it shapes nothing."""
+    """Whether the nearest zeta is so far above the target that shaping would have no effect."""
     return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 
@@ -412,7 +412,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
 
 
 def _check_leaky(slope: float, phi: Activation | None = None) -> None:
-    """Raise UnreachableTarget for a slope above that of a ReLU, with remedies for ``phi``."""
+    """Raise UnreachableTarget for a slope above a ReLU's slope, with remedies for ``phi``."""
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "

@@ -36,7 +36,7 @@ PART = math.log(4)  # step in s between two points
 TERMS = 8  # number of terms in the series of the velocity
 DIGITS = 1e-11  # accuracy of the series
 RESOLVED = 1e-9  # for smaller |F|, G / F is dominated by rounding
-SMALL = 1e-5  # |F| that is small enough to reach that limit
+SMALL = 1e-5  # |F| below which the growth of s is read
 READ = 1e-8  # powers are read only at larger |F|
 MOST = 120  # largest number of points
 FAR = 230.0  # s at the limit of double precision
@@ -65,7 +65,7 @@ class Way:
     way: int
 
     def moved(self, log_q: float, x: float) -> tuple[float, float]:
-        """Return (F, G)."""
+        """Return (F, G), the changes of log q and x in one block."""
         q = math.exp(log_q)
         size, cosine = self.step(q, x)
         return math.log(size / q), cosine - x
@@ -85,7 +85,7 @@ class Way:
         return float(found[0]), float(found[1])
 
     def change(self, log_q: float, x: float) -> float:
-        """G."""
+        """Return G, the change of x in one block."""
         return self.moved(log_q, x)[1]
 
     def pull(self, log_q: float, x: float) -> float:
@@ -223,10 +223,11 @@ def extrapolated(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
+    """The growth of s = |log q| per block: ``rate = |log f|``, or ``|F| ~ size e^(-power s)``.
 
     ``kind`` is "exponential", "power", or "logarithmic" if |F| decreases faster than any power of
-    q: ``|F| ~ exp(-size e^(power s))``. ``places`` holds the values of s at which it was read.
+    q: ``|F| ~ exp(-size e^(power s))``. ``places`` contains the values of s at which the growth was
+    read.
     """
 
     kind: str
@@ -242,7 +243,7 @@ class Pace:
 
     @property
     def amplitude(self) -> float:
-        """Prefactor of that power."""
+        """Prefactor of e^s as a power of depth, or of its logarithm."""
         base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
         return base**self.exponent
 
@@ -293,7 +294,7 @@ def _lawless(way: Way, log_q: float) -> str:
 
 
 def rounded(power: float, within: float = HALVES) -> float:
-    """Round a power to a nonzero multiple of 1/2 if it is close to one."""
+    """Round a power to a nonzero multiple of 1/2 if it is close to such a multiple."""
     near = round(2 * power) / 2
     return near if near and abs(power - near) < within else power
 
@@ -302,8 +303,8 @@ def rounded(power: float, within: float = HALVES) -> float:
 class Approach:
     """The approach ``|x - x*| ~ size e^(-power s)`` to a limit.
 
-    ``frozen`` states whether the limit depends on the start. The size is nan if it depends on the
-    start but the limit does not.
+    ``frozen`` states whether the limit depends on the start. The size is nan if the size depends on
+    the start but the limit does not.
     """
 
     power: float

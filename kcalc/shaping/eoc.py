@@ -1,6 +1,6 @@
 """The edge of chaos, on which perturbations neither grow nor shrink.
 
-It is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
+The edge is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
 
 A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2 and
 chi_1 = sigma_w^2 E phi'(sqrt q* z)^2. Given q*, the condition chi_1 = 1 determines sigma_w, and the
@@ -313,9 +313,9 @@ def eoc(
     ``sigma_b``, ``sigma_w`` or ``q`` chooses the point on the edge. The default is sigma_b = 0 for
     activations of degree one, otherwise q* = 1. Different activations must share q*, so for them
     only ``q`` is accepted. An Affine after an activation gets the sigma_w and sigma_b of that
-    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2. All others get (1,
-    0), which preserves q. ``changes`` lists every change. An output that ends in an activation does
-    not have q = q*; an assumption says so.
+    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2. All other Affine
+    layers get (1, 0), which preserves q. ``changes`` lists every change. An output that ends in an
+    activation does not have q = q*; an assumption says so.
 
     Parameters
     ----------

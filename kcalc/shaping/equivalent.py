@@ -36,9 +36,10 @@ CORRELATED = (
 
 @dataclass(frozen=True)
 class ParameterChange:
-    """The change of the parameters of an Affine.
+    """The change in the parameters of an Affine.
 
-    It depends on (s, t) for each block of inputs, and on (S, T) = (scale, shift) for the output.
+    The change depends on (s, t) for each block of inputs, and on (S, T) = (scale, shift) for the
+    output.
     """
 
     inputs: tuple[Relation, ...]
@@ -47,7 +48,7 @@ class ParameterChange:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing changes."""
+        """Whether the parameters stay the same."""
         return (
             self.scale == 1
             and self.shift == 0

@@ -29,8 +29,8 @@ def check_fresh(network: Network) -> None:
 
     The input of every activation must be a fresh Gaussian, and addends must be independent.
 
-    Raises: FreshnessError that names the node, even if the kernel calculus handles it exactly by
-    fusion or cross terms.
+    Raises: FreshnessError that names the node, even if the kernel calculus handles the node exactly
+    by fusion or cross terms.
     """
     network = unmixed(network)
     if independent() or simply_fresh(network):
@@ -66,10 +66,10 @@ def _activation_before(network: Network, node: Node) -> Node:
 def simply_fresh(network: Network) -> bool:
     """Whether the graph structure suffices to prove freshness.
 
-    If it is False, only the kernel calculus can decide.
+    If the result is False, only the kernel calculus can decide.
 
-    It is True if every activation reads an Affine that nothing else reads, or a Sum of fresh
-    feature maps all but one of which come from such Affine layers.
+    The result is True if every activation reads an Affine that nothing else reads, or a Sum of
+    fresh feature maps all but one of which come from such Affine layers.
     """
     readers: Counter[Node] = Counter(
         parent for _, _, parents in network.steps() for parent in parents

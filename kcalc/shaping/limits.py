@@ -1,6 +1,6 @@
 """Infinite depth: limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
 
-The limits and rates of convergence are those of a repeated block. The flow is the limit of deep
+The limits and rates of convergence refer to a repeated block. The flow is the limit of deep
 networks of tailored ReLUs.
 """
 
@@ -39,7 +39,7 @@ class DepthLimit(Shown):
     """Limit of q and c values over many copies of a block.
 
     Each block multiplies the distance of c from its limit by ``rate``, and the distance of q by
-    ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are
+    ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. The scales are
     infinite if the slope is 1 or -1, because convergence is then slower than exponential. xi_q is
     also infinite if q* is a repelling fixed point.
 
@@ -136,7 +136,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 def between_blocks(block: Network) -> Network:
     """Return the block as if it followed another block, with an Affine of sigma_w = 1 before it.
 
-    The Affine makes its input fresh, so the block may begin with an activation.
+    The Affine makes the block's input fresh, so the block may begin with an activation.
     :func:`check_repeats` checks whether the output of the block allows this.
     """
     entry = block.inputs[0]
@@ -238,8 +238,8 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
     """Whether iterates that have not converged yet will converge.
 
-    They will if Q (or Q applied twice, if they change sides) is increasing and has no other fixed
-    point in between.
+    They converge if Q (or Q applied twice, if the iterates change sides) is increasing and has no
+    other fixed point in between.
     """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])

@@ -1,6 +1,6 @@
 """Mirrored weights that make a network linear at initialisation.
 
-phi becomes the pair (phi(x), phi(-x)), which weights (W, -W) read.
+Each activation phi becomes the pair (phi(x), phi(-x)), and the weights that read it become (W, -W).
 
 [Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
 """
@@ -47,7 +47,7 @@ class MirroredConstants(Constants):
 
     @cached_property
     def transformed(self) -> Activation:
-        """Scaled odd part; exactly the identity if it is linear."""
+        """Scaled odd part of phi; exactly the identity if the odd part is linear."""
         seen = difference(self.activation)
         return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
 
@@ -99,7 +99,7 @@ class LooksLinear(Shaping):
         phi(x) and phi(-x), under the same name. Raises: KcalcError if anything but an Affine
         (directly, or through global pooling) reads a pair.
         """
-        pairs: dict[Node, float] = {}  # {node that holds a pair: scale}
+        pairs: dict[Node, float] = {}  # {node that contains a pair: scale}
         mirrored: list[Node] = []
         steps: list[Step] = []
         pooled: set[Node] = set()

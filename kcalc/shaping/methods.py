@@ -34,10 +34,10 @@ def shaping_method(
     hold.
 
     If the function has a parameter ``assume_independent``, this decorator handles it: the Shaping
-    records it, and errors suggest it if it helps. If no target suits a network, the error names the
-    structure of the network instead of the target. Composite layers are expanded first, except
-    those of the class ``whole``. ``attention`` states whether the method accepts networks with
-    attention.
+    records it, and errors suggest this option if it helps. If no target suits a network, the error
+    names the structure of the network instead of the target. Composite layers are expanded first,
+    except layers of the class ``whole``. ``attention`` states whether the method accepts networks
+    with attention.
     """
 
     def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -117,7 +117,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """Return the error with ``assume_independent=True`` and its targets, if that may work."""
+    """Return the error, suggesting ``assume_independent=True`` if that option may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)

@@ -1,4 +1,4 @@
-"""Support of shaping methods for networks that mix tokens.
+"""Support in shaping methods for networks that mix tokens.
 
 After tokens are mixed, q = 1 holds only for some cosines between them. The part of kcalc that reads
 tokens contains the rules for such cosines (``SHAPING["tokens"]``).

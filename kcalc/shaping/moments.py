@@ -252,7 +252,7 @@ def _check_growth(phi: Activation, ends: Array) -> None:
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
     """Raise a KcalcError if a large share of the square of f lies beyond the rules.
 
-    All rules would agree on the rest, so comparing them would not reveal the error.
+    All rules would agree on the remaining part, so comparing them would not reveal the error.
     """
     ends = [0, -1]
     left = float((normal_density(rule.z[ends]) * f[ends] ** 2).max())
@@ -322,11 +322,11 @@ def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
 
 
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
-    """Return the moments at the first fineness that the next one confirms.
+    """Return the moments at the first fineness that the next fineness confirms.
 
     ``order`` 1 gives only the variance, 2 adds the gradient and 3 adds the curvature.
 
-    Raises: KcalcError if they do not converge.
+    Raises: KcalcError if the moments do not converge.
     """
     agreeing = ("variance", "gradient", "bend")[:order]
     order = max(order, 2)

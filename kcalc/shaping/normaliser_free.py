@@ -1,6 +1,6 @@
 """Normaliser-free networks, in closed form.
 
-They use a gain gamma per activation, weight standardisation, and alpha and beta per block.
+Such networks use a gain gamma per activation, weight standardisation, and alpha and beta per block.
 
 The published form is ``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)``
 and branches that preserve variances. Then ``Var h_{l+1} = Var h_l + alpha^2``, or ``1 + alpha^2``
@@ -254,7 +254,7 @@ def _check_level(network: Network) -> None:
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
     """Return the variances ``q - m^2`` at nodes.
 
-    They follow the closed form, unless mean squares were preserved instead.
+    The variances follow the closed form, unless mean squares were preserved instead.
     """
     values = q_and_variances(published, assume_independent=independent()) if told else {}
     found = {node: values[node][1] for node in told}

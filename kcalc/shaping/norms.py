@@ -2,9 +2,9 @@
 
 Local conditions combine only if the inputs of these norms have channel mean 0.
 
-A norm that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``. It
-lowers c values and increases slopes. The slope polynomials and maximal c values that turn targets
-into local conditions ignore this effect.
+A norm that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``.
+Such a norm lowers c values and increases slopes. The slope polynomials and maximal c values that
+turn targets into local conditions ignore this effect.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class PhaseDiagram(Shown):
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
     """Compute the phase diagram of a deep plain network.
 
-    Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1. The limits are those of
+    Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1. The limits are the same as in
     :func:`kcalc.depth_limit`.
 
     q and chi have a relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope

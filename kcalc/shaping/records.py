@@ -26,7 +26,7 @@ def independent() -> bool:
 
 @contextmanager
 def assuming(independent: bool) -> Iterator[None]:
-    """Set what :func:`independent` returns within the context."""
+    """Set the value that :func:`independent` returns within the context."""
     token = _INDEPENDENT.set(independent)
     try:
         yield
@@ -52,9 +52,9 @@ class Record:
     """Description of a shaping method, for the command line, reports and the documentation.
 
     ``about`` states what the method does, and for which networks. ``targets`` is {parameter:
-    meaning, domain and default}. ``compared`` states whether reports compare its result with other
-    methods. ``needs`` lists the hypotheses of the method; errors of other methods suggest it only
-    if these hold.
+    meaning, domain and default}. ``compared`` states whether reports compare the method's result
+    with other methods. ``needs`` lists the hypotheses of the method; errors of other methods
+    suggest the method only if these hypotheses hold.
     """
 
     about: str
@@ -64,6 +64,6 @@ class Record:
 
 
 def record(method: Callable[..., Any]) -> Record:
-    """Return the record of a method, or the first line of its docstring if it has none."""
+    """Return the record of a method, or the first line of the docstring of a method without one."""
     first = (method.__doc__ or "").strip().partition("\n")[0]
     return getattr(method, "record", Record(first))

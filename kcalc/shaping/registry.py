@@ -1,4 +1,4 @@
-"""Shaping methods by name: those of kcalc, imported on first use, and user-defined methods."""
+"""Shaping methods by name: kcalc's methods, imported on first use, and user-defined methods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Residual weights: shortcut and residual amplitudes of every block.
 
-Their squares sum to one. They follow rules from the literature or a target slope.
+Their squares sum to one. The amplitudes follow rules from the literature or a target slope.
 
 A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, the block
 ``h <- h + a f(h / sqrt(Var h))`` changes the variance as ``v <- v + a^2``. Divided by the standard
@@ -149,7 +149,7 @@ class ResidualShaping(Shaping):
 
 
 def blocks_normalise(call: MethodCall) -> None:
-    """Require residual blocks and the hypotheses of normalisation, except for weights of sums.
+    """Require residual blocks and the hypotheses of normalisation, except those on weights of sums.
 
     Raises: KcalcError.
     """
@@ -192,8 +192,8 @@ def residual_weights(
     The activations are normalised to Q(1) = 1.
 
     ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
-    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. If these do not
-    reproduce the C map, it raises an error. Other schemes keep the norms.
+    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. If these weights do
+    not reproduce the C map, an error is raised. Other schemes keep the norms.
 
     ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1;
     ``"power"`` takes ``power`` >= 0. ``"slope"`` takes the target for the maximal slope, computed
@@ -311,7 +311,7 @@ def residual_weights(
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
     """Return the assumption about norms that the maximal slope requires.
 
-    Raises: KcalcError if norms that read means violate it.
+    Raises: KcalcError if norms that read means violate the assumption.
     """
     if "slope" not in options:
         return []
@@ -506,8 +506,8 @@ def _without_norms(network: Network) -> Network:
 def apart(one: Network, other: Network) -> float:
     """Return the largest difference between two C maps at a few c values, over the outputs.
 
-    The outputs are those of ``other``. If ``one`` is ``other`` with layers bypassed, a bypassed
-    output is compared at its input.
+    The comparison covers the outputs of ``other``. If ``one`` is ``other`` with layers bypassed, a
+    bypassed output is compared at its input.
     """
 
     def kept(node: Node) -> Node:

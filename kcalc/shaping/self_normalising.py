@@ -135,7 +135,7 @@ class FixedPointStability:
     def norm(self) -> float:
         """Largest singular value.
 
-        If it is below 1, the map contracts at every step, not only asymptotically.
+        If this value is below 1, the map contracts at every step, not only asymptotically.
         """
         return math.hypot(self.jacobian[0][1], self.jacobian[1][1])
 
@@ -380,7 +380,7 @@ def _half_moments(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return (E[f; x > 0], E[f^2; x > 0]), and the same for x < 0, for f = phi(input_scale x).
 
-    The result uses the first fineness that the next one confirms.
+    The result uses the first fineness that the next fineness confirms.
     """
     edges = tuple(sorted({0.0, *(k / input_scale for k in phi.kink_points)}))
     last = np.full(4, np.nan)

@@ -65,7 +65,7 @@ def newton(
 ) -> NewtonPoint | None:
     """Run Newton's method from ``start``, with steps clipped to a moderate length.
 
-    Return None if it leaves the domain or does not converge.
+    Return None if the iteration leaves the domain or does not converge.
     """
     s, beta, moved = start.log_alpha, start.beta, 0.0
     for _ in range(limit):
@@ -119,7 +119,7 @@ def equations_at(
 def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
     """Return the solution near ``point`` on which rules of increasing fineness agree, or None.
 
-    A solution must be confirmed by a finer rule than the one that found it. Otherwise, the next
+    A solution must be confirmed by a finer rule than the rule that found it. Otherwise, the next
     finer rule is tried.
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))

@@ -141,7 +141,7 @@ class VanillaMaps(Shown):
     def q_map(self) -> sp.Expr:
         """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
-        For k = 1, it is (sigma_w^2 E phi(z)^2)^L q.
+        For k = 1, the map is (sigma_w^2 E phi(z)^2)^L q.
 
         Raises: KcalcError for activations that are not positively homogeneous.
         """
@@ -172,7 +172,7 @@ class VanillaMaps(Shown):
     def kappa(self) -> sp.Expr:
         """C''(1) of a layer, infinite for kinked activations.
 
-        If there is no activation, it is the symbol ``kc.symbols.kappa``.
+        If there is no activation, the result is the symbol ``kc.symbols.kappa``.
         """
         return (
             symbols.kappa if self.activation is None else _at_one(self.activation, self._level(), 2)
@@ -201,8 +201,8 @@ class VanillaMaps(Shown):
     def c_map(self) -> sp.Expr:
         """C_f(c), if it has a closed form.
 
-        It is c^(n^L) for C = c^n (Hermite polynomials), and 1 - (1 - c) s^L for C = 1 - (1 - c) s
-        (affine activations).
+        The map is c^(n^L) for C = c^n (Hermite polynomials), and 1 - (1 - c) s^L for C = 1 - (1 -
+        c) s (affine activations).
 
         Raises: KcalcError for other activations; the message names alternatives.
         """
@@ -226,8 +226,8 @@ class VanillaMaps(Shown):
     def gap(self) -> sp.Expr:
         """1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
 
-        It is 9/(2 k^2 L^2) with k = C(0) of a layer for piecewise linear activations, and 2/(kappa
-        L) for other activations with psi = 1. Raises: KcalcError if psi is not 1.
+        The gap is 9/(2 k^2 L^2) with k = C(0) of a layer for piecewise linear activations, and
+        2/(kappa L) for other activations with psi = 1. Raises: KcalcError if psi is not 1.
         """
         phi = self._known("limit")
         if phi.degree == 1:
@@ -247,7 +247,7 @@ class VanillaMaps(Shown):
     def flow_rate(self) -> sp.Expr:
         """k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
 
-        This is the C map of every activation of degree one.
+        Every activation of degree one has this C map.
         """
         phi = self._known("flow")
         if phi.degree != 1:
@@ -263,7 +263,7 @@ class VanillaMaps(Shown):
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
         depth
             The total depth k L, a number.
 
@@ -392,8 +392,8 @@ def _local_c(phi: Activation, c: sp.Expr) -> sp.Expr:
 def _at_one(phi: Activation, level: sp.Expr, order: int) -> sp.Expr:
     """Return C'(1) or C''(1) at uniform q.
 
-    This is the limit of the closed form if it agrees with the numerical value, otherwise that
-    value.
+    The result is the limit of the closed form if it agrees with the numerical value, otherwise the
+    numerical value.
     """
     number = float(phi.c_map.derivative(order)(1.0, float(level)))
     closed: Any = phi.c_expr(symbols.c, level, level)

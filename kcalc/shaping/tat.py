@@ -1,7 +1,7 @@
 """Tailored activation transformations [TAT].
 
-These are leaky ReLUs with a slope tailored to the network, and smooth activations with a given
-curvature.
+The transformed activations are leaky ReLUs with a slope tailored to the network, or smooth
+activations with a given curvature.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def tat(
     """Give all C maps slope 1 at c = 1 and a target curvature.
 
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore read only outputs of
-    weights (an Affine, or sums and pools of them). If it reads an activation, it has slope q / (q -
-    mean^2) > 1 and raises an error. An RMSNorm may be anywhere. A Sum also raises an error if more
-    than one addend ends in an activation, because their means would add up.
+    weights (an Affine, or sums and pools of them). A norm that reads an activation has slope q / (q
+    - mean^2) > 1, and an error is raised. An RMSNorm may be anywhere. A Sum also raises an error if
+    more than one addend ends in an activation, because their means would add up.
 
     If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
     networks and ResNets, ``eta=.9`` may leave activations that are nearly plain ReLUs; a note
@@ -240,7 +240,7 @@ def negative_slope(network: Network, eta: float) -> float:
 
     The maximal c value refers to the network with leaky ReLUs.
 
-    Raises: UnreachableTarget if even ReLUs (slope 0) do not reach it.
+    Raises: UnreachableTarget if even ReLUs (slope 0) do not reach ``eta``.
     """
     most = maximal_c_value(network)
     reached = float(most(0.0))
@@ -258,7 +258,8 @@ def negative_slope(network: Network, eta: float) -> float:
 def plain_depth(eta: float) -> str:
     """Return the minimal depth of a plain ReLU network for the c value ``eta``, as text.
 
-    It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
+    The depth is the smallest number of layers after which orthogonal inputs have the c value
+    ``eta``.
 
     The computation uses ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2
     sin^2(t/2)``. Networks deeper than ``DEEPEST`` cannot be built.
@@ -269,7 +270,7 @@ def plain_depth(eta: float) -> str:
     return f"more than {DEEPEST}" if depth > DEEPEST else str(depth)
 
 
-# -- smooth ones -----------------------------------------------------------------------------------
+# -- smooth activations ----------------------------------------------------------------------------
 
 
 def _smooth(
@@ -313,7 +314,7 @@ def _smooth(
 
 
 def check_curvature(phi: Activation) -> None:
-    """Reject activations whose C map has no second derivative at 1, or with too few constants.
+    """Reject activations with too few constants or whose C map has no second derivative at 1.
 
     Raises: KcalcError with the reason.
     """

@@ -1,6 +1,6 @@
 """Local kernel quantities of an activation at q = 1 with 30 digits.
 
-They are computed from closed forms and ball arithmetic, independently of the solver.
+The quantities are computed from closed forms and ball arithmetic, independently of the solver.
 """
 
 from __future__ import annotations

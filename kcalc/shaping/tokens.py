@@ -4,9 +4,9 @@ The condition is q = 1 at every token before every activation, for inputs with k
 
 Local conditions hold if the input of every activation has q = 1. The rows of a mixing preserve this
 only for some cosines between the tokens that they mix, so the cosines must be given. An exact
-recursion over pairs of tokens follows them. Slopes and curvature include only the activations,
-because the effect of mixing on the *difference* of two inputs depends on how it is spread over
-their tokens.
+recursion over pairs of tokens follows the cosines through the network. Slopes and curvature include
+only the activations, because the effect of mixing on the *difference* of two inputs depends on how
+it is spread over their tokens.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TokenCosines:
         return self._image(network)[0].assumptions
 
     def farthest(self, network: Network) -> float:
-        """Return the q value before an activation that is farthest from 1."""
+        """Return the q value that is farthest from 1 among the values before activations."""
         q = self.q_values(network)
         seen = np.concatenate([q[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)])
         return float(seen[np.argmax(np.abs(seen - 1))])
@@ -192,5 +192,5 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
 
 
 def given_tokens(tokens: Any, rows: str) -> TokenCosines:
-    """Read the option ``tokens`` of a shaping method. Raises: KcalcError if it has no cosines."""
+    """Read the option ``tokens`` of a shaping method; raise KcalcError if it has no cosines."""
     return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

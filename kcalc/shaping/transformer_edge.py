@@ -163,7 +163,7 @@ class TransformerShaping(Shaping):
         }
 
     def edits_on(self, reading: Any) -> Any:
-        """Return the edits for the model of a reading, which multiply its initial weights.
+        """Return edits that multiply the initial weights of the model of a reading.
 
         The last layer of a residual branch is multiplied by the ratio of the new to the old branch
         weight, and queries are multiplied by the query-key scale. At initialisation, the model then
@@ -301,12 +301,12 @@ def edge(
       q at the entry and divided by q at the end;
     - ``score_variance``: the variance of a score within its row, averaged over attention layers.
 
-    With shortcuts, the constants are the branch weights of all attentions, the branch weights of
-    all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all queries.
-    You may give as many targets as there are constants. The defaults are ``token_slope=1`` and
-    ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
-    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; others keep their
-    shortcut weight. Other weights are unchanged.
+    With shortcuts, the constants are the branch weights of all attention layers, the branch weights
+    of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all
+    queries. You may give as many targets as there are constants. The defaults are ``token_slope=1``
+    and ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
+    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
+    their shortcut weight. Other weights are unchanged.
 
     Without shortcuts, attention becomes ``a I + A - c 1 1^T / T``, with ``sigma_w = 1`` and
     ``sigma_b = 0`` everywhere. The output maps get value gains that keep q = 1 for these tokens,

@@ -1,4 +1,4 @@
-"""Parts of a transformer to which constants apply: attentions, their maps, and residual sums."""
+"""Parts of a transformer to which constants apply: attention, its maps, and residual sums."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class Parts:
 
     ``entry`` is the node before the first block, and ``end`` is the last node of the stream,
     including the norm after it. ``attending`` and ``others`` are the residual blocks with and
-    without attention in their branches. A network without shortcuts around its attentions has no
-    blocks.
+    without attention in their branches. A network without shortcuts around attention has no blocks.
     """
 
     entry: Node
@@ -69,7 +68,7 @@ def parts_of(network: Network) -> Parts:
     """Find the parts of a transformer.
 
     Raises: KcalcError for networks without attention, cross-attention, BatchNorm, a mixture of
-    attentions with and without shortcuts, and sums of three or more addends around attention.
+    attention layers with and without shortcuts, and sums of three or more addends around attention.
     """
     if not network.nodes_of(Attend):
         raise KcalcError(
@@ -158,7 +157,7 @@ def stream(network: Network, parts: Parts) -> Network:
 
     Attention masks, windows and positions are removed.
 
-    Raises: KcalcError if a node after the entry reads one before it.
+    Raises: KcalcError if a node after the entry reads a node before it.
     """
     steps = []
     for node, layer, parents in network.steps():
@@ -214,13 +213,13 @@ def _above(network: Network, node: Node) -> set[Node]:
 
 
 def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
-    """Return the addend that all others depend on, or None if there is none."""
+    """Return the addend on which all other addends depend, or None if there is none."""
     ways = [_above(network, parent) for parent in parents]
     return next((p for p in parents if all(p in way for way in ways)), None)
 
 
 def tokens_alone(network: Network) -> Network:
-    """Return the network in which tokens read only themselves: attentions return their values."""
+    """Return the network in which tokens read only themselves: attention returns its values."""
     steps = [
         (node, Identity(), parents[2:]) if isinstance(layer, Attend) else (node, layer, parents)
         for node, layer, parents in network.steps()

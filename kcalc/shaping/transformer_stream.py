@@ -96,7 +96,7 @@ class Stream:
 
     @cached_property
     def selecting(self) -> Node | None:
-        """A node that selects some of several experts; None if there is none."""
+        """A node that selects some of several experts, or None if no node does."""
         found = (node for node, op, _ in self.network.operations if op is not None and op.selects)
         return next(found, None)
 
@@ -112,7 +112,7 @@ class Stream:
         return found.mean[entry] * relative, found.difference[entry] * relative
 
     def score_variance(self) -> float:
-        """Variance of a score within its row, averaged over attentions."""
+        """Variance of a score within its row, averaged over attention layers."""
         found = []
         for attention in self.parts.attentions:
             op: Any = self.network.operations_of(attention.node)[-1][1]
@@ -121,7 +121,7 @@ class Stream:
         return float(np.mean(found))
 
     def level(self) -> float:
-        """q value before an activation that is farthest from 1."""
+        """The q value that is farthest from 1 among the values before activations."""
         seen = [
             float(self.values[self.network.parents(n)[0]].q1)
             for n in self.network.nodes_of(Nonlinear)

@@ -125,7 +125,7 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Branch-to-shortcut weight ratios of attentions and other blocks, and the query scale.
+    """Branch-to-shortcut weight ratios of attention and other blocks, and the query scale.
 
     Targets for the weights have defaults.
 
@@ -195,7 +195,7 @@ class Ratios(TransformerSystem):
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget for the first target, or for the second given the first."""
+        """Raise UnreachableTarget for the first target, or the second target given the first."""
         names = list(self.targets)
         first = names[0]
         ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]
@@ -217,7 +217,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """Return the second target if one kind of branch meets the first target on its own."""
+        """Return the second target's value if one kind of branch alone meets the first target."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -279,7 +279,7 @@ class Skipless(TransformerSystem):
         return {name: targets[name] for name in ORDER if name in targets}
 
     def constants(self, x: Any) -> tuple[float, float]:
-        """Return the identity and the query scale."""
+        """Return the identity weight and the query scale."""
         known = list(x)
         a = math.exp(known.pop(0)) if self.centre == 0 else self.identity
         return a, math.exp(known[0]) if known else 1.0
@@ -303,7 +303,7 @@ class Skipless(TransformerSystem):
         return with_sigmas(made, {n: float(values[n].q1) ** -0.5 for n in outputs})
 
     def begin(self) -> list[float]:
-        """Return the identity for which the slope at equal tokens meets the target."""
+        """Return the identity weight for which the slope at equal tokens meets the target."""
         count = len(self.request.parts.attentions)
         at = math.log(100.0)
         ends = self.at([at, 0.0][: len(self.targets)]) if self.centre == 0 else self.at([])
@@ -318,7 +318,7 @@ class Skipless(TransformerSystem):
         return found
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget with the slopes for identities from 0.05 to 10^6."""
+        """Raise UnreachableTarget unless identity weights from 0.05 to 10^6 reach the target."""
         name = next(iter(self.targets))
         if self.centre == 1:
             return

@@ -15,9 +15,9 @@ def attend(
 ) -> Array:
     """Apply attention to queries, keys and values.
 
-    Queries have shape (..., tokens, heads, channels); keys and values have shape (..., tokens,
-    heads of keys, channels). ``layer`` is an :class:`Attend`, and ``biases`` (heads, buckets) are
-    added to its scores.
+    Queries have shape (..., tokens, heads, channels); keys and values have shape (..., tokens, key
+    heads, channels). ``layer`` is an :class:`Attend`, and ``biases`` (heads, buckets) are added to
+    its scores.
     """
     import jax.numpy as jnp
 

@@ -34,7 +34,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Message:
-    """``d K_out / d K`` of one token with itself and with another token, per group of channels."""
+    """``d K_out / d K`` for a token with itself and with another token, per group of channels."""
 
     one: Groups
     two: Groups
@@ -46,7 +46,7 @@ def both_added(first: Message, second: Message) -> Message:
 
 
 class TokenBackward:
-    """The rules of the reversed fold.
+    """The rules of the backward fold over exchangeable tokens.
 
     Layers that act on each token separately use the rules of :class:`Backward` for both parts of a
     message.
@@ -81,7 +81,7 @@ class TokenBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """One message for each node that is read, in slot order."""
+        """Return one message for each node that the primitive reads, in slot order."""
         if not reads:
             return []
         sent = (
@@ -108,7 +108,7 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """The covariances of one token of a node with itself and with another token."""
+        """The covariances of a node's token with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 

@@ -22,7 +22,7 @@ MOST = 1024  # maximum number of tokens per sequence; the cost is quadratic
 def exact_mask(op: P.Attend) -> bool:
     """Whether attention is masked and the overlaps of its rows are known.
 
-    They are known for softmax of wide heads if only the mask distinguishes tokens.
+    The overlaps are known for softmax with wide heads if only the mask distinguishes tokens.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and bool(op.masks) and not op.sink
@@ -69,7 +69,7 @@ def masked(
 def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
     """Covariances at equal and at different positions of two sequences.
 
-    None if tokens are not exchangeable.
+    The result is None if tokens are not exchangeable.
     """
     if len(covariance) > 1:
         return None

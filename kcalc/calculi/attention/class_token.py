@@ -22,7 +22,7 @@ from ...network import primitives as P
 from .softmax_rows import factor
 
 Array = np.ndarray
-Polynomial = dict[tuple[int, int, int], float]  # in A_0, B_0 and S
+Polynomial = dict[tuple[int, int, int], float]  # {powers of A_0, B_0 and S: coefficient}
 MOST_VARIANCE = 30.0  # the largest variance of scores; the grids grow with it
 TOLERANCE = 1e-12
 
@@ -31,8 +31,8 @@ class Grouped(NamedTuple):
     """A matrix over one special token and n exchangeable tokens.
 
     ``first`` is the entry of the special token. ``row`` is the entry (special, other) and
-    ``column`` the entry (other, special). ``apart`` is the entry of two different others, and
-    ``own`` the excess of others on the diagonal.
+    ``column`` the entry (other, special). ``apart`` is the entry for two different exchangeable
+    tokens; ``apart + own`` is their diagonal entry.
     """
 
     first: float
@@ -43,7 +43,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The entries that define a matrix of this form, or None for any other matrix."""
+        """The grouped form of a matrix, or None if the matrix has another form."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -51,14 +51,14 @@ class Grouped(NamedTuple):
         return found if far <= TOLERANCE * np.abs(matrix).max() else None
 
     def spread(self, count: int) -> Array:
-        """The matrix over ``count`` tokens."""
+        """The full matrix over ``count`` tokens."""
         out = np.full((count, count), self.apart)
         out[0], out[:, 0], out[0, 0] = self.row, self.column, self.first
         out[range(1, count), range(1, count)] += self.own
         return out
 
     def at(self, one: int, two: int) -> float:
-        """The entry of two tokens; 0 is the first token, 1 and 2 are two others."""
+        """The entry for two tokens: 0 is the special token, and 1 and 2 are two other tokens."""
         if one and two:
             return self.apart + (self.own if one == two else 0.0)
         return self.column if one else self.row if two else self.first
@@ -89,7 +89,7 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """Split a jet into {two sequences: covariance} per order; None if any has another form."""
+    """Split a jet into {two sequences: covariance} per order; None if a covariance does not fit."""
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences
@@ -109,7 +109,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
     """The covariance of the outputs of all tokens, with its tangent kernel.
 
-    None if the tokens after the first one are not exchangeable.
+    The result is None if the tokens after the first one are not exchangeable.
     """
     cuts = [cut(jet, sequences) for jet in read]
     if any(part is None for part in cuts):
@@ -155,7 +155,7 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
     n = count - 1
     # the number of pairs of each kind
     pairs = dict(zip(KINDS, (1, n, n, n, n * (n - 1)), strict=True))
-    kinds = {  # of pairs of keys, symmetric
+    kinds = {  # kinds of pairs of keys, symmetric
         "first": Grouped(1, 0, 0, 0, 0),
         "row": Grouped(0, 1, 1, 0, 0),
         "own": Grouped(0, 0, 0, 0, 1),

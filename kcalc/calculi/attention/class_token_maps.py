@@ -27,7 +27,7 @@ Array = np.ndarray
 
 
 class Point(NamedTuple):
-    """Means over the tokens of a node: q values, gap of two sequences, cosine of two tokens."""
+    """Means over a node's tokens: q values, gap of two sequences, cosine between two tokens."""
 
     q1: Any
     q2: Any
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 def has_class_token(network: Network, tokens: Tokens) -> bool:
-    """Whether a class token is the only thing that distinguishes the tokens."""
+    """Whether a class token, and nothing else, distinguishes the tokens."""
     if not any(isinstance(op, P.Prefix) for _, op, _ in network.operations):
         return False
     return not any(
@@ -60,7 +60,7 @@ class PointReader:
 
     @staticmethod
     def token_cosines(point: Point) -> tuple[Any, Any]:
-        """The mean cosine of two different tokens; nan if their q values differ."""
+        """The mean cosine between two different tokens; nan if their q values differ."""
         return point.token_cosine, point.token_cosine
 
     def read(
@@ -87,7 +87,7 @@ class PointReader:
         return {node: _stacked([points[node] for points in found], shape) for node in found[0]}
 
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
-        """The values for one sequence with the given gaps of its tokens."""
+        """The values for one sequence whose tokens have the given gaps."""
         if any(jet.order for jet in gap.values()):
             raise self._refused("values only")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))

@@ -60,7 +60,7 @@ LINEAR = (
 
 
 class Relation(StrEnum):
-    """The relation between two tokens; see the top of this file."""
+    """The relation between two tokens; see the docstring of this module."""
 
     FIRST_INPUT = "one"
     SECOND_INPUT = "two"
@@ -80,9 +80,9 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """Describe how a primitive distinguishes this many tokens.
+    """Describe how a primitive distinguishes the tokens of a sequence of ``tokens`` tokens.
 
-    The text is empty if it does not.
+    The text is empty if the primitive does not distinguish them.
     """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
@@ -242,12 +242,12 @@ class Exchangeable:
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) at equal positions of two sequences.
 
-        For one sequence, they describe two of its tokens.
+        For one sequence, the values describe two of its tokens.
         """
         return self.parts[self.main].whole(state.relations[self.main])
 
     def token_cosines(self, state: TokenState) -> tuple[Number, Number]:
-        """The cosine of two tokens, for the first and for the second sequence."""
+        """The cosine between two tokens, for the first and for the second sequence."""
         one, two = (
             1 - self.parts[name].whole(state.relations[name])[2].value
             for name in (
@@ -469,10 +469,10 @@ class Exchangeable:
 
 
 class Weights(NamedTuple):
-    """The statistics of the weights of a sum of exchangeable tokens.
+    """Statistics of the weights in a sum of exchangeable tokens.
 
-    These are the sum of the squares, the sum of the products of different tokens' weights, and the
-    sum of the weights.
+    The statistics are the sum of the squares, the sum of the products of different tokens' weights,
+    and the sum of the weights.
     """
 
     squares: Number

@@ -65,7 +65,7 @@ class TokenNamer(Namer):
         return replace(state, relations={name: made[RELATIONS[name]] for name in state.relations})
 
     def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
-        """The symbol of a value, new if the value has none yet."""
+        """The symbol for a value; a new symbol if the value has none yet."""
         if expr not in self.known:
             self.known[expr] = super().symbol(letter, expr, **assumptions)
         return self.known[expr]

@@ -133,7 +133,7 @@ def gradients_at(
 def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
     """Gradients over exchangeable tokens.
 
-    They are computed from covariances of gradients at one token and between two tokens.
+    The computation uses covariances of gradients at one token and between two tokens.
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)

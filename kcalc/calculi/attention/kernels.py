@@ -93,7 +93,7 @@ def token_kernels(
 
 
 def _worst(kernel: Array, errors: Array) -> float:
-    """The largest error of an entry, relative to the geometric mean of its diagonal entries."""
+    """The largest error of an entry, relative to the geometric mean of its two diagonal entries."""
     size = round(kernel.size**0.5)
     own = np.sqrt(np.abs(np.diagonal(kernel.reshape(size, size))))
     return worst_of(errors.reshape(size, size), np.outer(own, own))

@@ -29,7 +29,7 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """Base class for readings of a network over exchangeable tokens; ``said`` describes them."""
+    """Base class for readings of a network over exchangeable tokens, which ``said`` describes."""
 
     said: Tokens
 
@@ -84,7 +84,7 @@ class TokenMapReading(OverTokens, MapReading):
     def gaps(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C per output in a number system."""
+        """1 - C for each output, in a number system."""
         return self.at_outputs(self.run(field, q1, q2, gap), 2)
 
     def value(self, kernel: Any, state: Any) -> TokenValue:

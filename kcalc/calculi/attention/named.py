@@ -86,7 +86,7 @@ class OverlapFunction(LocalFunction):
         return number
 
     def derived(self, place: int) -> LocalFunction:
-        """The derivative in one of the arguments. Raises: KcalcError for a second derivative."""
+        """A derivative of first order. Raises: KcalcError for a second derivative."""
         if self.letter != "S":
             raise KcalcError(
                 "formulas of maps over tokens support only first derivatives; call the derivative "

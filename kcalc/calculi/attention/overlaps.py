@@ -25,7 +25,7 @@ from ...gaussian import softmax
 Number = Any
 Array = np.ndarray
 Function = Callable[..., tuple[float, ...]]
-LARGEST_VARIANCE = 400.0  # of scores, in the quadrature of softmax rows
+LARGEST_VARIANCE = 400.0  # largest score variance for the quadrature of softmax rows
 KEPT = 1 << 14
 
 
@@ -36,7 +36,7 @@ def _alone(tokens: int, variance: float) -> tuple[float]:
 
 @lru_cache(KEPT)
 def _alone_slope(tokens: int, variance: float) -> tuple[float]:
-    """The derivative of ``S_self`` in the variance."""
+    """The derivative of ``S_self`` with respect to the variance."""
     full = softmax.Overlap(tokens, variance, variance, variance)
     return (full.by_covariance + full.by_variance1 + full.by_variance2,)
 
@@ -55,7 +55,7 @@ def _slope(tokens: int, variance1: float, variance2: float, covariance: float) -
 def _slopes(
     tokens: int, variance1: float, variance2: float, covariance: float
 ) -> tuple[float, float, float]:
-    """The derivatives of S in both variances and in the covariance."""
+    """The derivatives of S with respect to both variances and the covariance."""
     row = softmax.Overlap(tokens, variance1, variance2, covariance)
     return row.by_variance1, row.by_variance2, row.by_covariance
 
@@ -67,9 +67,9 @@ def _gap(tokens: int, variance: float, below: float) -> tuple[float]:
 
 @lru_cache(KEPT)
 def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, float]:
-    """The derivatives of ``S_self - S`` in the variance and in the distance ``below``.
+    """The derivatives of ``S_self - S`` with respect to the variance and the distance ``below``.
 
-    The derivative in the variance keeps the distance fixed.
+    The derivative with respect to the variance keeps the distance fixed.
     """
     at = softmax.Overlap(tokens, variance, variance, variance - below)
     alone = _alone_slope(tokens, variance)[0]
@@ -115,7 +115,7 @@ def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Num
 
 
 def _parts(number: Number) -> tuple[Number, Number | None]:
-    """A number and its first-order coefficient, None if it has none."""
+    """A number and its first-order coefficient, or None if there is no such coefficient."""
     if not isinstance(number, Jet):
         return number, None
     if number.order > 1:
@@ -126,7 +126,7 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
     """The value, or a jet if an argument is a jet.
 
-    Its first order is the sum of the first orders of the arguments times the derivatives.
+    The first order of the jet is the sum of the arguments' first orders times the derivatives.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value
@@ -140,7 +140,7 @@ class Overlaps:
     def checked(self, variance: Number, node: Hashable) -> Number:
         """Check the variance of scores and return it.
 
-        Raises: KcalcError naming the node if it is too large for the quadrature.
+        Raises: KcalcError naming the node if the variance is too large for the quadrature.
         """
         value = np.asarray(_parts(variance)[0])
         if not np.all(value <= LARGEST_VARIANCE):
@@ -283,7 +283,7 @@ def value(number: Number) -> Number:
 
 
 def overlaps_over(field: Any, node: Hashable) -> Any:
-    """The overlaps of a number system. Raises: KcalcError naming the node if it has none."""
+    """The overlaps of a number system. Raises: KcalcError naming the node if none exist."""
     if field is NUMPY:
         return Overlaps()
     if isinstance(field, BallField):

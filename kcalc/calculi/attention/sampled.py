@@ -8,8 +8,8 @@ place). Layers that act on each token separately use the rules of kernel maps. A
     s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      where d_k is given
 
 with independent standard normal Z, masked and passed through softmax. ``A V A^T`` is averaged over
-the draws of a layer. This is unbiased for one layer; consecutive layers propagate the error. Chains
-are independent, and their spread gives the error of a result.
+the draws of a layer. This average is unbiased for one layer; consecutive layers propagate the
+error. Chains are independent, and their spread gives the error of a result.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Sampled:
         self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.read: tuple[Array, Array, Jet, Jet] | None = None  # the last covariance read
         self.length = 1
-        self.class_token = False  # whether the network has one so far
+        self.class_token = False  # whether a class token has occurred
         self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
     def start(self, node: Node, covariance: Array | Jet) -> TokenState:
@@ -134,8 +134,8 @@ class Sampled:
     ) -> TokenState:
         """The state with a given covariance; a jet also carries the tangent kernel.
 
-        ``below``: the feature map that it is a linear function of; ``means``: its channel means, a
-        column and a row.
+        ``below``: the feature map of which the state is a linear function; ``means``: the channel
+        means, a column and a row.
         """
         parts = made.coefficients if isinstance(made, Jet) else (made,)
         covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
@@ -218,14 +218,14 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """The places of ``count`` tokens that follow ``more`` others, and of those others."""
+        """The places of ``count`` tokens and of the ``more`` tokens before them, per sequence."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
     def _prefixed_means(
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
-        """The channel means of a sequence with tokens put first, as a column and a row."""
+        """The channel means of a sequence with prepended tokens, as a column and a row."""
         means = [
             self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
             for state in inputs
@@ -503,7 +503,8 @@ class Sampled:
 def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
     """The matrix that a primitive applies to the tokens of a sequence.
 
-    None if it leaves them unchanged. Raises: KcalcError for windows of tokens.
+    The result is None if the primitive leaves the tokens unchanged. Raises: KcalcError for windows
+    of tokens.
     """
     matrix = getattr(op, "matrix", None)
     if matrix is not None:
@@ -521,8 +522,8 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 class Drawn(NamedTuple):
     """Draws of one attention layer, (draws, sequences, rows, keys).
 
-    ``weights``: the weights of values; ``plain``: their part that depends on scores; ``grams``: the
-    queries and keys, if they were drawn.
+    ``weights``: the weights of values; ``plain``: the part of the weights that depends on scores;
+    ``grams``: the queries and keys, if they were drawn.
     """
 
     weights: Array
@@ -551,7 +552,7 @@ class _Scores:
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
         """The scores of one head per draw, (draws, sequences, rows, columns), and their source.
 
-        The source is the queries and keys, if they were drawn.
+        The source contains the queries and keys, if they were drawn.
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
@@ -585,8 +586,8 @@ class _Scores:
 def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
     """The expected variance of a row's scores about their mean.
 
-    It is averaged over the rows that see several tokens. ``queries`` and ``keys`` are covariances
-    over tokens.
+    The variance is averaged over the rows that see several tokens. ``queries`` and ``keys`` are
+    covariances over tokens.
     """
     rows, columns = len(queries), len(keys)
     apart = np.arange(columns)[:, None] - np.arange(columns)
@@ -632,9 +633,9 @@ def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
 
 
 def _waves(apart: Array, width: int = 512) -> Array:
-    """The cosine of two sinusoidal position vectors.
+    """The cosine between two sinusoidal position vectors.
 
-    It is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
+    The cosine is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
     """
     angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
     by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)
@@ -645,7 +646,7 @@ def root(covariance: Array) -> Array:
     """A square root of a positive semidefinite matrix, up to rounding."""
     lifted = np.array(covariance)
     lifted.flat[:: len(lifted) + 1] += ALMOST_ZERO * np.trace(covariance) / len(covariance)
-    try:  # SciPy's is twice as fast as NumPy's
+    try:  # SciPy's function is twice as fast as NumPy's
         return cholesky(lifted, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)

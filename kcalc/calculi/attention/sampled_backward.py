@@ -37,7 +37,7 @@ PRODUCTS = 4  # draws of products of gradients and values per draw of a rotated 
 
 
 class SampledBackward:
-    """The rules of the reversed fold in the chains of one sequence.
+    """The rules of the backward fold in the chains of one sequence.
 
     ``kernel`` is the forward calculus, and ``states`` are its results.
     """
@@ -70,7 +70,7 @@ class SampledBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
-        """One message for each node that is read, in slot order."""
+        """Return one message for each node that the primitive reads, in slot order."""
         return self.own.rule(op, node, message, reads)
 
     @rule.register
@@ -99,7 +99,7 @@ class SampledBackward:
         return [self._shared(below, np.eye(count) / count * summed(message))]
 
     def _shared(self, node: Node, total: Array) -> Groups:
-        """Split the message for all channels into one per group of channels."""
+        """Split the message for all channels into one message per group of channels."""
         return [float(share) * total for share, _ in self.own.states[node].groups]
 
     @rule.register

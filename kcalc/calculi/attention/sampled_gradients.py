@@ -32,8 +32,8 @@ MOST_KEPT = 1 << 27
 class Chains(NamedTuple):
     """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    It covers all nodes, or the needed nodes if they are given. ``weights``: {node: the squared
-    gradients of its parameters, per chain}; ``chi``: see :class:`Gradients`.
+    The dictionary covers all nodes, or the needed nodes if they are given. ``weights``: {node: the
+    squared gradients of its parameters, per chain}; ``chi``: see :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]

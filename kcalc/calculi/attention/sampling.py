@@ -24,7 +24,7 @@ from ...maps.maps import Assumption
 
 T = TypeVar("T")
 Array = np.ndarray
-DRAWS, CHAINS = 8, 6  # defaults if only the other is given
+DRAWS, CHAINS = 8, 6  # default of each if only the other is given
 ERROR = 0.01  # default if neither is given
 CHAINS_OF_ROUND = 8
 FEW = 4  # chains of the first round of profiles, which pool the errors of several blocks
@@ -45,7 +45,7 @@ MISSED = (
 
 @dataclass(frozen=True)
 class Sampling(Shown):
-    """How attention is sampled.
+    """Options for sampling attention.
 
     If you give neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
     ``error``.
@@ -63,7 +63,7 @@ class Sampling(Shown):
         The seed of the draws; results depend on nothing else.
     seconds
         The time after which sampling stops, by default never. The result then depends on the
-        machine, and says so if the target error was not reached.
+        machine, and a note says so if the target error was not reached.
 
     """
 
@@ -127,7 +127,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws that ``sampling`` specifies, or a first round (``few``: with few chains)."""
+        """The draws that ``sampling`` specifies, or a first round, with few chains if ``few``."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
@@ -136,7 +136,7 @@ class Draws(NamedTuple):
     def widening(self) -> float:
         """The factor that widens standard errors over few chains, if there is a target error.
 
-        It is sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
+        The factor is sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
         """
         m = len(self.chains)
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
@@ -164,8 +164,8 @@ def until_accurate(
 ) -> tuple[T, tuple[Assumption, ...]]:
     """The result of the last round, with a note if it missed the target error.
 
-    ``run``: returns the result of a round and its worst error, 0 if nothing was sampled; ``few``:
-    the first round has few chains.
+    ``run`` returns the result of a round and its worst error, which is 0 if nothing was sampled.
+    ``few``: whether the first round has few chains.
     """
     draws, started = Draws.of(sampling, few), time.monotonic()
     if sampling.error is None:

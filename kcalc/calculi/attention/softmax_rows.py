@@ -1,14 +1,14 @@
 """Rows of attention weights over exchangeable tokens.
 
-They contain everything that the kernel calculus needs to know about a normaliser.
+A class of rows contains everything that the kernel calculus needs to know about a normaliser.
 
 Row i of the first sequence has the weights A, row k of the second has the weights B, and:
 
     X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl).
 
-They turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``. The index _s denotes
+X and R turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``. The index _s denotes
 equal positions, and _d different positions. Softmax has R = 1 and X = S, the overlap of
-:mod:`kcalc.gaussian.softmax`. It depends only on the part of scores that differs between keys:
+:mod:`kcalc.gaussian.softmax`. S depends only on the part of scores that differs between keys:
 variances ``G_ii (H_s - H_d)`` and covariance ``G_ik (H_s - H_d)``. Weights that are functions f of
 single scores have ``X = T F(G_ik H_s)`` and ``R = X + T (T - 1) F(G_ik H_d)``, where F is the
 kernel map of f.
@@ -92,7 +92,7 @@ class RowSlopes(NamedTuple):
 
 
 class Rows:
-    """Base of the normalisers over ``tokens`` keys; ``kernel`` defines the number system."""
+    """Base class of the normalisers over ``tokens`` keys; ``kernel`` defines the number system."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         self.op, self.tokens, self.kernel, self.node = op, tokens, kernel, node

@@ -77,7 +77,7 @@ def one_sequence(
 
 
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
-    """Whether attention or positions distinguish this many tokens.
+    """Whether attention or positions distinguish the tokens of a sequence.
 
     If so, each token must be followed separately. ``tokens`` is the number of tokens, or None if it
     is unknown.
@@ -101,11 +101,11 @@ def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
 def given_tokens(
     network: Network, tokens: Any, token_cosine: Any, levels: tuple[Any, Any], c: Any = None
 ) -> tuple[Array, int]:
-    """The covariance of all tokens that are followed one by one, and the number of sequences.
+    """The covariance of all tokens, followed one by one, and the number of sequences.
 
     ``tokens``: an array, or the number of tokens per sequence (one sequence, or two with the cosine
-    ``c`` if it is given). ``levels``: their mean squares, or None if not given. Raises: KcalcError
-    without tokens, and for arguments that an array already defines.
+    ``c`` if it is given). ``levels``: the tokens' mean squares, or None if not given. Raises:
+    KcalcError without tokens, and for arguments that an array already defines.
     """
     if has_distinct_tokens(tokens):
         if any(given is not None for given in (token_cosine, *levels)):

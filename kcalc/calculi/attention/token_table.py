@@ -118,7 +118,7 @@ class TokenTable(Shown):
         Parameters
         ----------
         rho
-            The cosine of two tokens.
+            The cosine between two tokens.
 
         Returns
         -------

@@ -216,7 +216,7 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def same_tokens(
     count: int, cosine: float, c: float | None, q1: float, q2: float
 ) -> tuple[Array, int]:
-    """The covariance of one sequence of exchangeable tokens, or of two with cosine ``c``.
+    """The covariance of a sequence of exchangeable tokens, or of two sequences with cosine ``c``.
 
     Each sequence has ``count`` tokens.
     """
@@ -260,7 +260,7 @@ def _round(
     draws: Draws,
     options: tuple[bool, bool],
 ) -> SampledValues:
-    """The values from the draws of one round; ``options``: (exact rules, profile)."""
+    """Return the values from the draws of one round; ``options`` is (exact rules, profile)."""
     (sequences,) = {count for _, count in covariances.values()}
     exact, profile = options
     kernel = Sampled(token_kernel(assume), draws, sequences, exact=exact, scores=profile)

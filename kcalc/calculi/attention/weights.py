@@ -1,6 +1,6 @@
 """Attention weights from scores: softmax, with or without a sink, and elementwise functions.
 
-It also selects the scores that a mask keeps and the bias of each score.
+The module also selects the scores that a mask keeps and the bias of each score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another (column) under the masks of an ``Attend``."""
+    """Whether a token (row) sees another token (column) under the masks of an ``Attend``."""
     return masks.visible(op.masks, rows, columns)
 
 
@@ -60,7 +60,7 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 def elementwise(op: Any, count: int) -> Activation:
     """The weight of one of ``count`` keys as a function of its score.
 
-    This exists for all normalisers except softmax.
+    Such a function exists for all normalisers except softmax.
     """
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
 LARGE = 0.25
-LEAST, MOST = 1e-60, 1e60  # q values of inputs
+LEAST, MOST = 1e-60, 1e60  # range of q values of inputs
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     def tangent_variance(self) -> TangentVariance:
         """Var Theta / (E Theta)^2 for the tangent kernel of one input, to order 1/width.
 
-        It supports Gaussian weights, dense layers, activations of their outputs, and sums of a
-        stream with outputs of dense layers. Raises: KcalcError naming the node where the calculus
-        stops.
+        The computation supports Gaussian weights, dense layers, activations of their outputs, and
+        sums of a stream with outputs of dense layers. Raises: KcalcError naming the node where the
+        calculus stops.
         """
         if self.weights != "gaussian":
             raise KcalcError(
@@ -128,7 +128,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -203,7 +203,7 @@ def fluctuations(
     q
         The mean square of all inputs.
     c
-        The cosine of two inputs; None means one input and no c values.
+        The cosine between two inputs; None means one input and no c values.
 
     Returns
     -------
@@ -260,7 +260,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """The assumption that no layer is all 0; empty if the probability is negligible."""
+    """The assumption that no layer outputs only zeros; empty if the probability is negligible."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):

@@ -1,6 +1,6 @@
 """Gaussian means of products of powers of activations.
 
-They are computed by quadrature and by Hermite series in the correlation.
+The means are computed by quadrature and by Hermite series in the correlation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _rule(phi: Any, psi: Any, q: float) -> Rule:
 
 @lru_cache(maxsize=512)
 def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
-    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if it is not finite."""
+    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if the mean is not finite."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):
@@ -84,8 +84,8 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
     """The derivative of the local kernel map.
 
-    For one input it is dQ/dq. For two inputs it is 3 x 3, in the order (q11, q12, q22), at q11 =
-    q22 = q and cosine c.
+    For one input, the derivative is dQ/dq. For two inputs, it is a 3 x 3 matrix in the order (q11,
+    q12, q22), at q11 = q22 = q and cosine c.
     """
     if phi.degree is None:
         return _slopes(phi, q, c)
@@ -148,9 +148,9 @@ def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array
 def wick(cross: Array, fixed: Any = 0.0) -> Array:
     """The covariances Cov(u_a u_b, w_c w_d) of Gaussians.
 
-    They are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``. ``cross``: S with
-    S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for non-random parts x of
-    u and w.
+    The covariances are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``.
+    ``cross``: S with S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for
+    non-random parts x of u and w.
     """
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
     fixed = np.broadcast_to(fixed, cross.shape)

@@ -80,10 +80,10 @@ class ActivationMoments:
     """Moments of phi(z) and phi'(z) for z with variance q, and some derivatives in q."""
 
     square: float
-    rate: float  # of E phi^2 in q
+    rate: float  # derivative of E phi^2 in q
     bend: float
     slope: float  # E phi'^2
-    tilt: float  # its derivative in q
+    tilt: float  # derivative of the slope in q
     noise: np.ndarray  # relative covariance of phi^2 and phi'^2 g^2, times the width
 
 
@@ -123,7 +123,7 @@ class Noisy:
         return Noisy(factor * self.value, {k: factor * rate for k, rate in self.rates.items()})
 
     def times(self, other: Noisy) -> Noisy:
-        """The product."""
+        """The product of two noisy numbers."""
         return Noisy(0.0, (self * other.value).rates) + Noisy(
             self.value * other.value, (other * self.value).rates
         )
@@ -166,7 +166,7 @@ class _Program:
         self.noises: dict[Any, tuple[Node, int]] = {}
 
     def noise(self, node: Node, which: Any, width: int) -> Any:
-        """Key of a new noise variable of ``node``, which averages over ``width`` channels."""
+        """Key of a new noise variable that averages over ``width`` channels of ``node``."""
         self.noises[node, which] = (node, width)
         return node, which
 
@@ -335,7 +335,7 @@ def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dic
     """
     program = _Program(network, q)
     found: dict[Node, float] = {}
-    levels: dict[Node, tuple[float, float]] = {}  # of pre-activations: variance, and its variance
+    levels: dict[Node, tuple[float, float]] = {}  # (variance, variance of this variance)
     sizes: dict[Node, float] = {}
     for node, op, reads in program.steps:
         below = [program.places[read] for read in reads]

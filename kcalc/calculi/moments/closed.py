@@ -193,7 +193,7 @@ class ClosedBackward:
 
 
 def is_alike(key: Key) -> bool:
-    """True for a monomial in only one vector that is not a CORNER."""
+    """True for a monomial, other than a CORNER, in only one vector."""
     return len(set(slots_of(key))) == 1 and (len(key) == 2 or key[0] != CORNER)
 
 

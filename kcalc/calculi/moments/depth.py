@@ -88,7 +88,7 @@ class DepthMoments:
 
     @property
     def relative_factor(self) -> sp.Expr:
-        """E |y|^4 / (E |y|^2)^2 of one block."""
+        """E |y|^4 / (E |y|^2)^2 for one block."""
         return tidied(self.fourth_factor / self.mean_factor**2)
 
     def jacobian(self, node: Node, block: Any) -> Moment:

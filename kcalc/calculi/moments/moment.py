@@ -1,4 +1,4 @@
-"""The moments of one squared norm, as floats with their logarithms, or as SymPy expressions."""
+"""The moments of a squared norm, as floats with their logarithms, or as SymPy expressions."""
 
 from __future__ import annotations
 

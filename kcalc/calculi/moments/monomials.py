@@ -39,7 +39,7 @@ CORNER = 3
 
 
 def pairing_of(i: int, j: int) -> int:
-    """The index in PAIRINGS of the pairing that pairs the slots i and j."""
+    """The index in PAIRINGS of the pairing that joins the slots i and j."""
     low, high = (i, j) if i < j else (j, i)
     return high - 1 if low == 0 else 5 - low - high if (low, high) != (2, 3) else 0
 
@@ -102,7 +102,7 @@ class Monomials:
         return (a, b) if a <= b else (b, a)
 
     def constant(self, value: Any) -> Number:
-        """Convert a number of the network to this number system, each number only once."""
+        """Convert a number of the network to this number system; each number is converted once."""
         key = (type(value), value)
         if key not in self._numbers:
             self._numbers[key] = self.field.number(value)
@@ -115,7 +115,7 @@ class Monomials:
     # -- steps -------------------------------------------------------------------------------------
 
     def expand(self, key: Key) -> Terms:
-        """A monomial as [(factor, older monomial)]; empty if it is 0.
+        """A monomial as [(factor, older monomial)]; empty if the monomial is 0.
 
         Monomials that contain only the input have no expansion. Raises: NoRule if the mean over the
         newest weights is not a combination of monomials.
@@ -138,7 +138,7 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector, produced by one matrix, in all slots; None otherwise."""
+        """The step for one fresh vector, produced by one matrix, in all slots; otherwise None."""
         if not isinstance(vector, FreshProduct | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed

@@ -1,6 +1,6 @@
 """The two number systems of exact moments.
 
-They are 128-bit balls, which neither overflow nor lose digits, and SymPy expressions.
+The systems are 128-bit balls, which neither overflow nor lose digits, and SymPy expressions.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class VectorRules:
         return made
 
     def _joined(self, addends: list[ScaledVector]) -> FreshProduct:
-        """Combine fresh products that only one Sum reads into one fresh vector."""
+        """Combine into one fresh vector the fresh products that only one Sum reads."""
         fed = []
         for one in addends:
             assert isinstance(one.vector, FreshProduct)
@@ -177,7 +177,7 @@ class VectorRules:
 
 @lru_cache(maxsize=4096)
 def entry_variance(sigma_w: Any, fan_in: Any) -> Any:
-    """sigma_w^2 / fan_in, exact if it is a number."""
+    """sigma_w^2 / fan_in, exact for numbers."""
     if isinstance(sigma_w, int | float) and isinstance(fan_in, int):
         return Fraction(sigma_w) ** 2 / fan_in
     return plain(sp.sympify(sigma_w, strict=True) ** 2 / sp.sympify(fan_in, strict=True))
@@ -204,7 +204,7 @@ def _not_dense(op: P.Fresh) -> str | None:
 
 
 def slopes(phi: Activation) -> tuple[Any, Any] | None:
-    """(slope for x < 0, slope for x > 0) of a piecewise linear activation with its one kink at 0.
+    """(slope for x < 0, slope for x > 0) of a piecewise linear activation whose only kink is at 0.
 
     None for other activations.
     """

@@ -145,9 +145,9 @@ class Moments(Shown):
 
     @cached_property
     def growth(self) -> float:
-        """(1 + relative variance) of the output.
+        """1 plus the relative variance of the output.
 
-        It is E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
+        This equals E |y|^4 / (E |y|^2)^2, which is 1 for a norm without fluctuations.
         """
         return 1 + self.out.relative
 
@@ -226,7 +226,7 @@ class Moments(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

@@ -62,7 +62,7 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """ReLU layers with ``width`` channels, and concatenated ReLU layers with as many weights.
+    """ReLU layers with ``width`` channels, and concatenated ReLU layers with equally many weights.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. A rate is
     the change in log E|y|^4 per layer when the mean is preserved.
@@ -131,7 +131,8 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
 
     Both use the variance that preserves E |y|^2.
 
-    The rates per layer are 2 sqrt 2/n and 5/n. [Per-layer gradient, sec. 5]
+    To first order in 1/n, the rates per layer are 5/n for relu and 2 sqrt 2/n for concatenated
+    relu. [Per-layer gradient, sec. 5]
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
 vector, a linear combination, or a stack of two. Equal vectors are the same object: two equal
-activations of one pre-activation are one vector.
+activations of a pre-activation are one vector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Vector:
     """A feature map of ``width`` channels.
 
     ``rank`` orders vectors by age: every vector that depends on a fresh vector has a greater rank,
-    except that its activations have the same rank.
+    but activations of the fresh vector have the same rank.
     """
 
     id: int
@@ -77,7 +77,7 @@ class VectorSum(Vector):
 
 @dataclass(frozen=True, eq=False)
 class Stacked(Vector):
-    """The channels of two scaled vectors; only the left one may be a stack."""
+    """The channels of two scaled vectors; only the left vector may be a stack."""
 
     left: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
     right: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
@@ -219,7 +219,7 @@ def _sides(vector: Rectified) -> tuple[tuple[Number, int], tuple[Number, int]]:
 
 
 def _sign(value: Number) -> int:
-    """The sign of a number, or 0 if it is 0 or a symbol leaves the sign open."""
+    """The sign of a number, or 0 if the number is 0 or symbols leave its sign open."""
     positive, negative = getattr(value, "is_positive", None), getattr(value, "is_negative", None)
     if positive is None and negative is None and not hasattr(value, "free_symbols"):
         return (value > 0) - (value < 0)

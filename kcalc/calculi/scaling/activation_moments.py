@@ -32,7 +32,7 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
-    """``(a^2 + b^2) / 2`` of a rectifier: its factor for second moments of symmetric values.
+    """``(a^2 + b^2) / 2`` for a rectifier, which multiplies second moments of symmetric values.
 
     None for other activations.
     """
@@ -53,7 +53,7 @@ def after(phi: Activation, q: Level, what: str) -> Level:
 
 
 def slope_square(phi: Activation, q: Level, what: str) -> Any:
-    """E phi'(z)^2 for z with mean square q: a number, or one per location."""
+    """E phi'(z)^2 for z with mean square q: one number, or one number per location."""
     factor = half(phi)
     if factor is not None:
         return factor if q.symbolic else float(factor)
@@ -88,7 +88,7 @@ def mean_slope(phi: Activation, q: Level, what: str) -> Any:
 
 
 def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
-    """The cosine of phi(z_p) and phi(z_r) for z_p, z_r with correlation rho and mean square q."""
+    """The cosine between phi(z_p) and phi(z_r); z_p, z_r have correlation rho and mean square q."""
     if q.symbolic:
         found = phi.c_expr(rho, q.values)
         return sp.Function(f"C_{phi.name}")(rho, q.values) if found is None else sp.simplify(found)
@@ -132,7 +132,7 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
 def maximum(
     power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0
 ) -> float:
-    """``E phi^(derivative)(Y)^power`` if Y is the maximum of ``count`` normals.
+    """``E phi^(derivative)(Y)^power``, where Y is the maximum of ``count`` normals.
 
     ``phi=None`` is the identity. The normals have mean square q and mutual correlation rho. For
     four independent standard normals E Y^2 = 1 + sqrt(3)/pi = 1.5513.

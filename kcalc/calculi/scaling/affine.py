@@ -41,7 +41,7 @@ class Weight:
 
 
 def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
-    """Check that a layer's groups see equal channels and divide the channel counts.
+    """Check that a layer's groups read equal channels and divide the channel counts.
 
     Raises: NoRule if channels differ, KcalcError if the number of groups does not divide a channel
     count.

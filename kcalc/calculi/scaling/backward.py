@@ -50,7 +50,7 @@ def apart(one: ScalingMessage, two: ScalingMessage) -> bool:
 
 @dataclass
 class ScalingBackward:
-    """The rules of the reversed fold.
+    """The rules of the backward fold for second moments.
 
     ``edges``: {(node, slot): the message to the parent in that slot}, filled during the fold.
     """
@@ -104,7 +104,7 @@ class ScalingBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: ScalingMessage, parents: Sequence[Node]
     ) -> list[ScalingMessage]:
-        """The messages of a primitive to the nodes that it reads."""
+        """The messages from a primitive to the nodes that it reads."""
         raise no_rule("weight scalings", op, node)
 
     @rule.register
@@ -257,7 +257,7 @@ class ScalingBackward:
         return ChannelPart(part.channels, level, pairs)
 
     def _largest_part(self, part: ChannelPart, window: Any, parent: Node) -> ChannelPart:
-        """One location of the window receives the whole gradient; each has probability 1/k^2."""
+        """One location of the window receives the whole gradient, each with probability 1/k^2."""
         number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:

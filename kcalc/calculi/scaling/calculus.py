@@ -356,7 +356,7 @@ def _read(
 
 
 def _reference(found: list[Level], symbolic: bool) -> Level:
-    """The geometric mean of all gamma; if they are symbolic, the first gamma."""
+    """The geometric mean of all gamma; if values are symbolic, the first gamma."""
     if not found:
         return Level(sp.Integer(1)) if symbolic else Level(np.ones(1))
     if symbolic:

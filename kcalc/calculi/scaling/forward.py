@@ -355,8 +355,8 @@ def uncorrelated(one: State, two: State) -> bool:
     """True if E x y = 0 by symmetry.
 
     There are two cases. Either the second feature map does not depend on the last weights of the
-    first, and flipping the sign of these weights flips the first. Or both are symmetric and share
-    no inputs or weights.
+    first, and flipping the sign of these weights flips the first feature map. Or both are symmetric
+    and share no inputs or weights.
     """
     if _by_signs(one, two):
         return True

@@ -1,8 +1,8 @@
 """Second moments of sums with every cross term, for feature maps and for gradients.
 
-Both are linear combinations of *leaves*: outputs of weights, and activations of them (for
-gradients: times the activation's derivative). Leaves with different last weights are uncorrelated,
-because flipping the sign of the weights of one leaf flips only that leaf.
+Feature maps and gradients are linear combinations of *leaves*: outputs of weights, and activations
+of them (for gradients: times the activation's derivative). Leaves with different last weights are
+uncorrelated, because flipping the sign of the weights of one leaf flips only that leaf.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
 def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> ChannelPart:
     """The mean square of a mean over k^2 locations.
 
-    It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 if there is only one
-    correlation r.
+    The result is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 if there is only
+    one correlation r.
     """
     given = calculus.correlation.get(node)
     taps = window.taps
@@ -165,7 +165,7 @@ def _note_mean(
 def _largest(
     calculus: Any, node: Node, below: State, window: TapWindow, shape: tuple[int, ...] | None
 ) -> State:
-    """E[max^2] for normals, or for an increasing activation of them."""
+    """E[max^2] for normals, or for an increasing activation of normals."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))
@@ -318,7 +318,7 @@ def _selected(
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """The state after an activation of the maximum of a window of Gaussians."""
+    """The state after an activation whose input is the maximum of Gaussians in a window."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []

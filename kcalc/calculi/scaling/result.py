@@ -132,9 +132,9 @@ class WeightScaling:
     def gamma(self) -> Number:
         """zeta / (n m k^2 E[W^2]^2 / groups), with zeta for the gradient through this layer only.
 
-        It predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of different
-        locations are uncorrelated. The name follows the paper; the gamma of shaped activations
-        (:attr:`Constants.gamma`) is an output scale.
+        gamma predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of
+        different locations are uncorrelated. The name follows the paper; the gamma of shaped
+        activations (:attr:`Constants.gamma`) is an output scale.
 
         Raises: KcalcError beyond double precision.
         """
@@ -144,7 +144,7 @@ class WeightScaling:
     def extrinsic(self) -> Number:
         """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, with the input x and the output y.
 
-        It equals gamma if biases start at 0. [Scaling sec. 4, corrected]
+        This value equals gamma if biases start at 0. [Scaling sec. 4, corrected]
         """
         return one_value(self.extrinsic_level, f"gamma at node {self.node!r}")
 
@@ -152,7 +152,8 @@ class WeightScaling:
     def ratio(self) -> Number | None:
         """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
 
-        Mean pooling causes such correlations. The ratio is None if they were not followed.
+        Mean pooling causes such correlations. The ratio is None if these correlations were not
+        followed.
         """
         return (
             None
@@ -169,7 +170,7 @@ class WeightScaling:
 
     @cached_property
     def correction(self) -> Number:
-        """The factor of E[W^2] that gives gamma its reference value, sqrt(relative).
+        """The factor for E[W^2] that gives gamma its reference value, sqrt(relative).
 
         A fixed multiplier of the weights keeps the function unchanged.
         """
@@ -238,7 +239,7 @@ class Scaling(Shown):
 
     @property
     def reference(self) -> Number:
-        """The target of corrections: the geometric mean of gamma (or the first, with symbols)."""
+        """The target of corrections: the geometric mean of gamma; with symbols, the first gamma."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property
@@ -281,7 +282,7 @@ class Scaling(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

@@ -125,7 +125,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 def _bounds(
     phi: Activation, tails: Tails, low: float, high: float, shift: float = 0.0
 ) -> ActivationBounds:
-    """Bounds on phi + shift over [low, high], without its value at 0."""
+    """Bounds on phi + shift over [low, high], without the value at 0."""
     near = whole = (low, high)
     if isinstance(tails, Core):
         core = below(float(tails.low)), above(float(tails.high))

@@ -294,7 +294,7 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
 def _smallest(array: np.ndarray) -> float:
     """The log of the smallest of N singular values of an (N, features) array.
 
-    It is NONE if the rank is below N.
+    The result is NONE if the rank is below N.
     """
     if len(array) > array.shape[1]:
         return NONE

@@ -45,7 +45,7 @@ def hypotheses(
     loss: Loss,
     data: Mapping[Node, Any],
 ) -> tuple[Hypothesis, ...]:
-    """Hypotheses for the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
+    """Hypotheses of the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
     return (
         _smooth(rules),
         _trajectory(rules),

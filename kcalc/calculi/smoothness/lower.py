@@ -2,10 +2,10 @@
 
 ``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 if the
 output has more entries than the node. With this definition, the product of the ``smallest`` of
-several Jacobians is a lower bound for the product of the Jacobians. A sum of Jacobians along
-several paths, with lower bounds s_i and upper bounds g_i, has
-``smallest >= max_i (s_i - sum_{j != i} g_j)``. This is 1 - |Jg| for a residual block x + g. Bounds
-multiply at nodes that every path crosses.
+several Jacobians is a lower bound on the ``smallest`` of their product. A sum of Jacobians along
+several paths, with lower bounds s_i and upper bounds g_i, has ``smallest >= max_i (s_i - sum_{j !=
+i} g_j)``. The lower bound is 1 - |Jg| for a residual block x + g. Bounds multiply at nodes that
+every path crosses.
 """
 
 from __future__ import annotations

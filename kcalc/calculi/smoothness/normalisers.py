@@ -68,7 +68,7 @@ class Normaliser:
         raise NotImplementedError
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """Suprema over all (rows, columns) matrices."""
+        """Bounds on the map and on its first two derivatives over all (rows, columns) matrices."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class EntryNormalisation(Normaliser):
     kind: ClassVar[str] = "entry"
 
     def value(self, w: Array) -> Array:
-        """en(w), entries in (-1, 1)."""
+        """en(w), with entries in (-1, 1)."""
         xp, w = _arrays(w, "w")
         return w / xp.sqrt(self.epsilon + w * w)
 
@@ -106,7 +106,7 @@ class EntryNormalisation(Normaliser):
     def smallest_slope(self, w: Array) -> float:
         """The smallest singular value of the derivative at w.
 
-        It is positive everywhere and tends to 0 as an entry grows.
+        The value is positive everywhere and tends to 0 as an entry grows.
         """
         return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
 
@@ -146,7 +146,8 @@ class WeightNormalisation(Normaliser):
     def second_derivative(self, w: Array) -> Array:
         """The second derivative for every row.
 
-        It is ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)``.
+        The derivative is ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn
+        w_l)``.
         """
         xp, w = _rows(w, "w")
         s = (self.epsilon + (w * w).sum(-1))[..., None, None, None]

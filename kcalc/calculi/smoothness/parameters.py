@@ -1,6 +1,6 @@
 """The set of parameters over which bounds hold, layer by layer.
 
-It is a ball around given weights, or all of parameter space for normalised weights.
+The set is a ball around given weights, or all of parameter space for normalised weights.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ParameterSet:
     Bounds over a set of parameters: ``spectral`` >= |W|_2 and ``bias`` >= |b|.
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
-    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` is one on
-    the smallest singular value of W as a map to the outputs (0 if there are more outputs than
-    inputs). ``trained_bias``: whether the bias is a parameter. ``whole``: whether the set is all of
-    parameter space.
+    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` is a lower
+    bound on the smallest singular value of W as a map to the outputs (0 if there are more outputs
+    than inputs). ``trained_bias``: whether the bias is a parameter. ``whole``: whether the set is
+    all of parameter space.
     """
 
     spectral: float
@@ -59,7 +59,7 @@ class ParameterSet:
 class Choices:
     """The options of :func:`kcalc.calculi.smoothness.smoothness` that concern parameters.
 
-    Each is one value or {node: value, None: value for all others}.
+    Each option is one value or {node: value, None: value for all others}.
     """
 
     weights: Mapping[Node, Any]
@@ -73,7 +73,7 @@ class Choices:
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
     """The value for a node, from one value or {node: value, None: value for all others}.
 
-    It is ``default`` if the node has no value.
+    The result is ``default`` if the node has no value.
     """
     return given.get(node, given.get(None, default)) if isinstance(given, Mapping) else given
 
@@ -224,7 +224,7 @@ def _least_first(
 ) -> float:
     """A lower bound on the smallest singular value of DP over the ball.
 
-    It is attained when the longest entry or row grows by ``radius``.
+    The bound is attained when the longest entry or row grows by ``radius``.
     """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):

@@ -60,9 +60,9 @@ class LayerBound:
 class Smoothness(Shown):
     """Bounds on the map F from parameters to outputs on the data, and on the loss.
 
-    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``. The
-    attributes below are natural logarithms, so that deep networks do not overflow. The properties
-    are plain numbers, inf if they overflow (the printed text uses powers of ten).
+    Norms of F are Frobenius norms. The bounds hold over the parameter set that ``assumptions``
+    describes. The attributes below are natural logarithms, so that deep networks do not overflow.
+    The properties are plain numbers, inf if they overflow (the printed text uses powers of ten).
 
     The result prints as a table of the Affine layers. ``|W|`` is an upper bound on the spectral
     norm of the weights. ``|DP|`` and ``|Df|`` are upper bounds on operator norms for all data: DP
@@ -143,7 +143,7 @@ class Smoothness(Shown):
     def beta(self) -> float:
         """A Lipschitz constant of the loss's gradient.
 
-        It is ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
+        The constant is ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
 
         It is valid on the parameter set and, with ``level``, on its sublevel set. Raises:
         KcalcError if some derivative is not Lipschitz, or if neither level nor targets bound the
@@ -179,7 +179,7 @@ class Smoothness(Shown):
     def regularity(self) -> float:
         """A lower bound on lambda(DF), the smallest eigenvalue of DF DF^T.
 
-        It is ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6].
+        The bound is ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6].
         """
         return number(self.log_regularity)
 
@@ -216,7 +216,7 @@ class Smoothness(Shown):
     def pl_constant(self) -> float | None:
         """The constant mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` [Theorem 2.4].
 
-        The inequality holds over the parameter set. It is None for losses without a mu.
+        The inequality holds over the parameter set. The constant is None for losses without a mu.
         """
         if self.loss.pl is None:
             return None
@@ -225,9 +225,10 @@ class Smoothness(Shown):
     def rate(self, step: Any = None) -> float:
         """The factor by which l - l* shrinks per step.
 
-        It is ``1 - mu lambda eta (1 - beta eta / 2)``, with eta = 1/beta by default [Theorem 2.3].
+        The factor is ``1 - mu lambda eta (1 - beta eta / 2)``, with eta = 1/beta by default
+        [Theorem 2.3].
 
-        It holds as long as descent stays in the parameter set.
+        The rate holds as long as descent stays in the parameter set.
 
         Parameters
         ----------
@@ -274,7 +275,7 @@ class Smoothness(Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------

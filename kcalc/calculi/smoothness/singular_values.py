@@ -37,8 +37,8 @@ class ResidualSpectrum(Printed):
 
     The entries have Var A_ij = sigma_w^2 / n, with n large.
 
-    It describes the bulk for random A. A few singular values of a draw may lie outside the bulk.
-    For a fixed matrix, such as A = -I/2, all of them may lie outside.
+    The distribution describes the bulk for random A. A few singular values of a draw may lie
+    outside the bulk. For a fixed matrix, such as A = -I/2, all of them may lie outside.
     """
 
     sigma_w: float
@@ -49,7 +49,7 @@ class ResidualSpectrum(Printed):
     def deviation(self) -> float:
         """tau = |residual_weight| sigma_w.
 
-        It is sqrt(n) times the standard deviation of an entry of the random part.
+        tau is sqrt(n) times the standard deviation of an entry of the random part.
         """
         return abs(self.residual_weight) * self.sigma_w
 
@@ -59,8 +59,8 @@ class ResidualSpectrum(Printed):
 
         ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. With a = 1 and t
         = tau, ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
-        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both scale with a. Without a
-        shortcut, the support is [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the
+        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both ends scale with a. Without
+        a shortcut, the support is [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the
         support is [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
@@ -156,7 +156,7 @@ class ResidualSpectrum(Printed):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         values
             Singular values to draw as a histogram.
 

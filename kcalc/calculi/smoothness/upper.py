@@ -89,7 +89,7 @@ def start(
 
 @dataclass
 class Upper:
-    """The rules of the forward fold.
+    """The rules of the forward fold for upper bounds.
 
     ``examples``: the number of examples; ``epsilon``: the epsilon of BatchNorm; ``cuts``: the nodes
     that every path crosses. The rules fill ``sets``, {Affine: its parameters}; ``rough``, {node:

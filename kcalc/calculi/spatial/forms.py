@@ -24,7 +24,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Forms:
-    """Conversions between these shapes.
+    """Conversions between the shapes of values per location and per pair of locations.
 
     ``places``: {node: its locations}; ``parents``: {node: the nodes that it reads}.
     """

@@ -123,7 +123,7 @@ class Images:
         return len(next(iter(self.q.values())))
 
     def taken(self, part: Any, axis: int | None = None) -> Images:
-        """The images at the indices ``part``; ``axis``: where to insert an axis of length 1."""
+        """The images at the indices ``part``; ``axis``: the position of a new axis of length 1."""
 
         def take(table: dict[Node, Array]) -> dict[Node, Array]:
             return {

@@ -92,8 +92,8 @@ class LocationKernel:
     ) -> Channels:
         """The state of an Input node.
 
-        It is built from the q values and means ``(..., P)`` of the node, and from gaps in the shape
-        that the node uses.
+        The state is built from the q values and means ``(..., P)`` of the node, and from gaps in
+        the shape that the node uses.
         """
         q1, q2 = self.forms.lifted(*q, node)
         mean1, mean2 = self.forms.lifted(*mean, node)

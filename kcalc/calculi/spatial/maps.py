@@ -238,8 +238,8 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 class SpatialKernelMap(OfReading, Shown):
     """Kernel maps of a network on images.
 
-    ``C(X, Y=None)`` returns the cosines of its outputs, and ``C.matrix(X, Y=None)`` returns their
-    covariances.
+    ``C(X, Y=None)`` returns the cosines of the network's outputs, and ``C.matrix(X, Y=None)``
+    returns their covariances.
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work
     space in MiB. Results are arrays (N, M), or {output: array} for several outputs. For an output

@@ -36,8 +36,8 @@ class SpatialPlace:
     """The locations of one feature map.
 
     ``full``: whether all pairs of locations are followed, or only equal locations. ``flat``:
-    whether it comes after a Flatten, so that locations are channels. ``window``: the locations of
-    its input that an Affine, Pool or TokenMix reads; None for other layers.
+    whether the feature map comes after a Flatten, so that locations are channels. ``window``: the
+    locations of its input that an Affine, Pool or TokenMix reads; None for other layers.
     """
 
     shape: tuple[int, ...]
@@ -65,9 +65,9 @@ def plan(
     """{node: :class:`SpatialPlace`} for inputs of the given shapes.
 
     ``delta``: whether convolutions read only their centre tap. Pairs of different locations matter
-    only for mean pooling and token mixing, so they are followed only in layers before these.
-    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node, for shapes that do
-    not fit, for max pooling, and for a convolution or pooling after Flatten.
+    only for mean pooling and token mixing, so they are followed only in layers before such
+    operations. ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node, for
+    shapes that do not fit, for max pooling, and for a convolution or pooling after Flatten.
     """
     places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:

@@ -68,7 +68,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if no depth is hidden.
+        The warning is None if no depth is hidden.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 
@@ -85,7 +85,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
         **options
             Further options of the plot.
 
@@ -125,7 +125,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The matplotlib Axes to draw on; None creates new axes.
 
         Returns
         -------
@@ -156,11 +156,11 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """Find the maximal subnetworks, which do not compose with others into larger ones.
+    """Find the maximal subnetworks, which do not compose with others into larger subnetworks.
 
-    In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
-    of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
-    several inputs, no subnetwork contains the layer where the inputs first meet.
+    In the strict reading, every subnetwork lies in exactly one maximal subnetwork, as an interval
+    between two cut points of the latter. Subnetworks without a nonlinear layer are also listed. In
+    a network with several inputs, no subnetwork contains the layer where the inputs first meet.
 
     In the permissive reading, a subnetwork is any layer t together with all layers between it and a
     feature map that every path to t passes through. The maximal subnetworks, one for each t, begin

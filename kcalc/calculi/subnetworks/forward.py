@@ -1,7 +1,7 @@
 """The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
-Both count paths across feature maps that have several readers or are outputs. No subnetwork
-contains these paths, so a maximum over subnetworks misses them.
+Both quantities count paths across feature maps that have several readers or are outputs. No
+subnetwork contains these paths, so a maximum over subnetworks misses them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 
 
 class _State(NamedTuple):
-    """``V = psi^power * exp(log_constant) * V(base)``.
+    """The slope ``V = psi^power * exp(log_constant) * V(base)``.
 
-    Base 0 stands for the inputs, with V = 1; the other bases are mixes.
+    Base 0 represents the inputs, with V = 1; the other bases are mixes.
     """
 
     base: int
@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """The calculus of these states; ``mixes[k]`` is (shares, states) for base k + 1."""
+    """The calculus with slopes as states; ``mixes[k]`` is (shares, states) for base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)
@@ -68,9 +68,9 @@ class ForwardSlope:
 
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
-    It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
-    over subnetworks, it counts paths across taps, heads and further inputs. For a network with one
-    input, it is the maximum over subnetworks in the permissive reading.
+    The largest slope bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``).
+    Unlike a maximum over subnetworks, it counts paths across taps, heads and further inputs. For a
+    network with one input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -197,7 +197,7 @@ class ForwardSlope:
     def longest_path_bound(self, psi: Any) -> float | Array:
         """The bound ``psi^depth`` on the slope between any two nodes.
 
-        With LayerNorm slopes it is multiplied by their largest product on a path.
+        With LayerNorm slopes, the bound is multiplied by their largest product on a path.
         """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)
@@ -221,7 +221,7 @@ class SlopeBounds(Shown):
     ``strict`` is the maximum over subnetworks, ``forward`` is the maximum of the slope from the
     inputs to any node, and ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of
     nonlinear layers of the deepest subnetwork. If ``hidden``, ``strict`` misses depth; use the
-    other two.
+    other two measures.
     """
 
     psi: float

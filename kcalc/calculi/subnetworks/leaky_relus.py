@@ -46,9 +46,8 @@ def _array(k: Values, c: Values) -> Values:
 class MaximalCValue:
     """The maximal c value ``max_f C_f(0)`` if all leaky ReLUs have the same negative slope.
 
-    It decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 at alpha =
-    1.
-    [TAT App. B.1, B.3]
+    The maximum decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0
+    at alpha = 1. [TAT App. B.1, B.3]
     """
 
     def __init__(self, network: Network) -> None:

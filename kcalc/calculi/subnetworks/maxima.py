@@ -118,7 +118,7 @@ class _Expressions(ConvexCalculus[int]):
 
 
 def _finite(after: Any, before: Values) -> Values:
-    """The values of ``r`` as finite floats of the shape of its argument.
+    """The values of ``r`` as finite floats, with the shape of the argument.
 
     Raises: KcalcError if ``r`` returns anything else.
     """
@@ -175,7 +175,7 @@ class _Exit(NamedTuple):
 class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
-    A path restarts with the value x at a cut point where x is greater than the value there. A path
+    A path restarts with the value x at a cut point where x is greater than the path's value. A path
     with Products is evaluated again with restarts where x is smaller. These minimal values show
     whether any subnetwork has a negative factor. With ``every``, such a path is instead evaluated
     once from each of its cut points, and factors may have any sign. The cost is quadratic in the
@@ -237,11 +237,11 @@ class Maximal(Approximable):
 
     ``U_{g,r}`` is the C map of ``g`` with ``r`` in place of the C map of every nonlinear layer.
     Every subnetwork lies between two cut points of a maximal subnetwork, so one sweep over the cut
-    points, ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere,
-    a maximal subnetwork attains it; otherwise a shorter subnetwork may attain it. Isomorphic parts
-    are evaluated once. A Product decreases in its factors if they are negative, for example if
-    ``x < 0``. Every subnetwork is then evaluated separately, at a cost quadratic in the number of
-    cut points.
+    points, ``m <- U(max(x, m))``, finds the maximum over all subnetworks. If ``r(y) >= y``
+    everywhere, a maximal subnetwork attains the maximum; otherwise a shorter subnetwork may attain
+    it. Isomorphic parts are evaluated once. A Product decreases in its factors if they are
+    negative, for example if ``x < 0``. Every subnetwork is then evaluated separately, at a cost
+    quadratic in the number of cut points.
 
     If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
     LayerNorms act by their C maps. The object accepts scalars, and arrays if ``r`` accepts arrays.

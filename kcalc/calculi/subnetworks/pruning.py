@@ -1,4 +1,4 @@
-"""Removal of slope polynomials that are proven to lie below another for all ``psi >= 1``.
+"""Removal of slope polynomials that provably lie below another polynomial for all ``psi >= 1``.
 
 The rule of [DKS sec. 17.2, 21.3] to drop divisors of another polynomial is wrong:
 ``p_f = ((1 + psi)/2)^13`` divides ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
@@ -25,10 +25,10 @@ BALL_DIGITS = 120
 
 
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products that are not contained in another as multisets of factors, longest first.
+    """The products that, as multisets of factors, no other product contains, longest first.
 
-    It is safe to drop the others: the quotient is a product of slope polynomials, so it is >= 1 for
-    psi >= 1.
+    A product that another product contains can be dropped: the quotient of the two is a product of
+    slope polynomials, which is >= 1 for psi >= 1.
     """
     kept: list[Monomial] = []
     holders: dict[int, list[dict[int, int]]] = {}
@@ -45,7 +45,7 @@ def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
 
 
 def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]:
-    """Drop the products that are proven to lie below another for all ``psi >= 1``.
+    """Drop the products that are proven to lie below another product for all ``psi >= 1``.
 
     Rationals are exact. Floats (as binary rationals, with the shares of a mix scaled to sum to 1)
     and other numbers use ball arithmetic. If weights have symbols or polynomials are too long, all

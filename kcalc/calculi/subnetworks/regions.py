@@ -78,7 +78,7 @@ class _Tree:
             skip[node], least[node], most[node] = parent, low, high
 
     def meet(self, a: int, b: int) -> int:
-        """The deepest common ancestor."""
+        """The deepest common ancestor of two nodes."""
         up, skip, depth = self.up, self.skip, self.depth
         if depth[a] < depth[b]:
             a, b = b, a

@@ -54,7 +54,7 @@ class Polynomials:
     def from_inputs(self, node: Node) -> Monomial:
         """The slope polynomial from the inputs, which move together, to a node.
 
-        It is a product over the dominators of the node.
+        The polynomial is a product over the dominators of the node.
         """
         at, parts = self._nodes.index(node), list[Monomial]()
         while at < len(self._nodes):
@@ -65,9 +65,10 @@ class Polynomials:
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix of nodes p needs their polynomials relative to its own dominator s. Each is a product
-        over the dominator path from p up to s, and is stored at p. Equal layers that read equal
-        polynomials are computed once. With q values, every mix has separate weights.
+        A mix of nodes p needs their polynomials relative to its own dominator s. Each of these
+        polynomials is a product over the dominator path from p up to s, and is stored at p. Equal
+        layers that read equal polynomials are computed once. With q values, every mix has separate
+        weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -141,8 +142,9 @@ class MaximalSlope(Approximable):
         Polynomials of the highest degree come first.
 
         Equal polynomials are listed once. A polynomial is dropped if its factors are a sub-multiset
-        of the factors of another. With numeric weights, it is also dropped if it is proven to lie
-        below another for all ``psi >= 1``. Numerical evaluation applies only the first rule.
+        of another polynomial's factors. With numeric weights, it is also dropped if it is proven to
+        lie below another polynomial for all ``psi >= 1``. Numerical evaluation applies only the
+        first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -392,12 +394,12 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        It is None if no depth is hidden.
+        The warning is None if no depth is hidden.
 
         There are two criteria. Either the deepest subnetwork has less than 0.9 of the depth. Or,
         for numeric weights, ``log V`` of an output exceeds ``log mu`` by more than a tenth at
-        ``psi = 1.5^(1/depth)``. The warning is always None for networks with one input and one
-        output.
+        ``psi = 1.5^(1/depth)``. For networks with one input and one output, the warning is always
+        None.
         """
         if not self._has_taps:
             return None

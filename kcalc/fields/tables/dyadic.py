@@ -1,6 +1,6 @@
 """Piecewise polynomials on intervals that shrink dyadically towards both ends of [0, 2].
 
-A point has the distance ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper end.
+A point is at distance ``w`` = u from the lower end (u <= 1), or ``w`` = 2 - u from the upper end.
 Each octave [2^-k, 2^(1-k)) of w is divided into 2^BITS equal intervals. The exponent and the
 leading mantissa bits of w are therefore the index of its interval, and the following bits are its
 coordinate t in [-1/2, 1/2). No search or division is needed.
@@ -59,8 +59,8 @@ def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
 def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array) -> Array:
     """Return the derivative with respect to w.
 
-    In the rows for w < 2^-OCTAVES, it is ``ends`` = (slope at the lower end, slope at the upper
-    end).
+    In the rows for w < 2^-OCTAVES, the derivative is ``ends`` = (slope at the lower end, slope at
+    the upper end).
     """
     rising = coefficients[1:] * np.arange(1, DEGREE + 1)[:, None]
     inner = polynomial(rising, row, t) * PARTS / np.where(octave > 0, octave, 1.0)
@@ -73,7 +73,8 @@ def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array)
 def octave_rows(fitted: Array) -> Array:
     """Return polynomials in t for the PARTS intervals of an octave.
 
-    They are computed from the Chebyshev coefficients (panels, NODES) of the octave's panels.
+    The polynomials are computed from the Chebyshev coefficients (panels, NODES) of the octave's
+    panels.
     """
     rows = power_rows(NODES, PARTS // len(fitted), DEGREE)
     return np.einsum("pn,nki->pki", fitted, rows).reshape(PARTS, DEGREE + 1)

@@ -54,7 +54,7 @@ def table_function(
 
 @lru_cache(maxsize=1)
 def _kernels() -> dict[str, Callable[..., Any]]:
-    """Return the compiled functions (x, coefficients, end slopes) -> values of all tables."""
+    """Return the compiled functions (x, coefficients, end slopes) -> values for all tables."""
     import jax
     import jax.numpy as jnp
 

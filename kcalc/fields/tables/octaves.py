@@ -32,7 +32,7 @@ _NOISY = 1e-6  # larger relative errors mean that 1 - C was computed as a differ
 
 
 class Side:
-    """The octaves of one end, the upper or the lower.
+    """The octaves at one end of a table, the upper or the lower.
 
     Evaluate the function at ``points`` and pass the values to ``refine``, until there are no more
     points.
@@ -87,8 +87,8 @@ class Side:
     def finished(self, end: float) -> tuple[Array, float | None]:
         """Return (coefficients of the side, slope of the side at its end).
 
-        The slope is infinite if the function's slope is infinite. It is None if it must be taken
-        from the polynomials.
+        The slope is infinite if the function's slope is infinite. It is None if the slope must be
+        taken from the polynomials.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)
@@ -100,7 +100,7 @@ class Side:
 
         Differences of 1 - C would lose all digits there. The polynomial goes through the end.
 
-        It omits the term sqrt w if possible, so that C' is finite there.
+        If possible, the term sqrt w is omitted, so that C' is finite at the end.
         """
         gap, values = (np.concatenate(parts) for parts in zip(*self.data, strict=True))
         w = 2 - gap if self.upper else gap

@@ -65,7 +65,7 @@ class QTable(Shown):
     @overload
     def slope(self, q: Numbers) -> Array: ...
     def slope(self, q: Any) -> float | Array:
-        """Return Q'(q) for q of any shape, to about 1e-11 relative to itself and to Q(q) / q.
+        """Return Q'(q) for q of any shape, to about 1e-11 relative to Q'(q) and to Q(q) / q.
 
         Parameters
         ----------

@@ -100,16 +100,16 @@ class Table(Shown):
     def slope(self, c: Any) -> JaxArray | float | Array:
         """Return C'(c).
 
-        At c = +-1, it is the limit or, if that is infinite, the slope at the neighbouring float64
-        number (float32 for JAX float32).
+        At c = +-1, the result is the limit or, if the limit is infinite, the slope at the
+        neighbouring float64 number (float32 for JAX float32).
 
-        Near c = -1, it is computed from differences of values of order 1. The error grows like
+        Near c = -1, C' is computed from differences of values of order 1. The error grows like
         1e-15/(1 + c) there, until a separate fit is used.
 
         Parameters
         ----------
         c
-            The cosine of the two inputs, in [-1, 1].
+            The cosine between the two inputs, in [-1, 1].
 
         Returns
         -------
@@ -338,9 +338,9 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
     ``gap_function`` returns the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
 
     ``tolerance`` is the allowed error of C, and 100 times ``tolerance`` is the allowed relative
-    error of 1 - C near c = 1. Panels that miss these are bisected, at most three times, as long as
-    that helps; ``error_bound`` reports the result. Raises: KcalcError if the function is not real
-    and finite on [0, 2], and if the error stays above 1e-6.
+    error of 1 - C near c = 1. Panels that miss these tolerances are bisected, at most three times,
+    as long as bisection helps; ``error_bound`` reports the result. Raises: KcalcError if the
+    function is not real and finite on [0, 2], and if the error stays above 1e-6.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")

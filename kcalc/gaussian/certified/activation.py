@@ -33,7 +33,7 @@ class CertifiedActivation:
 
     ``kinks[i]()`` is the point between pieces i and i + 1, as a ball at the current precision.
     ``growth`` bounds the function on the whole line. ``slack`` bounds |phi - this| for |x| <=
-    ``reach`` if pieces were saturated. ``centre`` is a guess of the point at which a function
+    ``reach`` if pieces were saturated. ``centre`` is a guess for the point at which a function
     without kinks is most curved.
     """
 
@@ -86,7 +86,7 @@ class CertifiedActivation:
 def certified_within(
     phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30
 ) -> CertifiedActivation:
-    """Return an activation or a derivative of it, with proven bounds for |x| <= reach.
+    """Return an activation or one of its derivatives, with proven bounds for |x| <= reach.
 
     ``order`` is the order of the derivative, which is taken away from kinks.
 
@@ -200,7 +200,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
 
 
 class _Tidied(Rewriting):
-    """Rewrite derivatives so that balls keep their digits for large g.
+    """Rewrite derivatives so that balls stay narrow for large g.
 
     The rewritten terms are sinh g/cosh g and e^g/(1 + e^g).
     """
@@ -314,7 +314,7 @@ def _cut(
     reach: float,
     digits: int,
 ) -> tuple[float, int, float] | None:
-    """Return (x0, sign, slack) of a saturated tanh, or None if it is not saturated.
+    """Return (x0, sign, slack) of a saturated tanh, or None for an unsaturated tanh.
 
     From x0 outwards, up to reach, factor tanh(inner) differs from factor * sign by at most the
     slack.

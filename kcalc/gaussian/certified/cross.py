@@ -26,7 +26,7 @@ from kcalc.gaussian.certified.plane import Plane, Tiling
 _SPARE = 3  # extra digits
 _TERMS_PER_DIGIT = 24
 _FIRST_TABLE = 96
-_ROUGH = 64  # bits for bounds
+_ROUGH = 64  # precision of bounds, in bits
 
 
 def cross(
@@ -144,7 +144,7 @@ def _by_series(
 
 
 def _ladder(most: int) -> list[int]:
-    """Return the lengths of tables, each double the previous one, up to the longest."""
+    """Return table lengths to try, each twice the previous length, up to ``most``."""
     steps = (_FIRST_TABLE << k for k in range(most.bit_length()))
     return [*takewhile(lambda n: n < most, steps), most]
 
@@ -204,7 +204,7 @@ def _plane(
     scale: float,
     field: BallField,
 ) -> Plane:
-    """Return the plane of 1 - |c| = ``near``, a number or a ball in [2^(octave - 1), 2^octave]."""
+    """Return the plane for 1 - |c| = ``near``, a number or a ball in [2^(octave - 1), 2^octave]."""
     from flint import arb
 
     bits = field.bits + 32 + order * max(0, 1 - octave)
@@ -227,7 +227,7 @@ def _tiling(*given: Any) -> Tiling | None:
         near = arb(top * (0.5 - 2**-20)).union(arb(top))
     try:
         return _plane(near, *given).tiling()
-    except KcalcError:  # for this wide range, kinks cannot be distinguished or cells are too many
+    except KcalcError:  # the range is too wide to tell kinks apart, or there are too many cells
         return None
 
 
@@ -235,7 +235,7 @@ def _tiling(*given: Any) -> Tiling | None:
 
 
 def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: BallField) -> Ball:
-    """Return a ball around 0 that covers the change of Gamma^(k)/k! over the arguments' radii."""
+    """Return a ball around 0 that covers the change in Gamma^(k)/k! over the arguments' radii."""
     from flint import arb
 
     size = abs(1 - gap)

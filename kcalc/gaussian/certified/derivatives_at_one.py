@@ -1,9 +1,9 @@
 """Derivatives of the cross moment Gamma(c) at c = +-1, if they exist.
 
-They are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1 q2)^(k/2)
-E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of phi^(k-1) at a
-kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is infinite if both
-functions have a jump at the same z.
+The derivatives are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1
+q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of
+phi^(k-1) at a kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is
+infinite if both functions have a jump at the same z.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def end_derivative(
 ) -> Ball:
     """Return Gamma^(k)(sign) for k >= 1.
 
-    Raises KcalcError if it is infinite or has no known rule.
+    Raises KcalcError if the derivative is infinite or has no known rule.
     """
     names = f"derivative {k} of E[{phi.name}(u) {psi.name}(v)] at c = {sign}"
     for order in range(k - 1):
@@ -56,7 +56,7 @@ def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
     """Return the points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
 
-    The jumps are taken for increasing sign z, so signs cancel in the pair.
+    The jumps are taken in the direction of increasing ``sign * z``, so signs cancel in the pair.
     """
     pattern = jumping(phi, k - 1)
     if not any(pattern):

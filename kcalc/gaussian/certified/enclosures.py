@@ -16,14 +16,14 @@ from .intervals import Jets, Range
 from .ranges import ALL, Interval, above, below
 
 ORDER = 2  # the highest derivative that is bounded
-_CHEAPEST, _DEAREST = 10, 50  # steps counted for any evaluation, and cap on the rest
+_CHEAPEST, _DEAREST = 10, 50  # steps charged per evaluation, and the most that is added
 _JETS = Jets(ORDER + 1)
 
 
 class SmoothPiece:
     """A smooth expression in one symbol on an interval.
 
-    ``steps`` counts the operations. Nothing is known on an infinite interval.
+    ``steps`` counts the operations. No enclosures are known on an infinite interval.
     """
 
     def __init__(self, expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> None:

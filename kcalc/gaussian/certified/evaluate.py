@@ -36,7 +36,7 @@ class Smooth:
 
     real: Function
     complex: Function
-    zero: bool = False  # whether it is identically 0
+    zero: bool = False  # whether the function is identically 0
 
     def affine(self, a: Bound, b: Bound, scale: Bound, shift: Bound) -> Smooth:
         """Return the function x -> scale (f(a x + b) + shift)."""
@@ -61,7 +61,7 @@ def symbol_of(expr: sp.Expr) -> Any:
 def compile_smooth(expr: sp.Expr) -> Smooth:
     """Return the smooth function of ``expr``, an expression with at most one symbol.
 
-    Raises KcalcError, naming the function, if one has no certified evaluation.
+    Raises KcalcError if a function has no certified evaluation; the message names the function.
     """
     if expr.has(*CORNERED):
         raise KcalcError(

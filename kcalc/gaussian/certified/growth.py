@@ -1,7 +1,7 @@
 """Proven growth bounds on an interval, and their Gaussian integrals beyond a radius.
 
-The bound |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) is declared, or derived from the tree of the
-expression. All numbers are floats, rounded up.
+The bound |f(x)| <= A (1 + |x|)^p exp(B |x| + G x^2) is declared, or derived from the expression
+tree. All numbers are floats, rounded up.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Derived(Fold[Growth]):
     def floor(self, expr: Any) -> float:
         """Return a proven positive lower bound on |expr|.
 
-        Raises KcalcError if none is found.
+        Raises KcalcError if no bound is found.
         """
         bottom, top = self.span(expr)
         floor = max(bottom, -top)
@@ -152,7 +152,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """Return the largest coefficient of |x|^n in c x^n, on the sides of 0 in the interval."""
+        """Return the largest c x^n / |x|^n over the interval, for ``bottom`` <= c <= ``upper``."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)
@@ -178,7 +178,7 @@ def derive(
 ) -> Growth:
     """Return a proven growth bound on ``expr`` for low <= symbol <= high.
 
-    Raises KcalcError if none can be derived from the tree.
+    Raises KcalcError if no bound can be derived from the expression.
     """
     return _Derived(symbol, low, high)(expr)
 
@@ -202,7 +202,7 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
     """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
 
-    It is inf if reach is too small.
+    The result is inf if reach is too small.
     """
     log_scale = sum(g.log_scale for g, _ in growths)
     if log_scale == -math.inf:
@@ -230,7 +230,7 @@ def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0)
 def whole(growths: Sequence[tuple[Growth, float]], degree: int = 0) -> float:
     """Return the log of a bound on E[|z|^degree prod_i |f_i(r_i z)|].
 
-    It is an upper Riemann sum plus a bound on the tail.
+    The bound is an upper Riemann sum plus a bound on the tail.
     """
     step, total, left = 0.25, -math.inf, 0.0
     while all(g.log_scale > -math.inf for g, _ in growths):

@@ -1,10 +1,11 @@
 """Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], with orthonormal h_n.
 
-They give C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k). The terms
-after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of the remainders after N + 1 terms.
+The coefficients give C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n
+c^(n-k). The terms after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of the remainders
+after N + 1 terms.
 
 All a_n come from one composite Gauss-Legendre rule. Mehler's formula bounds |h_n| in the complex
-plane. The recurrence amplifies radii by about 1.7^n, so it uses extra bits.
+plane. The recurrence amplifies radii by about 1.7^n, so it is run with extra bits.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from kcalc.gaussian.certified.line import (
 from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
 
-_ROUGH = 64  # bits for bounds
+_ROUGH = 64  # precision of bounds, in bits
 _LOSS = 0.68  # bits lost per step of the recurrence
 _WIDEST = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class CertifiedHermite:
-    """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with the L2 norm ``cut``.
+    """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with L2 norm ``cut``.
 
     a_n is known for n <= N = len - 1.
     """
@@ -88,7 +89,7 @@ def cross_series(
 
 
 def largest(c: Ball, k: int, first: int) -> Ball:
-    """Return sup of binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
+    """Return sup binom(n, k) c^(n-k) over n >= first; the terms rise while n + 1 < k/(1 - c)."""
     from flint import arb
 
     if k == 0:
@@ -261,7 +262,7 @@ def _bound(
 def _mehler(x: float, y: float, n: int) -> float:
     """Return the log of a bound on |h_k(x + i y)| for k <= n.
 
-    It follows from sum_k |h_k|^2 s^k = exp(s x^2/(1+s) + s y^2/(1-s))/sqrt(1 - s^2).
+    The bound follows from sum_k |h_k|^2 s^k = exp(s x^2/(1+s) + s y^2/(1-s))/sqrt(1 - s^2).
     """
     best = math.inf
     centre = y / math.sqrt(n + 1)

@@ -67,20 +67,20 @@ class Range:
 
 
 def _product(x: Ball, y: Any) -> Ball:
-    """Return the product. 0 times an infinite end is 0, because the end is only a bound."""
+    """Return the product of ranges. 0 times an infinite end is 0, because ends are only bounds."""
     found = x * y
     return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 
 
 def between(low: Ball, high: Ball) -> Range:
-    """Return the range from one ball to another, or the whole line if one is not a number."""
+    """Return the range from one ball to another, or the whole line if either is not a number."""
     if low.is_nan() or high.is_nan():
         return Range(type(low)("-inf"), type(low)("inf"))
     return Range(low.lower(), high.upper())
 
 
 def around(*balls: Ball) -> Range:
-    """Return the smallest range around balls, or the whole line if one is not a number."""
+    """Return the smallest range around balls, or the whole line if any ball is not a number."""
     for ball in balls:
         if ball.is_nan():
             return between(ball, ball)
@@ -97,7 +97,7 @@ class Ranges(Numbers):
         return around(*(end for option in options for end in (option.low, option.high)))
 
     def power(self, u: Range, exponent: Any) -> Range:
-        """Return u^exponent; negative parts of u are ignored unless the exponent is an integer."""
+        """Return u^exponent, ignoring negative parts of u unless the exponent is an integer."""
         if exponent.is_negative:
             return self.power(u, -exponent).inverse()
         if exponent.is_Integer:

@@ -21,7 +21,7 @@ _BITS = 400
 
 @lru_cache(maxsize=512)
 def jumping(phi: Any, order: int) -> tuple[bool, ...]:
-    """Return whether phi^(order) jumps at each kink of phi's base, in order.
+    """Return, for each kink of phi's base in order, whether phi^(order) jumps there.
 
     Raises KcalcError if neither algebra nor 400-bit balls can decide.
     """

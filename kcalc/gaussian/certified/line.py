@@ -31,7 +31,7 @@ Factor = tuple[CertifiedActivation, Ball]
 class Break:
     """An interval of the z axis in which some factors switch pieces.
 
-    It is usually a point up to rounding.
+    The interval is usually a single point up to rounding.
     """
 
     low: Ball
@@ -90,7 +90,7 @@ def expect(
     weight: Sequence[Ball] = (1,),
     what: str = "the expectation",
 ) -> Ball:
-    """Return E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to E of the growth bounds.
+    """Return E[w(z) prod f_i(r_i z)], to about ``bits`` bits relative to the growth bounds.
 
     w = sum_k weight[k] z^k.
 
@@ -217,7 +217,7 @@ def _integrand(
 
 
 def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedActivation:
-    """Return phi with proven bounds over the range of integrals at this q.
+    """Return phi with bounds that are proven on the range of integration at this q.
 
     If ``order`` > 0, return the derivative of that order away from kinks.
     """

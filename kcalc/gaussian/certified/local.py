@@ -97,7 +97,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _closed(
     read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField
 ) -> tuple[Ball, ...] | None:
-    """Evaluate the closed form with the digits of the field, or more if its balls are too wide.
+    """Evaluate the closed form at the field's precision, or a higher one if balls are too wide.
 
     Returns None if there is no closed form.
     """
@@ -127,7 +127,7 @@ def _closed(
 def _width(values: tuple[Ball, ...]) -> float:
     """Return the largest radius, relative to midpoints above 1.
 
-    It is infinite if a ball is not finite.
+    The result is infinite if a ball is not finite.
     """
     if not all(value.is_finite() for value in values):
         return float("inf")

@@ -27,7 +27,7 @@ from kcalc.gaussian.certified.line import Factor, log_upper, uncertainty, upper
 from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
 
-_ROUGH = 64  # bits for bounds
+_ROUGH = 64  # precision of bounds, in bits
 _SHARES = 2048  # cells among which the allowed error is split
 _MOST_CELLS = 60_000
 _LOG_TWO_PI = 1.8378770664
@@ -38,7 +38,7 @@ _STEEP, _TURNED = 3.0, 0.05
 class Line:
     """The line a = place + slope b, on which a factor (``owner`` 0 or 1) switches pieces.
 
-    ``owner`` is -1 if no factor does.
+    ``owner`` is -1 if no factor switches pieces there.
     """
 
     place: Ball
@@ -84,7 +84,7 @@ class Cell:
 
 
 class Tile(NamedTuple):
-    """A part of a cell, with the numbers of nodes of its rules for t and b.
+    """A part of a cell, with the node counts of its rules for t and b.
 
     ``place`` contains the index of the strip and the index of the cell within it.
     """
@@ -204,7 +204,7 @@ class Plane:
             slope = self.B / self.A if owner else -self.B / self.A
             # poles near the real axis move with b, and so do the cells
             poles = [] if f.centre is None or not (r > _STEEP and self.B > _TURNED) else [f.centre]
-            if not (owner and self.twins):  # twins have the same places, and cross at b = 0
+            if not (owner and self.twins):  # lines of equal factors cross at b = 0
                 places = [bound() / (r * self.A) for bound in (*f.kinks, *poles)]
             owners = [owner] * len(f.kinks) + [-1] * len(poles)
             lines += [Line(place, slope, own) for place, own in zip(places, owners, strict=True)]
@@ -323,7 +323,7 @@ class Plane:
         )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
-        """Return the log of a growth bound on the cell's integral, or None if it is too large."""
+        """Return the log of a growth bound on the cell's integral, or None for a large bound."""
         b = cell.b0.union(cell.b1)
         c0, c1, h0, h1 = cell.affine
         from flint import arb
@@ -348,8 +348,8 @@ class Plane:
     def tiling(self) -> Tiling | None:
         """Return cells with rules that are valid for every 1 - c in the ball of the plane.
 
-        Returns None if the ball is so wide that the order of two lines is uncertain somewhere, so
-        that the strips would depend on 1 - c.
+        Returns None if the ball is so wide that the order of two lines is uncertain somewhere,
+        because the strips would then depend on 1 - c.
         """
         with working(self.bits):
             cuts, strips = self._strips()
@@ -433,7 +433,7 @@ class Plane:
     def _rules(
         self, cell: Cell, share: float
     ) -> bool | tuple[tuple[int, float], tuple[int, float]]:
-        """Return the rules for both directions, or whether to bisect across t (else across b)."""
+        """Return the rules for t and b, or whether to bisect across t (otherwise across b)."""
         *_, h0, h1 = cell.affine
         width_b = upper(cell.b1 - cell.b0)
         width_t = 2 * upper(h0 + h1 * cell.b0.union(cell.b1))

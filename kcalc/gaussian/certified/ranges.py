@@ -1,6 +1,6 @@
 """Proven ranges of real expressions on an interval, possibly unbounded.
 
-They come from interval arithmetic on floats, widened at every step. Growth bounds use them to
+The ranges come from interval arithmetic on floats, widened at every step. Growth bounds use them to
 decide whether a denominator stays away from 0 and whether an exponent is bounded above.
 """
 
@@ -71,12 +71,12 @@ def meet(a: Interval, b: Interval) -> Interval:
 
 
 def hull(a: Interval, b: Interval) -> Interval:
-    """Return the smallest interval around both."""
+    """Return the smallest interval that contains both intervals."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def real_power(x: Interval, p: Interval) -> Interval:
-    """Return x^p for x >= 0; negative parts of x are ignored."""
+    """Return x^p for x >= 0; the negative part of x is ignored."""
     if p[1] < 0:
         return inverse(real_power(x, (-p[1], -p[0])))
     if p[0] <= 0:
@@ -86,9 +86,9 @@ def real_power(x: Interval, p: Interval) -> Interval:
 
 
 def whole_power(x: Interval, n: int) -> Interval:
-    """Return an interval that contains the n-th powers of x, n an integer.
+    """Return an interval that contains the n-th powers of x, for an integer n.
 
-    It is the whole line if n < 0 and x has both signs.
+    The interval is the whole line if n < 0 and x has both signs.
     """
     if n < 0:
         return inverse(whole_power(x, -n))
@@ -123,7 +123,7 @@ def bounded_exp(x: float) -> float:
 def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
     """Return an interval that contains every value of ``expr`` for low <= symbol <= high.
 
-    It is the whole line if nothing is known.
+    The interval is the whole line if nothing is known.
     """
     return Spans(symbol, low, high)(expr)
 
@@ -168,7 +168,7 @@ class Spans(Fold[Interval]):
 def function_span(kind: Any, x: Interval) -> Interval:
     """Return an interval that contains the values of a SymPy function on x.
 
-    It is the whole line for functions without a rule.
+    The interval is the whole line for functions without a rule.
     """
     known = FUNCTIONS.get(kind)
     if known is None or known.trend is OTHER or not hasattr(math, known.name):
@@ -180,7 +180,7 @@ def function_span(kind: Any, x: Interval) -> Interval:
 
 
 def _end(function: Callable[[float], float], x: float, otherwise: float) -> float:
-    """Return a monotone function at an end of an interval, or its bound outside the domain."""
+    """Return the value of a monotone function at x, or its bound if x is outside the domain."""
     try:
         return function(x)
     except OverflowError:

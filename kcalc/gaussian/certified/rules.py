@@ -67,10 +67,10 @@ def best_rule(
 ) -> tuple[int, float] | None:
     """Return the smallest n that reaches ``log_allowed``, and the log of its error bound.
 
-    n is a multiple of 4 and at most ``most``. Returns None if no such n reaches it.
+    n is a multiple of 4 and at most ``most``. Returns None if no such n reaches ``log_allowed``.
 
-    ``bound`` maps boxes to the log of a bound on the function on them, or to inf if it is not
-    analytic there.
+    ``bound`` maps boxes to the log of a bound on the function there, or to inf if the function is
+    not analytic there.
     """
     start = math.exp(max(-log_allowed, 4.0) / (2 * most))
     found: tuple[int, float] | None = None
@@ -98,7 +98,7 @@ def box(slab: Slab) -> Any:
 
 
 def log_size(value: Any) -> float:
-    """Return the log of an upper bound on |value|, or inf if it is not finite."""
+    """Return the log of an upper bound on |value|, or inf if the value is not finite."""
     size = value.abs_upper()
     if not size.is_finite():
         return math.inf

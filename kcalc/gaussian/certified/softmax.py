@@ -32,7 +32,7 @@ from ...foundation.plain_arguments import whole
 Ball = Any
 MOST_DIGITS = 200
 MOST_VARIANCE = 25  # largest variance of scores; takes a few seconds at 30 digits
-LEAST_COVARIANCE = 1e-6  # smallest nonzero one: the lattice is as fine as its square root
+LEAST_COVARIANCE = 1e-6  # smallest nonzero value: the lattice is as fine as its square root
 F, SLOPE, SQUARE = range(3)  # f, -f' and g
 
 
@@ -64,8 +64,8 @@ def self_overlap(tokens: int, variance: Ball, digits: int) -> Ball:
 def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits: int) -> Ball:
     """Return S at balls of the two variances, in [0, 25], and of the covariance.
 
-    It takes a second or two at 15 digits, and half a minute at 30. Raises KcalcError for
-    covariances that are close to 0 but not 0.
+    The computation takes a second or two at 15 digits, and half a minute at 30. Raises KcalcError
+    for covariances that are close to 0 but not 0.
     """
     with (fine := _precise(tokens, digits)).working():
         given = (*variances, covariance)
@@ -162,7 +162,7 @@ class _CertifiedSide:
         self.ratio, self.cos = 1 + 2 * r / (1 - r), y.cos()
 
     def matrix(self, kind: int, order: slice, weights: Sequence[Ball] = ()) -> Any:
-        """Return the matrix (u, z) of a function at ``u + l z``, times weights of z."""
+        """Return the matrix (u, z) of a function at ``u + l z``, multiplied by weights for z."""
         from flint import arb_mat
 
         part, out = self.functions[kind], []
@@ -246,7 +246,7 @@ def _step(like: Ball, goal: float) -> Ball:
 
 
 def _spacing(goal: float, width: float) -> float:
-    """Return the node spacing for a Gaussian of standard deviation ``width``, in units of it.
+    """Return the node spacing in units of ``width``, the standard deviation of a Gaussian.
 
     The rule is exact to ``exp(y^2 / 2 - 2 pi y / spacing)``, if ``f(u + width z)`` is analytic up
     to ``|Im z| = y``.
@@ -269,14 +269,15 @@ def _weights(spacing: Ball, reach: int) -> list[Ball]:
 
 
 def _within(bound: Ball) -> Ball:
-    """Return the ball of all numbers with at most this absolute value."""
+    """Return the ball of all numbers whose absolute value is at most ``bound``."""
     return type(bound)(0, bound.abs_upper())
 
 
 def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Ball]:
-    """Return error bounds for sums for ``E prod_i h(u_i + width_i z)``, h = f, -f' and g, any u.
+    """Return error bounds for sums that give ``E prod_i h(u_i + width_i z)``, h = f, -f' and g.
 
-    They include the error of the trapezoidal rule and the omitted nodes.
+    The bounds are valid for every u and include the error of the trapezoidal rule and the omitted
+    nodes.
     """
     pi, last, width = spacing.pi(), spacing * reach, max(widths, key=float)
     y = min(2 * pi / spacing, pi / 2 / width * (1 - spacing * width / 6), key=float)
@@ -290,7 +291,7 @@ def _inner_errors(widths: Sequence[Ball], spacing: Ball, reach: int) -> list[Bal
 
 
 def _outer_error(v: Ball, step: Ball, below: Ball, above: Ball) -> Ball:
-    """Return the error bound of the sum over u, with the nodes beyond ``-below`` and ``above``."""
+    """Return a bound on the error of the sum over u from ``-below`` to ``above``."""
     pi = v.pi()
     y = pi / 2 - step / 6
     rule = 2 / y.cos() ** 2 / ((2 * pi * y / step).exp() - 1)

@@ -19,7 +19,7 @@ from .ranges import Interval, above, hull, meet, plus
 BITS = 80  # precision of the ends of intervals, set by the caller
 _GAP = 1e-9
 _PATIENCE = 1e7  # factor by which the gap grows while the second half of the budget is spent
-_NOTHING = 1e-18  # values below it count as 0
+_NOTHING = 1e-18  # values below this count as 0
 _STEPS = 24_000  # budget of one search
 _GRID = [2.0**k for k in range(-6, 7)]
 _NARROWEST = 1e-40  # a function without a bound on such a narrow cell is unbounded
@@ -29,7 +29,7 @@ _NARROWEST = 1e-40  # a function without a bound on such a narrow cell is unboun
 class _Cell:
     """A part [a, b] of a piece.
 
-    ``rank`` is its bound. The cell with the smallest bound is split next.
+    ``rank`` is the bound on this part. The cell with the smallest bound is split next.
     """
 
     rank: float
@@ -121,7 +121,7 @@ def _cuts(piece: SmoothPiece) -> list[float]:
 
 
 def _middle(a: float, b: float) -> float:
-    """Return the middle of a cell, on a logarithmic scale far from 0, or nan if it has no end."""
+    """Return the middle of a cell, on a log scale far from 0; inf or nan if an end is infinite."""
     if a > 0 and b > 4 * a:
         return math.sqrt(a) * math.sqrt(b)
     if b < 0 and a < 4 * b:
@@ -132,7 +132,7 @@ def _middle(a: float, b: float) -> float:
 def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> float:
     """Return an upper bound on |f^(order) + shift| over pieces, inf if none is proven.
 
-    It is close to the supremum if the search ends within its budget.
+    The bound is close to the supremum if the search ends within its budget.
     """
     return _Search(pieces, order, -1, shift).run()
 

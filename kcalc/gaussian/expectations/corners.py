@@ -3,7 +3,7 @@
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
 in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
 of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. Each of
-these is either conditioned on or paired with one of the other function.
+these singular terms is either conditioned on or paired with a singular term of the other function.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Corners:
-    """The terms of the jumps of phi at q1 and of psi at q2, for c = sign (1 - far).
+    """The contributions of the jumps of phi at q1 and psi at q2, for c = sign (1 - far).
 
     ``far`` is positive, or 0 if no two jumps meet.
     """
@@ -87,7 +87,7 @@ class Corners:
 
     @cached_property
     def turned(self) -> Corners:
-        """The terms with u and v exchanged."""
+        """The contributions with u and v exchanged."""
         return Corners(self.psi, self.q2, self.phi, self.q1, self.sign, self.far)
 
     @property
@@ -111,7 +111,8 @@ class Corners:
     def _dipoles(self) -> float:
         """Return the contribution of the delta-function derivatives at the jumps J_k of phi.
 
-        It is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u = k]/du).
+        The contribution is sum_k J_k N(k; 0, q1) (k/q1 E[psi''(v) | u = k] - d E[psi''(v) | u =
+        k]/du).
         """
         jumps = Jumps.of(self.phi, self.q1, 0)
         if not jumps.any:
@@ -134,7 +135,7 @@ class Corners:
     def _conditional(self, first: Jumps, second: Jumps) -> Array:
         """Return (j - E[v | u = k])/spread for every pair of points.
 
-        It is computed without cancellation for points that meet.
+        The quotient is computed without cancellation for points that meet.
         """
         square = self.far * (2 - self.far)
         return (
@@ -144,7 +145,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """Return j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks it is computed from q1 - q2. It is 0 if the points meet.
+        For equal kinks, the difference is computed from q1 - q2. It is 0 if the points meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points

@@ -29,7 +29,7 @@ from kcalc.gaussian.expectations.single import hermite, pair_moment, second_mome
 from kcalc.gaussian.expectations.smoothing import smoothed, variance
 
 _FEW = 60  # points evaluated directly before building a table
-_LARGE = 30.0  # larger q values are large
+_LARGE = 30.0  # for larger q values, a table is costly
 CLOSE = 1e-4  # for smaller theta, the drop of one function is the integral of its slope
 
 
@@ -62,8 +62,8 @@ class EndZone:
     def _derivative_at(self, order: int, theta: float) -> float:
         """Return Gamma^(order) at c = sign cos(theta).
 
-        The smooth parts are integrated. The delta functions of both are added by conditioning on
-        the kinks.
+        The smooth parts are integrated. The delta functions in both derivatives are added by
+        conditioning on the kinks.
         """
         far = 2 * math.sin(theta / 2) ** 2
         smooth = self._smooth_product(order, far)
@@ -127,7 +127,7 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        # a slope that is only rounding, as for an odd and an even function, has no scale
+        # a slope that consists of rounding errors has no scale, as for an odd and an even function
         least = (
             0.02
             * math.sqrt(hermite(self.phi, self.q1).variance)
@@ -173,7 +173,7 @@ class EndZone:
         return on_panels(ratio, edges)
 
     def _few(self, table: str, count: int) -> bool:
-        """Whether to evaluate this many points directly.
+        """Whether to evaluate ``count`` points directly.
 
         Curves and root finders need many points, for which a table is faster.
         """
@@ -185,10 +185,10 @@ class EndZone:
     def drop(self, theta: Array, absolute: bool = False) -> Array:
         """Return the drop Gamma(sign) - Gamma(sign cos theta).
 
-        Its relative error is small, unless ``absolute`` or sign = -1.
+        The relative error of the drop is small, unless ``absolute`` or sign = -1.
 
-        For one function at two q values, its error is small relative to 1 - C, which includes the
-        distance at c = 1. For theta >= CLOSE, a plain difference is accurate enough.
+        For one function at two q values, the error is small relative to 1 - C, which
+        includes the distance at c = 1. For theta >= CLOSE, a plain difference is accurate enough.
         """
         if not theta.any():
             return np.zeros(theta.shape)
@@ -212,7 +212,7 @@ class EndZone:
         )
         turns = np.outer(
             kinks, [0.2, 0.6, 2.0, 10.0]
-        ).ravel()  # angles comparable to the distance between the corners of both q values
+        ).ravel()  # angles comparable to the distance between the corners for the two q values
         edges = np.unique([0.0, *turns[(turns > 0) & (turns < theta)], theta])
         points, weights = (part.ravel() for part in panel_nodes(edges, 12))
         slopes = [self._derivative_at(1, t) * math.sin(t) for t in points.tolist()]
@@ -221,7 +221,7 @@ class EndZone:
     def derivative(self, order: int, theta: Array) -> Array:
         """Return Gamma^(order) at c = sign cos(theta) for order 1 or 2.
 
-        It is infinite at theta = 0 if corners meet.
+        The derivative is infinite at theta = 0 if corners meet.
         """
         power = self._power(order)
         if (theta.all() or not power) and self._few(

@@ -24,11 +24,11 @@ from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
 _AT_ONCE = 8192  # pairs per step; their arrays stay in cache
-_NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function, are unknown
+_NEGLECTED = 6e-16  # smaller Hermite coefficients, relative to the function's size, are unknown
 
 
 def _needed(products: Array, size: float) -> int:
-    """Return how many terms of sum a_n c^n matter on [-1, 1].
+    """Return the number of terms of sum a_n c^n that matter on [-1, 1].
 
     Terms matter if they change the value or the first two derivatives.
     """
@@ -80,7 +80,7 @@ class PairMap:
     def whole(self) -> float:
         """Gamma(1) as the sum of the series.
 
-        This makes Gamma(1) - Gamma(c) and Gamma(c) consistent to the last digit.
+        Using this sum makes Gamma(1) - Gamma(c) and Gamma(c) consistent to the last digit.
         """
         return self.constant + float(self.products.sum()) + self._missing
 
@@ -88,7 +88,7 @@ class PairMap:
     def _missing(self) -> float:
         """Gamma(1) minus the sum of the kept terms.
 
-        It is computed from variances if that avoids cancellation.
+        The difference is computed from variances if that avoids cancellation.
         """
         if self.complete:
             return 0.0
@@ -211,7 +211,7 @@ class PairMap:
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
-        # terms beyond the kept ones may not vanish
+        # terms after the kept terms may be nonzero
         n = np.arange(k, max(products.size, k) + 1 + 3 * _SPARE)
         logs = np.concatenate([[0.0], np.cumsum(np.log(n[1:] / (n[1:] - k)))]) + (n - k) * math.log(
             max(largest, 1e-300)

@@ -1,4 +1,4 @@
-"""Derivatives with respect to q of expectations of functions of u = sqrt(q) z.
+"""Derivatives of expectations E f(u) with respect to q, where u = sqrt(q) z.
 
 One formula differentiates the Gaussian: ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``. Kinks and
 jumps of f need no special care, but digits cancel at small q. There, the other formula
@@ -29,7 +29,7 @@ from kcalc.gaussian.expectations.quadrature import (
 # relative error of a coefficient above which the second formula is also tried
 ROUNDED = 1e-12
 LOST = 1e-7  # larger errors, relative to a coefficient or to E |f|, raise a KcalcError
-MOST = 12  # derivatives of f; expressions of higher derivatives are too large
+MOST = 12  # highest derivative of f; expressions for higher derivatives are too large
 EPS = float(np.finfo(float).eps)
 Factors = tuple[Profile, ...]
 
@@ -56,8 +56,8 @@ def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[fl
 def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
     """Return Taylor coefficients in q of E phi'(u).
 
-    They come from the identity E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises KcalcError if
-    a coefficient loses its digits to rounding.
+    The coefficients come from the identity E[phi' He_n(z)] = E[phi He_(n+1)(z)] / sqrt(q). Raises
+    KcalcError if a coefficient loses its digits to rounding.
     """
     return _series((profile,), rule(profile, q), q, order, first=1)
 
@@ -65,7 +65,7 @@ def slope_series(profile: Profile, q: float, order: int) -> tuple[float, ...]:
 def _series(
     factors: Factors, nodes: Rule, q: float, order: int, first: int = 0
 ) -> tuple[float, ...]:
-    """Return E D^(2k + first) f(u) / (2^k k!) for k = 0 ... order, f the product of factors."""
+    """Return E D^(2k + first) f(u) / (2^k k!), k = 0 ... order, where f is the factors' product."""
     u = math.sqrt(q) * nodes.z
     weighted = nodes.w * math.prod(factor.numeric(0)(u) for factor in factors)
     scale = float(np.abs(weighted).sum())
@@ -166,7 +166,7 @@ def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
 def _delta_derivatives(x: float, q: float, count: int) -> list[float]:
     """Return the expectations E delta^(m)(u - x) for m = 0 ... count - 1.
 
-    They are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
+    The expectations are He_m(x / sqrt q) q^(-m/2) times the density of u at x.
     """
     at = x / math.sqrt(q)
     density = math.exp(-at * at / 2) / math.sqrt(2 * math.pi * q)

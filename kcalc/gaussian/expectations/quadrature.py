@@ -26,16 +26,17 @@ from kcalc.foundation.errors import KcalcError
 Array = NDArray[np.float64]
 
 NODES = 20
-WINDOW = 8.5  # |y| <= WINDOW contains all but 2e-17 of a standard normal
-# integrands are included down to exp(-DEPTH) of their peak, so Hermite projections keep 1e-17
+WINDOW = 8.5  # |y| <= WINDOW contains all but 2e-17 of a standard normal's probability
+# integrands are included down to exp(-DEPTH) of their peak: Hermite projections are then right to
+# 1e-17
 DEPTH = 78.0
-_RESOLVED = 2e-14  # smaller last Legendre coefficients, relative to phi nearby, are rounding
+_RESOLVED = 2e-14  # smaller last Legendre coefficients, relative to phi nearby, are rounding errors
 _NARROWEST = 1e-9
 _STEEPEST = 1e-30  # least width of panels next to a kink at 0 with infinite slope
 _BESIDE = 1e-6  # largest distance of such panels from the kink
 _SHARE = 0.05
 _MOST = 20_000  # panels in one round of bisection
-# a function that changes by more over the narrowest panel, relative to its largest value, jumps
+# a function jumps if it changes by more over the narrowest panel, relative to its largest value
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
@@ -113,9 +114,10 @@ def _envelope(
 def _unresolved(
     profile: Profile, order: int, left: Array, right: Array, size: Callable[[Array], Array]
 ) -> NDArray[np.bool_]:
-    """Return which panels need bisection.
+    """Return a mask of the panels that need bisection.
 
-    Their last Legendre coefficients exceed the rounding errors of phi^(order) and of x.
+    On such panels, the last Legendre coefficients exceed the rounding errors of phi^(order) and of
+    x.
     """
     nodes, _ = gauss_legendre(NODES)
     x = ((left + right) / 2)[:, None] + ((right - left) / 2)[:, None] * nodes
@@ -135,7 +137,7 @@ def _unresolved(
 def mesh(profile: Profile, radius: float) -> Array:
     """Return panel edges on [-radius, radius] that resolve phi and its first two derivatives.
 
-    Kinks are among the edges. On each panel, phi, phi' and phi'' are polynomials of degree 19 to
+    Kinks are among the edges. On each panel, phi, phi' and phi'' are polynomials of degree 19 up to
     rounding.
 
     Raises KcalcError if bisection does not help, because of an undeclared kink, a jump or a pole.
@@ -191,7 +193,7 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
                 axis=0,
             )
             left, right, middle = left[~narrow], right[~narrow], middle[~narrow]
-            # smaller changes are rounding, or too narrow to matter
+            # smaller changes are rounding errors, or too narrow to matter
             if np.any(spread > _STEEP * size(np.array([edges[-1]]))):
                 raise KcalcError(
                     f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the "
@@ -254,7 +256,7 @@ def trapezoid(step: float, count: int) -> Rule:
 def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
     """Mesh edges on the axis of the standard normal z = x / sqrt q.
 
-    They are clipped to the range where the integrand is not negligible.
+    The edges are clipped to the range where the integrand is not negligible.
     """
     low, high = z_range(profile, q, depth)
     radius = 2.0 ** max(4, math.ceil(math.log2(max(-low, high) * math.sqrt(q))))
@@ -294,10 +296,10 @@ def normal_rule(edges: Array) -> Rule:
 
 
 def neighbour(profile: Profile, q: float) -> float:
-    """Return a q value, within 2^-30 q, with the quadrature nodes that are used for q.
+    """Return the q value, within 2^-30 q, whose quadrature nodes are used for q.
 
-    The q values of deep networks differ in their last digits; this lets them share nodes. Functions
-    with kinks use q itself.
+    The q values in a deep network often differ only in their last digits and then share nodes.
+    Functions with kinks use q itself.
     """
     if profile.kink_points:
         return q
@@ -308,7 +310,7 @@ def neighbour(profile: Profile, q: float) -> float:
 def rule(profile: Profile, q: float) -> Rule:
     """Return the rule for E f(sqrt(q) z), with f built from phi, phi', phi'' and polynomials.
 
-    Its panels are at most 1 wide in z.
+    The rule's panels are at most 1 wide in z.
     """
     return _rule(profile, neighbour(profile, q))
 

@@ -74,7 +74,7 @@ class RoughZone:
         return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Return Gamma^(order), order 1 or 2, at c = sign cos(theta); it may be infinite at 0."""
+        """Return Gamma' or Gamma'' at c = sign cos(theta), which may be infinite at theta = 0."""
         values = self._values(order, theta)
         end = theta == 0
         if end.any():
@@ -129,11 +129,11 @@ class RoughZone:
         return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
 
     def _alike(self, order: int | None) -> bool:
-        """Whether the values are the drop of one function, which is positive."""
+        """Whether the values are the drop for a single function, which is positive."""
         return order is None and self.sides[0] == self.sides[1]
 
     def _power(self, order: int | None) -> float:
-        """Return p such that theta^p times the values is bounded, and not 0 for drops."""
+        """Return p such that theta^p times the values is bounded, and nonzero for drops."""
         if order is None:
             return -1.0
         tops = (max(profile.strengths(order), default=0.0) for profile, _ in self.sides)  # type: ignore[attr-defined]
@@ -274,7 +274,7 @@ class RoughZone:
 
 
 def _apart(places: Array) -> list[float]:
-    """Return the sorted values, without those that equal another up to rounding."""
+    """Return the values, sorted and without duplicates up to rounding."""
     out: list[float] = []
     for place in np.sort(places).tolist():
         if not out or not meet(np.array(place), np.array(out[-1])):

@@ -32,12 +32,12 @@ MAX_TERMS = 640
 LONGEST = 16384  # terms for fast waves, whose largest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
 _KEPT = 2**21  # values of Hermite functions cached per grid (16 MB)
-# largest share of the variance that a complete series may miss; a block of negligible
-# coefficients is not enough, because those of a fast oscillation may follow it
+# largest share of the variance that a complete series may miss; a block of negligible coefficients
+# is not enough, because the coefficients of a fast oscillation may follow it
 _MISSING = 1e-12
 _PHASE = 9.0  # largest phase, in radians, of a wave within a panel of the mesh
 _LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half of the line
-_NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation, are rounding
+_NEGLIGIBLE = 6e-16  # smaller coefficients, relative to the standard deviation, are rounding errors
 
 
 def _density(q: float, x: float) -> float:
@@ -56,7 +56,7 @@ def mean(profile: Profile, q: float) -> float:
 def second_moment(profile: Profile, q: float) -> float:
     """Return Q(q) = E phi(u)^2.
 
-    Raises KcalcError if it diverges.
+    Raises KcalcError if the expectation diverges.
     """
     nodes = rule(profile, q)
     return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z) ** 2)
@@ -111,7 +111,7 @@ def pair_moment(phi: Profile, q1: float, psi: Profile, q2: float, sign: int = 1)
 def pair_distance(profile: Profile, q1: float, q2: float) -> float:
     """Return 1 - C(1, q1, q2), never negative, and accurate if it is small.
 
-    It is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
+    The value is E(phi(sqrt(q1) z)/sqrt(Q1) - phi(sqrt(q2) z)/sqrt(Q2))^2/2.
     """
     nodes = normal_rule(split(joint_edges(profile, q1, profile, q2, 1), 1.0))
     first, second = (
@@ -140,7 +140,7 @@ def _after(z: Array, last: Array, start: int) -> Array:
 class _Grid:
     """The trapezoid rule at z = 0, +-h, ..., +-reach for a standard normal.
 
-    It also has the Hermite functions at the nodes z >= 0.
+    The grid also provides the Hermite functions at the nodes z >= 0.
     """
 
     def __init__(self, step: float, reach: int, terms: int) -> None:
@@ -211,7 +211,7 @@ def _range_top(q: float) -> float:
 def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
     """Return the grid with the largest step that passes all checks at q, or None.
 
-    It is None for functions with narrow features.
+    The result is None for functions with narrow features.
 
     The trapezoid error at step h is the square of the error at step 2h. It is therefore enough that
     the sums over all nodes and over even nodes agree to 1e-10, for phi^2 and for phi times waves of
@@ -284,7 +284,8 @@ class Hermite:
 def hermite(profile: Profile, q: float) -> Hermite:
     """Compute the Hermite coefficients of phi(sqrt(q) .).
 
-    They are computed from phi - E phi, so small coefficients keep their relative accuracy.
+    The coefficients are computed from phi - E phi, so small coefficients keep their relative
+    accuracy.
 
     Functions without kinks are sampled on an equidistant grid, which caches its Hermite functions
     for other q. At most MAX_TERMS coefficients are computed, or LONGEST if that completes the
@@ -328,7 +329,7 @@ def hermite(profile: Profile, q: float) -> Hermite:
 def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
     """Return (grid, values): phi(sqrt(q) z) at the nodes of a grid for many q.
 
-    The values have the shape (n, nodes). The grid is the one for the largest q, because a grid that
+    The values have the shape (n, nodes). The grid for the largest q is used, because a grid that
     resolves phi(sqrt(q) .) also resolves it at smaller q. Returns None if there is no such grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -399,7 +400,7 @@ def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
 
 
 def _collect(blocks: Iterable[Array], size: float) -> tuple[Array, bool]:
-    """Return the coefficients up to the first negligible block, and whether there is one.
+    """Return the coefficients up to the first negligible block, and whether such a block exists.
 
     Blocks are compared with ``size``, the standard deviation.
     """

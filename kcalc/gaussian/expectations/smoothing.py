@@ -28,7 +28,7 @@ _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
 _FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e6
-Values = Callable[[Array, Any], Array]  # of points, and the index of the centre of each point
+Values = Callable[[Array, Any], Array]  # arguments: points, and the index of each point's centre
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
@@ -61,10 +61,10 @@ def variance(profile: Profile, centres: Array, sigma: float) -> Array:
 
 
 def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) -> Array:
-    """Return E values(m + sigma y, index) at each centre m, for values smooth where phi is.
+    """Return E values(m + sigma y, index) at each centre m; ``values`` is smooth wherever phi is.
 
-    It uses the trapezoid rule if phi is analytic around the window |y| <= WINDOW, and otherwise
-    Gauss-Legendre on the panels of the mesh.
+    The computation uses the trapezoid rule if phi is analytic around the window |y| <= WINDOW, and
+    otherwise Gauss-Legendre on the panels of the mesh.
     """
     reach, every = float(np.abs(centres).max()) + 10 * sigma, np.arange(centres.size)
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
@@ -104,7 +104,7 @@ def _spread(first: Any, last: Any) -> tuple[Any, Any]:
 def _full_integral(values: Values, m: Array, index: Any, sigma: float, step: float) -> Array:
     """Return E f(m + sigma y) by the trapezoid rule.
 
-    It is exact to rounding if f is analytic around the window.
+    The rule is exact to rounding if f is analytic around the window.
     """
     rule = trapezoid(step, math.floor(WINDOW / step))
     return values(m[:, None] + sigma * rule.z, index[:, None]) @ rule.w

@@ -97,7 +97,7 @@ def _rows(data: Any, what: str) -> Any:
 
 
 def _starts(rows: Any) -> Any:
-    """Return the index of every row, in the same blocks."""
+    """Return the row indices as a dask array with the same blocks as ``rows``."""
     import dask.array as da
 
     return da.arange(rows.shape[0], chunks=(rows.chunks[0],))  # pyright: ignore[reportArgumentType]

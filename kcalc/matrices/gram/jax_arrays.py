@@ -59,7 +59,7 @@ def jax_matrices(
 
 
 def _without_zeros(value: Any) -> Any:
-    """Return the rows, with ones in place of zero rows, which have no angle."""
+    """Return the rows, with rows of ones in place of zero rows, which have no angle."""
     import jax.numpy as jnp
 
     return jnp.where((value == 0).all(axis=1)[:, None], 1.0, value)
@@ -110,7 +110,7 @@ class _Clenshaw:
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
         """Return the kernels at distances w.
 
-        rows and columns are factors (n, degrees, rank) by part.
+        rows and columns are factors (n, degrees, rank) for each part.
         """
         import jax.numpy as jnp
 
@@ -155,7 +155,7 @@ class _Shares:
 def _known(
     kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
 ) -> tuple[_Shares, WithZeros | None]:
-    """Return the arrays of concrete data, and the plan for zero rows if there are any."""
+    """Return the arrays for concrete data, and the plan for zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
@@ -164,7 +164,7 @@ def _known(
 
 
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
-    """Return the arrays inside a JAX transformation.
+    """Return the arrays for data inside a JAX transformation.
 
     The kernels are multiplied by a power of the q values, so derivatives in X include norms.
     """
@@ -406,8 +406,8 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 def _lookup() -> Callable[..., Any]:
     """Return a differentiable JAX function that evaluates a table at distances w.
 
-    It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
-    polynomials, and it is 0 at w = 0.
+    The function maps (shape, w, first row of the side, columns) to values. The derivative is the
+    slope of the polynomials, and it is 0 at w = 0.
     """
     import jax
     import jax.numpy as jnp

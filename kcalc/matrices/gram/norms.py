@@ -42,8 +42,8 @@ class Coordinate:
     """An increasing coordinate x in [-1, 1] of a gap u in [0, 2], for short Chebyshev series in x.
 
     x is linear in log(u + offset), or in log((u + offset) / (2 - u + offset)) with ``both``. A
-    kernel may be singular beyond the ends of [0, 2], at distances of about the offset. In x, it is
-    regular on a wide strip.
+    kernel may be singular beyond the ends of [0, 2], at distances of about the offset. As a
+    function of x, the kernel is regular on a wide strip.
     """
 
     offset: float
@@ -78,14 +78,14 @@ class Coordinate:
 
 @dataclass(frozen=True, eq=False)
 class NormTable:
-    """NNGP and NTK of pairs of rows with log q in [low, high].
+    """A table of the NNGP and NTK for pairs of rows with log q in [low, high].
 
     ``scale`` contains Chebyshev coefficients in log q of log sqrt(NNGP(x, x)); both kernels are
     divided by the exponential of this function. ``parts`` contains the series in x of NNGP and NTK.
     ``error_bound`` bounds
     |table - kernel| relative to |kernel| or to a hundredth of sqrt(K(x, x) K(y, y)), whichever is
-    larger; it is measured at random pairs and multiplied by 4. ``evaluations`` is the number of
-    pairs at which the kernels were evaluated.
+    larger; this bound is 4 times the error measured at random pairs. ``evaluations`` is the number
+    of pairs at which the kernels were evaluated.
     """
 
     coordinate: Coordinate
@@ -108,7 +108,7 @@ class NormTable:
         return np.clip((2 * np.log(q) - self.low - self.high) / (self.high - self.low), -1, 1)
 
     def at(self, gap: Gap, q1: Array, q2: Array) -> Array:
-        """Return (NNGP, NTK) of some pairs, (2, n)."""
+        """Return (NNGP, NTK) for some pairs, (2, n)."""
         flat, rest = np.asarray(gap), np.asarray(gap.rest)
         x = self.coordinate(np.minimum(flat, rest), flat > rest)
         out = np.empty((2, flat.size))
@@ -213,7 +213,7 @@ def _tabulated(
     counts: tuple[int, int],
     ends: tuple[float, float],
 ) -> tuple[NormTable | None, tuple[int, int]]:
-    """Return (table, numbers of angles and of norms whose coefficients matter)."""
+    """Return (table, number of angles and number of norms with significant coefficients)."""
     (angles, norms), (low, high) = counts, ends
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     gap = coordinate.gaps(points(angles)[angles // 2 if functions.odd else 0 :])

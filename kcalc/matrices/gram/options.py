@@ -16,12 +16,12 @@ from .tables import AngleTable
 Array = np.ndarray
 
 BACKENDS = ("numpy", "jax")
-_CENTRED = 1e-6  # smaller means of rows, relative to their root mean square, are rounding
+_CENTRED = 1e-6  # smaller row means, relative to the root mean square, are rounding errors
 _EQUAL = 64  # q values within this many rounding units count as equal
 
 
 class Widths(Protocol):
-    """What a kernel requires of the rows of data.
+    """The requirements of a kernel on the data rows.
 
     ``features`` is the number of features of the rows, or None for any number. ``centred`` tells
     whether the rows must have mean 0.

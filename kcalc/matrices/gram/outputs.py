@@ -47,9 +47,9 @@ class ArrayOutput:
 class FileOutput:
     """Memory-mapped ``.npy`` files with a JSON record of the finished stripes.
 
-    The record is ``<name>.progress.json`` next to the first ``.npy`` file. It is replaced in one
-    step, after the values have reached the file. It contains a fingerprint of the data and some
-    values of the kernel, so a run with other data raises an error.
+    The record is ``<name>.progress.json`` next to the first ``.npy`` file. The record is replaced
+    in one step, after the values have reached the file. It contains a fingerprint of the data and
+    some values of the kernel, so a run with other data raises an error.
     """
 
     paths: dict[int, Path]
@@ -200,7 +200,7 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
-    """Return the rows per stripe of the run that created these files, if there was one."""
+    """Return the rows per stripe of the run that created these files, or None without a run."""
     try:
         return int(json.loads(read_at_most(_beside(paths), RECORD))["block_rows"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):

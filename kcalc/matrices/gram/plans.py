@@ -1,6 +1,6 @@
 """Plans for the kernels of a chunk of pairs.
 
-They use tables, or the general recursion in (c, q1, q2).
+A plan uses tables, or the general recursion in (c, q1, q2).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class PairPlan:
 
 
 def _summary(pair: tuple[Array, Array]) -> list[float]:
-    """Return two numbers for each of two positive arrays; one depends on the order of entries."""
+    """Return two numbers per positive array; one of them depends on the order of its entries."""
     return [
         float(v @ weights)
         for v in pair

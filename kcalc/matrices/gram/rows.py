@@ -28,7 +28,7 @@ class RowSet:
     """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
 
     ``single`` tells whether the data had single precision. ``zero`` is a mask of the zero rows;
-    ``rows`` and ``norms`` contain another row in place of each; see :mod:`.zeros`.
+    ``rows`` and ``norms`` contain another row in place of each zero row; see :mod:`.zeros`.
     """
 
     rows: Array
@@ -152,7 +152,7 @@ def cluster_distances(
 ) -> tuple[Array, Array]:
     """Return (w, found): the distances in a whole block, if many pairs in it are near.
 
-    They are computed from the Gram matrix of the rows relative to one of the rows, the centre.
+    The distances are computed from the Gram matrix of the rows relative to one row, the centre.
 
     ``found`` marks pairs of ``near`` that are not much closer to each other than to the centre (or
     its negative).

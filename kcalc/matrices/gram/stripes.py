@@ -1,4 +1,4 @@
-"""Kernel matrices in stripes of rows.
+"""Compute kernel matrices in stripes of rows.
 
 Each stripe takes four steps: the Gram matrix, distances, differences for near-duplicates, and
 kernels from a plan.
@@ -175,7 +175,7 @@ def _moved(
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
     """Replace distances below NEAR, which are inaccurate in the Gram matrix, by exact distances.
 
-    Returns: their flat indices, without the diagonal.
+    Returns: the flat indices of the replaced distances, without the diagonal.
     """
     flat = w.reshape(-1)
     near = np.flatnonzero(flat < NEAR)

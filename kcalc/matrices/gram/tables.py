@@ -4,7 +4,7 @@ The NNGP and the tangent kernel share an interval index. Each takes one gather a
 
 As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
 divided into octaves, and these into equal intervals. The leading bits of w are the index, and the
-following bits the coordinate. Rows that differ need only a few octaves, which stay in cache.
+following bits the coordinate. Clearly different rows need only a few octaves, which stay in cache.
 Near-duplicates, whose gaps come from differences, need up to a thousand octaves, which are created
 on demand.
 """
@@ -55,7 +55,7 @@ class OctaveRows:
 
     @property
     def side(self) -> int:
-        """The number of rows for one side: below the last octave, the intervals, and w = 1."""
+        """The number of rows per side: the intervals, and two rows beyond the ends."""
         return self.octaves * PARTS + 2
 
     @property
@@ -96,9 +96,10 @@ class AngleTable:
     There are ``banks`` pairs of q values, with NNGP and NTK for each.
 
     ``error_bound`` bounds |table - kernel| relative to |kernel|, or to a hundredth of the NNGP at
-    equal inputs if that is larger (near a zero, relative to a fraction of the values around it). It
-    is measured between nodes, multiplied by 4, plus rounding. ``evaluations`` is the number of gaps
-    at which the exact kernels were evaluated. ``factor`` multiplies the fitted functions.
+    equal inputs if that is larger (near a zero, relative to a fraction of the values around it).
+    The bound is 4 times the error measured between nodes, plus rounding. ``evaluations`` is the
+    number of gaps at which the exact kernels were evaluated. ``factor`` multiplies the fitted
+    functions.
     """
 
     fitted: Fitted
@@ -119,12 +120,12 @@ class AngleTable:
 
     @property
     def near_rows(self) -> OctaveRows:
-        """The octaves down to ``NEAR``."""
+        """The rows of the octaves down to ``NEAR``."""
         return self._made(round(-math.log2(NEAR)) + 1)
 
     @property
     def all_rows(self) -> OctaveRows:
-        """All octaves."""
+        """The rows of all octaves."""
         return self._made(int(max(self.fitted.lower.edges[-1], self.fitted.upper.edges[-1])))
 
     def _made(self, octaves: int) -> OctaveRows:

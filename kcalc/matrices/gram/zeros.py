@@ -1,4 +1,4 @@
-"""Zero rows. They have no angle, and their kernels are functions of the other row's norm."""
+"""Zero rows, which have no angle; their kernels are functions of the other row's norm."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Two = tuple[Array, Array]
 class WithZeros:
     """A plan for rows, some of which are zero.
 
-    ``plan`` is a plan with other rows in place of these. ``zero`` contains masks of the zero rows
-    and of the zero columns. ``kernels`` contains arrays (2, n) with the kernels between a zero row
-    and every row, and every column.
+    ``plan`` is a plan with other rows in place of the zero rows. ``zero`` contains masks of the
+    zero rows and of the zero columns. ``kernels`` contains arrays (2, n) with the kernels between a
+    zero row and every row, and every column.
     """
 
     plan: ChunkPlan
@@ -36,7 +36,7 @@ class WithZeros:
 
     @property
     def error_bound(self) -> float:
-        """The error bound for the other rows. Kernels of zero rows are exact."""
+        """The error bound for the nonzero rows. Kernels of zero rows are exact."""
         return self.plan.error_bound
 
     @property

@@ -1,6 +1,6 @@
 """Builders of modern networks.
 
-They are gated MLPs, ConvNeXt-like stacks, and transformers with fixed token mixing.
+The networks are gated MLPs, ConvNeXt-like stacks, and transformers with fixed token mixing.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def gated_mlp(
     It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)``, where h is the
     normalised input, and a readout Affine.
 
-    The slope of a gate is the sum of the slopes of its factors. With B blocks, the slope at c = 1
-    is therefore ``(1 + (1
-    - w^2) psi)^B``, where psi = C'(1) of the activation. ``shortcut_weight = sqrt(B/(B + 1))``
-    keeps it below e^psi.
+    The slope of a gate is the sum of the slopes of its factors. For B blocks, this gives the slope
+    ``(1 + (1 - w^2) psi)^B`` at c = 1, where psi = C'(1) of the activation. ``shortcut_weight =
+    sqrt(B/(B + 1))`` keeps this slope below e^psi.
 
     Parameters
     ----------
@@ -186,8 +185,8 @@ def transformer(
     Its layers are an Affine (embedding), ``blocks`` blocks and a readout Affine.
 
     A block consists of attention (Affine for values, TokenMix, Affine for the output) and an MLP
-    (Affine, activation, Affine, or with ``gated`` the MLP of :func:`gated_mlp`). Each of them reads
-    a ``norm`` and has a shortcut of amplitude ``shortcut_weight``.
+    (Affine, activation, Affine, or with ``gated`` the MLP of :func:`gated_mlp`). Both read the
+    output of a ``norm`` and have a shortcut of amplitude ``shortcut_weight``.
 
     Parameters
     ----------

@@ -521,7 +521,7 @@ def _geometric(
 def _channels(count: Any) -> sp.Expr:
     """Convert a number of channels to a SymPy number or expression.
 
-    Raises: KcalcError unless it is an integer >= 1 or an expression.
+    Raises: KcalcError unless the number is an integer >= 1 or an expression.
     """
     if count is None:
         raise KcalcError(
@@ -557,9 +557,9 @@ def preconditioned_block(
       k x k convolution with c = beta (k = 1, 3, 1, with the stride at the 3 x 3). It ends with a
       learnable factor v = sqrt(beta) and the multiplier 1/beta.
 
-    Both multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for the
-    pooled shortcut and sqrt(m/(beta n)) for the last multiplier; both are wrong for gamma and for
-    the second moment. Here, biases are added after the convolutions.
+    S and F multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for
+    the pooled shortcut and sqrt(m/(beta n)) for the last multiplier; both give a wrong gamma and a
+    wrong second moment. Here, biases are added after the convolutions.
 
     Parameters
     ----------

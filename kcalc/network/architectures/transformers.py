@@ -1,6 +1,6 @@
 """Transformers with attention, initialised as in practice.
 
-Weights have standard deviation ``std``; With ``std=None``, every Affine has ``sigma_w = 1`` and
+Weights have standard deviation ``std``. With ``std=None``, every Affine has ``sigma_w = 1`` and
 embeddings have ``sigma = 1``. Nodes have descriptive names such as ``block_3.queries``. The input
 consists of token ids or of the patches of an image.
 """
@@ -96,7 +96,7 @@ class _Stack:
         return self.add("positions", L.Positions("learned", self.sigma(), length), below)
 
     def attend(self, name: str, below: str) -> str:
-        """Add queries, keys, values, attention over these, and the map that reads the heads."""
+        """Add queries, keys and values, attention over them, and the map that reads the heads."""
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
         queries = self.affine(f"{name}.queries", below, self.features, self.heads * width)
@@ -123,7 +123,7 @@ class _Stack:
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
     def experts(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """Add a router, one node per layer of an expert, and the experts shared by all tokens."""
+        """Add a router, one node per expert layer, and the experts shared by all tokens."""
         mixture = self.mixture
         if mixture is None:
             return self.mlp(name, below, hidden, activation, gated)
@@ -319,9 +319,9 @@ def gpt2(
 
     ``std`` is the standard deviation of all weights and embeddings; None means ``sigma_w = 1``.
     With ``depth_scaled``, weights that write into the residual stream are divided by ``sqrt(2
-    blocks)``. With ``causal=False``, every token sees all others; tokens then stay exchangeable and
-    kernel maps are exact. ``hidden`` is the width of the MLPs, by default ``4 features``. [Radford
-    et al. 2019]
+    blocks)``. With ``causal=False``, every token sees all other tokens; tokens then stay
+    exchangeable and kernel maps are exact. ``hidden`` is the width of the MLPs, by default ``4
+    features``. [Radford et al. 2019]
     """
     scale = 1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
     stack = _Stack(
@@ -367,8 +367,8 @@ def llama(
     means ``heads``. ``rotary`` is the base of the rotary angles; None means no positions. With
     ``causal=False, rotary=None``, tokens stay exchangeable and kernel maps are exact.
     ``query_norm`` applies RMSNorm to queries and keys. ``window`` is the number of tokens that a
-    token sees, itself and earlier ones, as in Mistral; None means all. The other arguments have the
-    same meaning as in :func:`gpt2`.
+    token sees, itself and earlier tokens, as in Mistral; None means all. The other arguments have
+    the same meaning as in :func:`gpt2`.
 
     ``experts`` is the number of experts that replace every MLP, each with ``hidden`` channels. A
     router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise`` and
@@ -500,10 +500,11 @@ def t5(
     """Build T5's encoder: RMSNorm, layers without biases, scores without ``1 / sqrt(key_width)``.
 
     Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)``
-    for queries, ``factor / sqrt(fan_in)`` for others, and ``factor`` for embeddings. Scores have
-    biases that depend on the distance, with standard deviation ``factor / sqrt(features)`` and 32
-    buckets up to a distance of 128. ``relative=False`` omits these biases, which makes all tokens
-    exchangeable. ``gated`` gives version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
+    for queries, ``factor / sqrt(fan_in)`` for other weights, and ``factor`` for embeddings. Scores
+    have biases that depend on the distance, with standard deviation ``factor / sqrt(features)`` and
+    32 buckets up to a distance of 128. ``relative=False`` omits these biases, which makes all
+    tokens exchangeable. ``gated`` gives version 1.1, with ``activation="gelu_tanh"``. [Raffel et
+    al. 2020]
     """
     size, width = whole(features, "features", 1), whole(key_width, "key_width", 1)
     scale = as_number(factor, "factor")
