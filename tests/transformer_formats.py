@@ -113,15 +113,6 @@ def network(kind: str, w: Weights) -> kc.Network:
 # -- JAX -------------------------------------------------------------------------------------------
 
 
-def _turned(x: Any) -> Any:
-    """Rotary embeddings in two halves of the channels, (examples, tokens, heads, channels)."""
-    import jax.numpy as jnp
-
-    cosines, sines = (jnp.asarray(a)[:, None, :] for a in angles())
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cosines - b * sines, b * cosines + a * sines], axis=-1)
-
-
 def equinox_gpt(w: Weights) -> Any:
     import equinox as eqx
     import jax

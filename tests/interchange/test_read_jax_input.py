@@ -18,9 +18,7 @@ def test_a_tuple_beside_an_array_is_a_setting():
         "Affine",
         "Nonlinear",
     ]
-    with refused(
-        r"\(2.*4\).*inputs",
-    ):
+    with refused(r"\(2.*4\).*inputs"):
         read(lambda p, a, b: a @ p["w"] + b, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 4))
 
 

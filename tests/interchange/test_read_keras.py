@@ -18,35 +18,12 @@ pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="Keras runs on another backend in this process"
 )
 K = keras.layers
-RELU, NORM = kl.Nonlinear("relu"), kl.BatchNorm()
 
 
 def hand(steps, outputs=None):
     return kc.Network.from_steps(
         [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
     )
-
-
-TWIN = hand(
-    [
-        ("x", kl.Input(3, (16, 16)), ()),
-        ("stem", kl.Affine(8, 3), ["x"]),
-        ("n1", NORM, ["stem"]),
-        ("r1", RELU, ["n1"]),
-        ("s", kl.Affine(16, 1, 2), ["r1"]),
-        ("c1", kl.Affine(16, 3, 2, bias=False), ["r1"]),
-        ("n2", NORM, ["c1"]),
-        ("r2", RELU, ["n2"]),
-        ("d", kl.Dropout(0.2), ["r2"]),
-        ("c2", kl.Affine(16, 3), "d"),
-        ("add", kl.Sum(), ["s", "c2"]),
-        ("ln", kl.LayerNorm(), ["add"]),
-        ("p", kl.Pool("max", 2), ["ln"]),
-        ("g", kl.Pool("mean"), "p"),
-        ("h", kl.Affine(10), "g"),
-    ]
-)
-TWIN = hand([(n, layer, ["d"] if n == "c2" else p) for n, layer, p in TWIN.steps()])
 
 
 def test_sequential_and_other_layers():

@@ -36,9 +36,7 @@ def one_head(p: Any, x: Any) -> Any:
     return jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k), -1) @ v @ p["o"]["w"]
 
 
-ATTENTION = [
-    (one_head, UNIFORM, L.Attend(1, D, scale=1)),
-]
+ATTENTION = [(one_head, UNIFORM, L.Attend(1, D, scale=1))]
 
 
 @pytest.mark.parametrize(("function", "matrix", "layer"), ATTENTION)
@@ -70,13 +68,3 @@ def test_flax_attention_with_silent_queries() -> None:
     found = kc.read(model, jnp.ones((2, T, D)))
     matrix = found.network.layer(found.network.nodes_of(TokenMix)[0]).array
     np.testing.assert_allclose(matrix, UNIFORM, atol=1e-7)
-
-
-ONNX = (
-    "glu",
-    "gpt",
-    "gpt by hand",
-    "mixer",
-    "layer, unbiased norm",
-    "convnext",
-)

@@ -88,10 +88,7 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: model([node("Relu", "w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(2)}),
         "no output that was traced",
     ),
-    "misfit": (
-        lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]),
-        "do not fit",
-    ),
+    "misfit": (lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]), "do not fit"),
     "window": (
         lambda: one("Conv", "x w", {"w": weights(4, 3, 9, 9)}, [1, 3, 4, 4]),
         "does not fit",

@@ -209,10 +209,6 @@ def test_labels_are_the_paths_of_modules() -> None:
 # -- control flow, functions, what is not read -----------------------------------------------------
 
 
-def graph(name: str, *nodes: Any) -> Any:
-    return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info("t", F32, None)])
-
-
 def test_functions_of_the_file_are_read_through() -> None:
     body = [
         node("Sigmoid", "p", "s"),

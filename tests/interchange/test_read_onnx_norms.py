@@ -16,28 +16,6 @@ from kcalc.interchange.read import read
 from kcalc.interchange.trace import Normalise
 
 
-def written(axes: list[int], twice: bool = False, keep: int = 1, tail: str = "Div") -> list[Any]:
-    """(x - mean) / sqrt(var + eps).
-
-    ``twice``: the difference computed a second time for the variance.
-    """
-    other = "m2" if twice else "m"
-    return [
-        node("ReduceMean", "x", "m", axes=axes),
-        *([node("ReduceMean", "x", "m2", axes=axes)] if twice else []),
-        node("Sub", "x m", "d"),
-        node("Sub", f"x {other}", "d2"),
-        node("Mul", "d2 d2" if twice else "d d", "p"),
-        node("ReduceMean", "p", "v", axes=axes, keepdims=keep),
-        node("Add", "eps v", "ve"),
-        *(
-            [node("Sqrt", "ve", "s"), node("Div", "d s", "y")]
-            if tail == "Div"
-            else [node("Pow", "ve half", "s"), node("Mul", "s d", "y")]
-        ),
-    ]
-
-
 @pytest.mark.parametrize(
     ("made", "shape"),
     [

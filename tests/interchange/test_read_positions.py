@@ -33,10 +33,6 @@ of_torch = partial(drawn_module, redrawn)
 # -- random networks -------------------------------------------------------------------------------
 
 
-def windows(n: int, low: int, high: int, k: int, s: int) -> int:
-    return (n + low + high - k) // s + 1
-
-
 # -- one thing at a time ---------------------------------------------------------------------------
 
 
@@ -89,11 +85,7 @@ SINGLE = {
     "excited": (lambda: Excited(False), 6, ""),
     "excited, expanded": (lambda: Excited(True), 6, ""),
     "reflect": (lambda: around(conv(padding_mode="reflect")), 6, ""),
-    "replicate": (
-        lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))),
-        6,
-        "",
-    ),
+    "replicate": (lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))), 6, ""),
     "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, ""),
     "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "include padding zeros"),
     "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),

@@ -77,10 +77,7 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
     "means of zeros": (mean(3, 1, "SAME", False), "include padding zeros"),
-    "repeated": (
-        behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
-        "rearranged",
-    ),
+    "repeated": (behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)), "rearranged"),
     "transposed convolution": (
         lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
         "",
@@ -119,14 +116,8 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
         ],
         "",
     ),
-    "reflect": (
-        [("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})],
-        "",
-    ),
-    "edge": (
-        [("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})],
-        "",
-    ),
+    "reflect": ([("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})], ""),
+    "edge": ([("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})], ""),
     "transposed convolution": (
         [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
         "",

@@ -282,6 +282,3 @@ def test_layouts_in_jax(name: str) -> None:
     reading = kc.read(function, params, np.ones((2, TOKENS, 32), np.float32))
     assert reading.fidelity.level == "exact"
     assert [layer.rotary for layer in attention(reading.network)] == [BASE]
-
-
-GPT: dict[str, Any] = {"vocab_size": 100, "n_embd": 64, "n_layer": 1, "n_head": 4}

@@ -117,12 +117,6 @@ SIGN = ClippedSign.apply  # kept at import, as many models do
 R = F.relu
 
 
-def no_grad(m: Any, x: Any) -> Any:
-    with torch.no_grad():
-        h = R(m.b(R(m.a(x))))
-    return m.o(R(m.d(h)))
-
-
 def no_grad_beside(m: Any, x: Any) -> Any:
     h = R(m.a(x))
     with torch.no_grad():

@@ -11,31 +11,6 @@ from refusals import refused
 import kcalc as kc
 
 WIDTH = 128
-stop = jax.lax.stop_gradient
-
-
-@jax.custom_vjp
-def sign(x: Any) -> Any:
-    return jnp.sign(x)
-
-
-sign.defvjp(lambda x: (jnp.sign(x), None), lambda _, g: (g,))
-
-
-@jax.custom_jvp
-def clipped(x: Any) -> Any:
-    return jnp.sign(x)
-
-
-clipped.defjvp(lambda p, t: (jnp.sign(p[0]), t[0] * (jnp.abs(p[0]) <= 1)))
-
-
-@jax.custom_jvp
-def by_hand(x: Any) -> Any:
-    return jnp.tanh(x)
-
-
-by_hand.defjvp(lambda p, t: (jnp.tanh(p[0]), t[0] * (1 - jnp.tanh(p[0]) ** 2)))
 
 
 @jax.custom_vjp
@@ -44,11 +19,6 @@ def smoothed(x: Any) -> Any:
 
 
 smoothed.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g / (1 + x**2),))
-
-
-@jax.jit
-def straight(h: Any) -> Any:
-    return h + stop(jnp.tanh(h) - h)
 
 
 def drawn(seed: int) -> dict[str, Any]:

@@ -380,7 +380,3 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "qwen3": lambda: Llama(2, WIDTH, HEADS, VOCABULARY, HEADS, normed=True),
     "t5": lambda: T5(2, WIDTH, HEADS, VOCABULARY),
 }
-
-
-def causal(network: kc.Network) -> bool:
-    return any(network.layer(node).causal for node in network.nodes_of(L.Attend))

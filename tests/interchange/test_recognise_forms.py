@@ -108,34 +108,6 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     assert mixed in opaque(tape.read(last), last)
 
 
-def pooled(
-    axes: tuple[int, ...] = (2, 3),
-    window: tuple[int, ...] = (3, 3),
-    stride: tuple[int, ...] = (2, 2),
-    **more: Any,
-) -> Any:
-    tape = Tape(2, 8, 9, 9)
-    z = tape.conv("x", 8)
-    sizes = [
-        (n + sum(more.get("padding", ((0, 0),) * 9)[i]) - k) // s + 1
-        for i, (n, k, s) in enumerate(zip((9, 9), window, stride, strict=False))
-    ]
-    shape = (2, 8, *sizes) if len(sizes) == 2 else (2, 8, sizes[0], 9)
-    return tape.read(
-        tape.add(
-            Pooling,
-            "pool",
-            shape,
-            (z,),
-            kind="max",
-            axes=axes,
-            window=window,
-            stride=stride,
-            **more,
-        )
-    )
-
-
 def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
     tape = Tape(2, 5)
     z = tape.dense("x", 5)
@@ -208,10 +180,6 @@ def turned(tape: Tape, read: str) -> str:
 
 def total(*values: Any) -> Any:
     return sum(values)
-
-
-def mean(tape: Tape, read: str) -> str:
-    return tape.add(Pooling, "mean", tape.shapes[read][:2], (read,), kind="mean", axes=(2, 3))
 
 
 TWICE = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,13 +60,6 @@ BETWEEN: dict[str, Any] = {
     "reshapes": lambda h: h.view(h.shape[0], 2, -1).sort(1)[0].view(h.shape[0], -1),
     "writes in place": lambda h: h.clone().index_fill_(1, torch.tensor([0, 3]), 0.0).cumsum(1),
 }
-
-
-def around(model: Any, x: Any) -> Any:
-    """The regions that shaping finds, as they are, with the model's own weights."""
-    reading = kc.read(model, x)
-    left = dict(kc.shape(reading, "tanh").left_alone)
-    return SimpleNamespace(networks=reading.cut([*left]), left_alone=left)
 
 
 @pytest.mark.parametrize("name", BETWEEN)

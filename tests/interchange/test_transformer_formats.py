@@ -14,19 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from transformer_formats import (
-    FORMATS,
-    HEAD,
-    IDS,
-    D,
-    Graph,
-    H,
-    T,
-    V,
-    equinox_gpt,
-    network,
-    weights,
-)
+from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, equinox_gpt, network, weights
 
 import kcalc as kc
 
