@@ -46,10 +46,10 @@ class Written(nn.Module):
     def __init__(self, network: kc.Network) -> None:
         super().__init__()
         self.network, self.parts = network, nn.ModuleDict()
-        self.sides = max(len(network.layer(node).image_shape or ()) for node in network.inputs)
-        self.axis = 1 if self.sides == 2 else -1
+        sides = max(len(network.layer(node).image_shape or ()) for node in network.inputs)
+        self.axis = 1 if sides == 2 else -1
         for node, layer, parents in network.steps():
-            made = self.part(layer, network.features[parents[0]] if parents else 0, network, node)
+            made = self.part(layer, network.features[parents[0]] if parents else 0)
             if made is not None:
                 self.parts[node] = made
 
@@ -73,35 +73,28 @@ class Written(nn.Module):
     # -- modules that hold weights
 
     @singledispatchmethod
-    def part(self, layer: Any, width: int, network: Any, node: Any) -> nn.Module | None:
+    def part(self, layer: Any, width: int) -> nn.Module | None:
         return None
 
     @part.register
-    def _(self, layer: L.Affine, width: int, network: Any, node: Any) -> nn.Module:
+    def _(self, layer: L.Affine, width: int) -> nn.Module:
         if layer.standardised or not isinstance(width, int):
             raise Untold
         if not isinstance(layer.kernel, int) or layer.kernel > 1 or layer.groups > 1:
+            if self.axis != 1:
+                raise Untold
             padding, mode = layer.padding, "zeros"
             if padding == "circular":
                 padding, mode = 1, "circular"
             if padding == "same" and layer.stride != 1:
                 padding = 1
-            if self.axis != 1:
-                raise Untold
-            return nn.Conv2d(
-                width,
-                layer.features,
-                layer.kernel,
-                layer.stride,
-                padding,
-                groups=layer.groups,
-                bias=layer.bias,
-                padding_mode=mode,
-            )
+            options = {"groups": layer.groups, "bias": layer.bias, "padding_mode": mode}
+            sizes = layer.features, layer.kernel, layer.stride, padding
+            return nn.Conv2d(width, *sizes, **options)
         return nn.Linear(width, layer.features, bias=layer.bias)
 
     @part.register
-    def _(self, layer: L.Normalisation, width: int, network: Any, node: Any) -> nn.Module | None:
+    def _(self, layer: L.Normalisation, width: int) -> nn.Module | None:
         if isinstance(layer, L.BatchNorm):
             return nn.BatchNorm2d(width) if self.axis == 1 else nn.BatchNorm1d(width)
         if isinstance(layer, L.GroupNorm):
@@ -109,7 +102,7 @@ class Written(nn.Module):
         return (nn.RMSNorm if isinstance(layer, L.RMSNorm) else nn.LayerNorm)(width)
 
     @part.register
-    def _(self, layer: L.Embedding, width: int, network: Any, node: Any) -> nn.Module:
+    def _(self, layer: L.Embedding, width: int) -> nn.Module:
         raise Untold
 
     # -- what is computed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,23 +11,14 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-
-
-class Pair(nn.Module):
-    """Two layers of the same input, and what becomes of both."""
-
-    def __init__(self, meet: Callable[[Any, Any], Any], width: int = 8) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, width), nn.Linear(6, width)
-        self.meet, self.out = meet, nn.Linear(width, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.out(self.meet(self.a(x), self.b(x)))
+from torch_zoo.twin import Model  # noqa: E402
 
 
 def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
     before = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6), nn.ReLU())
-    model = nn.Sequential(before, Pair(torch.minimum, 16)).double()
+    layers = {"a": nn.Linear(6, 16), "b": nn.Linear(6, 16), "out": nn.Linear(16, 3)}
+    pair = Model(lambda m, x: m.out(torch.minimum(m.a(x), m.b(x))), **layers)
+    model = nn.Sequential(before, pair).double()
     shaping = kc.shape(kc.read(model, (4, 6)), "tanh")
     (reason,) = {why for why in shaping.left_alone.values() if "maximum or minimum" in why}
     assert len(shaping.by_reason()[reason]) == 3
