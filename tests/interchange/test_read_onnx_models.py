@@ -22,7 +22,7 @@ onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 from onnx import helper  # noqa: E402
 from torch import nn  # noqa: E402
-from torch_zoo.twin import RELU, Twin, conv  # noqa: E402
+from torch_zoo import ZOO  # noqa: E402
 
 L = kc.layers
 
@@ -45,38 +45,9 @@ def exported(module: Any, shape: tuple[int, ...], **options: Any) -> Any:
     return onnx.load_model_from_string(file.getvalue())
 
 
-class Block(nn.Module):
-    """A residual block, V1 or V2."""
-
-    def __init__(self, width: int, out: int, stride: int, pre: bool) -> None:
-        super().__init__()
-        self.bn1, self.bn2 = nn.BatchNorm2d(width if pre else out), nn.BatchNorm2d(out)
-        self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.shortcut = nn.Identity()
-        if stride > 1:
-            self.shortcut = nn.Conv2d(width, out, 1, stride, bias=False)
-        self.pre = pre
-
-    def forward(self, x: Any) -> Any:
-        side = self.shortcut(x)
-        if self.pre:
-            return side + self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())
-        return (side + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))).relu()
-
-
-def resnet(pre: bool) -> tuple[Any, kc.Network, tuple[int, ...]]:
-    first, last = nn.Conv2d(3, 8, 3, 1, 1), nn.Linear(16, 10)
-    blocks = Block(8, 8, 1, pre), Block(8, 16, 2, pre)
-    module = nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last)
-    t, norm = Twin(), L.BatchNorm()
-    x = t.line(t(L.Input(3, (16, 16))), L.Affine(8, 3))
-    for width, stride, padding in ((8, 1, "same"), (16, 2, 1)):
-        one, two = conv(width, 3, stride, padding), conv(width)
-        layers = (norm, RELU, one, norm, RELU, two) if pre else (one, norm, RELU, two, norm)
-        side = t(conv(width, 1, 2), x) if stride > 1 else x
-        x = t.line(t(L.Sum(), side, t.line(x, *layers)), *[RELU] * (not pre))
-    return module, t.network(t.line(x, L.Pool("mean"), L.Affine(10))), (2, 3, 16, 16)
+def of_zoo(name: str) -> tuple[Any, kc.Network, tuple[int, ...]]:
+    module, (shape,), twin = ZOO[name]()
+    return module, twin, shape
 
 
 def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
@@ -95,23 +66,7 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
             L.Nonlinear("swish"),
             L.Affine(3),
         ),
-        "vgg": entry(
-            (
-                nn.Conv2d(3, 8, 3, padding=1),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Dropout(0.5),
-                nn.Flatten(),
-                nn.Linear(128, 10),
-            ),
-            (2, 3, 8, 8),
-            L.Affine(8, 3),
-            RELU,
-            L.Pool("max", 2),
-            L.Dropout(0.5),
-            L.Flatten(),
-            L.Affine(10),
-        ),
+        "vgg": of_zoo("vgg"),
         "mobile": entry(
             (
                 nn.Conv2d(4, 8, 1, bias=False),
@@ -143,8 +98,8 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
             L.Affine(8),
             L.Nonlinear(kc.activation(mish)),
         ),
-        "resnet v1": resnet(False),
-        "resnet v2": resnet(True),
+        "resnet v1": of_zoo("resnet_v1"),
+        "resnet v2": of_zoo("resnet_v2_bottleneck"),
     }
 
 
@@ -159,9 +114,11 @@ def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int)
 
 
 def test_labels_are_the_paths_of_modules() -> None:
-    module, _, shape = resnet(True)
+    module, _, shape = of_zoo("resnet_v2_bottleneck")
     network = read(exported(module, shape)).network
-    assert {"0", "1.conv1", "2.shortcut", "2.bn2", "5"} <= {str(n) for n in network}
+    assert {"stem", "blocks.0.conv1", "blocks.0.shortcut", "blocks.2.bn2", "fc"} <= {
+        str(n) for n in network
+    }
 
 
 # -- control flow, functions, what is not read -----------------------------------------------------

@@ -38,8 +38,8 @@ def case(
     outputs: str = "y",
     **more: Any,
 ) -> Case:
-    """One node: arrays of ``more`` are constants, the rest attributes."""
-    held = {key: value for key, value in more.items() if isinstance(value, np.ndarray | np.generic)}
+    """One node: one letter names a constant, words name attributes."""
+    held = {key: value for key, value in more.items() if len(key) == 1}
     made = node(op, inputs, outputs, **{k: v for k, v in more.items() if k not in held})
     return graph(made, shape=shape, opset=opset, **held)
 
@@ -63,20 +63,20 @@ READ: dict[str, Case] = {
     "flatten from the end": case("Flatten", "x", SQUARE, axis=4),
     "flatten in the middle": case("Flatten", "x", SQUARE, axis=-1),
     "squeeze all": case("Squeeze", "x", [2, 1, 3, 1]),
-    "squeeze some": case("Squeeze", "x a", [2, 1, 3, 1], a=A([-1])),
-    "unsqueeze": case("Unsqueeze", "x a", a=A([-1, 1])),
+    "squeeze some": case("Squeeze", "x a", [2, 1, 3, 1], a=[-1]),
+    "unsqueeze": case("Unsqueeze", "x a", a=[-1, 1]),
     "unsqueeze by attribute": case("Unsqueeze", "x", FLAT, 11, axes=[1]),
-    "reshape to itself": case("Reshape", "x s", s=A([0, 6])),
+    "reshape to itself": case("Reshape", "x s", s=[0, 6]),
     "transpose by default": case("Transpose"),
     "transpose to itself": case("Transpose", perm=[0, 1]),
     "one array joined": case("Concat", axis=1),
-    "nothing padded": case("Pad", "x p", p=A([0, 0, 0, 0])),
+    "nothing padded": case("Pad", "x p", p=[0, 0, 0, 0]),
     "nothing dropped": case("Dropout", "x r", r=F(0)),
     "upsample nothing": case("Upsample", "x s", [1, 2, 2, 3], 9, s=A([1, 1, 1, 1], F)),
-    "resize to sizes": case("Resize", "x e e s", [1, 2, 2, 3], 13, e=NONE, s=A([1, 2, 4, 9])),
+    "resize to sizes": case("Resize", "x e e s", [1, 2, 2, 3], 13, e=NONE, s=[1, 2, 4, 9]),
     "resize 10": case("Resize", "x s", [1, 2, 2, 3], 10, s=A([1, 1, 2, 1], F)),
-    "expand nothing": case("Expand", "x s", s=A([1, 6])),
-    "expand": case("Expand", "x s", [2, 3, 1, 1], s=A([1, 1, 4, 5])),
+    "expand nothing": case("Expand", "x s", s=[1, 6]),
+    "expand": case("Expand", "x s", [2, 3, 1, 1], s=[1, 1, 4, 5]),
     # -- weights
     "convolution of 1 axis": case("Conv", "x w", [1, 2, 5], w=weights(3, 2, 2)),
     "gemm with an array": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 4), beta=0.5),
@@ -96,18 +96,18 @@ READ: dict[str, Case] = {
     ),
     "einsum that moves": case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ndt", w=weights(3, 5)),
     # -- parts and softmax
-    "split by sizes": case("Split", "x s", s=A([2, 4]), outputs="a y", axis=1),
+    "split by sizes": case("Split", "x s", s=[2, 4], outputs="a y", axis=1),
     "split in one": case("Split", "x", FLAT, 18, axis=1, num_outputs=1),
     "split unevenly": case("Split", "x", [2, 8], 18, "a b y", axis=1, num_outputs=3),
-    "slice everything": case("Slice", "x s e", s=A([0, 0]), e=A([9, 9])),
-    "slice": case("Slice", "x s e", s=A([0, 1]), e=A([9, 9])),
+    "slice everything": case("Slice", "x s e", s=[0, 0], e=[9, 9]),
+    "slice": case("Slice", "x s e", s=[0, 1], e=[9, 9]),
     "slice by attributes": case("Slice", "x", FLAT, 9, starts=[1], ends=[3], axes=[1]),
-    "one location": case("Gather", "x i", [2, 6, 4], axis=1, i=A(-1)),
+    "one location": case("Gather", "x i", [2, 6, 4], axis=1, i=-1),
     "softmax": case("Softmax", "x", [2, 3, 4], 11, axis=2),
     # -- pools and means
     "mean of locations": case("GlobalAveragePool", "x", SQUARE),
     "largest location": case("GlobalMaxPool", "x", SQUARE),
-    "sum": case("ReduceSum", "x a", SQUARE, a=A([2, 3]), keepdims=0),
+    "sum": case("ReduceSum", "x a", SQUARE, a=[2, 3], keepdims=0),
     "largest": case("ReduceMax", "x", SQUARE, axes=[-1]),
     "sum of nothing": case(
         "ReduceSum", "x a", SQUARE, a=np.zeros(0, np.int64), noop_with_empty_axes=1
@@ -131,9 +131,9 @@ READ: dict[str, Case] = {
     "fast gelu with bias": case("FastGelu", "x b", domain="com.microsoft", b=weights(6)),
     "no cast": case("Cast", to=1),
     "masked elsewhere": case("Where", "m x f", m=A([False] + [True] * 5), f=F(-np.inf)),
-    "whole quotient": folded("Div", "a b", whole=True, a=A([-5, 4, 7]), b=A([3, -3, 2])),
+    "whole quotient": folded("Div", "a b", whole=True, a=[-5, 4, 7], b=[3, -3, 2]),
     "padded 10": folded("Pad", "a", 10, pads=[1, 1], value=2.5, a=A([1], F)),
-    "padded by edges": folded("Pad", "a p", a=THREE[:2], p=A([0, 1]), mode="edge"),
+    "padded by edges": folded("Pad", "a p", a=THREE[:2], p=[0, 1], mode="edge"),
     **{
         f"{op} of a number": folded(op, a=F(-3))
         for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMean")
@@ -190,7 +190,7 @@ UNREAD: dict[str, tuple[Case, str]] = {
         "one constant matrix",
     ),
     "slice backwards": (
-        case("Slice", "x s e a t", s=A([-1]), e=A([-9]), a=A([1]), t=A([-1])),
+        case("Slice", "x s e a t", s=[-1], e=[-9], a=[1], t=[-1]),
         "some channels or locations",
     ),
     "softmax of the rest": (
@@ -215,7 +215,7 @@ UNREAD: dict[str, tuple[Case, str]] = {
         ),
         "",
     ),
-    "repeated channels": (case("Expand", "x s", [2, 1], s=A([1, 4])), ""),
+    "repeated channels": (case("Expand", "x s", [2, 1], s=[1, 4]), ""),
     "infinity added": (case("Add", "x f", f=F(-np.inf)), "infinity"),
     "heads repeated": (
         graph(
@@ -231,7 +231,7 @@ UNREAD: dict[str, tuple[Case, str]] = {
             node("Pad", "x p v", "a"),
             node("Conv", "a w", "y"),
             shape=SQUARE,
-            p=A([0, 0, 1, 1, 0, 0, 1, 1]),
+            p=[0, 0, 1, 1, 0, 0, 1, 1],
             v=F(1),
             w=weights(2, 3, 3, 3),
         ),
@@ -290,18 +290,18 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("MaxPool", "x", SQUARE, kernel_shape=[2, 2], pads=[-1, 0, 0, 0]),
         "",
     ),
-    "squeezed too much": (case("Squeeze", "x a", a=A([1])), "drops the axes"),
-    "two open sizes": (case("Reshape", "x s", s=A([-1, -1])), "asks for the shape"),
+    "squeezed too much": (case("Squeeze", "x a", a=[1]), "drops the axes"),
+    "two open sizes": (case("Reshape", "x s", s=[-1, -1]), "asks for the shape"),
     "wrong order": (case("Transpose", perm=[0]), "is not a permutation of 2 axes"),
     "rate": (case("Dropout", "x r", r=F(1.5)), "its rate must be in \\[0, 1\\), got 1.5"),
     "joined": (case("Concat", "x w", axis=0, w=weights(2, 5)), "cannot be concatenated"),
-    "padding": (case("Pad", "x p", p=A([0, 1, 1])), "3 pads for 2 axes"),
-    "expanded": (case("Expand", "x s", s=A([0, 6])), "asks for the shape"),
+    "padding": (case("Pad", "x p", p=[0, 1, 1]), "3 pads for 2 axes"),
+    "expanded": (case("Expand", "x s", s=[0, 6]), "asks for the shape"),
     "axes of floats": (
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
         "must be a short list of integers",
     ),
-    "axes twice": (case("Unsqueeze", "x a", a=A([1, 1])), "do not fit an array of 4 axes"),
+    "axes twice": (case("Unsqueeze", "x a", a=[1, 1]), "do not fit an array of 4 axes"),
     "bias": (
         case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
         r"a bias of shape \(2,\) does not fit 3 channels",
@@ -336,14 +336,14 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "do not fit",
     ),
     "parts": (
-        case("Split", "x s", outputs="a y", axis=1, s=A([2, 3])),
+        case("Split", "x s", outputs="a y", axis=1, s=[2, 3]),
         "do not add up to axis 1",
     ),
     "step 0": (
-        case("Slice", "x s e a t", s=A([0]), e=A([2]), a=A([1]), t=A([0])),
+        case("Slice", "x s e a t", s=[0], e=[2], a=[1], t=[0]),
         "do not fit",
     ),
-    "place": (case("Gather", "x i", axis=1, i=A(6)), "index 6 from an axis of length 6"),
+    "place": (case("Gather", "x i", axis=1, i=6), "index 6 from an axis of length 6"),
     "pooled vector": (case("MaxPool", kernel_shape=[2]), "but its input has shape"),
     "no locations": (case("GlobalMaxPool"), "has none"),
     "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "for 3 channels"),
@@ -358,17 +358,17 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "slope": (case("HardSigmoid", alpha=-1.0), "not positive"),
     "infinite slope": (case("LeakyRelu", alpha=np.inf), "do not fit"),
     "attribute": (case("Softmax", axis="1"), "attribute axis is of the wrong type"),
-    "branch": (case("If", "c", c=A(True)), "no subgraph then_branch"),
+    "branch": (case("If", "c", c=True), "no subgraph then_branch"),
     "text": (folded("Constant", "", value_string="a"), "not a tensor of numbers"),
     "nothing to cast to": (folded("Cast", a=SIX, to=8), "does not read"),
     "nothing to cast a feature map to": (case("Cast", to=8), "does not read"),
     "fill": (
-        folded("ConstantOfShape", "s", s=A([3]), value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
+        folded("ConstantOfShape", "s", s=[3], value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
         "not a single number",
     ),
-    "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), ""),
-    "negative size": (folded("ConstantOfShape", "s", s=A([-3])), "would make"),
-    "remainder by 0": (folded("Mod", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDiv"),
+    "expanded constant": (folded("Expand", "a s", a=SIX, s=[0]), ""),
+    "negative size": (folded("ConstantOfShape", "s", s=[-3]), "would make"),
+    "remainder by 0": (folded("Mod", "a b", whole=True, a=[1], b=[0]), "ZeroDiv"),
 }
 
 
