@@ -65,38 +65,38 @@ def mean(stride: int, inside: bool) -> Any:
     return behind(conv, pooled)
 
 
-JAX = {  # (function, words of the note that refuses it; "" where it is computed)
-    "strides": (behind(lambda x, w: conv(x, w, "SAME", (2, 2))), ""),
-    "wrap": (padded("wrap"), ""),
-    "constant": (padded("constant"), ""),
-    "means inside": (mean(2, True), ""),
-    "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
-    "reflect": (padded("reflect"), ""),
-    "edge": (padded("edge"), ""),
-    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
-    "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
-    "means of zeros": (mean(1, False), "include padding zeros"),
-    "repeated": (behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)), "rearranged"),
-    "transposed convolution": (
-        lambda p, x: conv(
-            jax.nn.relu(lax.conv_transpose(x, p["t"], (2, 2), "SAME", dimension_numbers=AXES)),
-            p["b"],
-        ),
-        "",
+# words of the notes that refuse what is not computed
+NOTED = {
+    "means of zeros": "include padding zeros",
+    "repeated": "rearranged",
+    "turned": "transposes its spatial axes",
+    "same, lower": "read as 'same'",
+}
+JAX = {
+    "strides": behind(lambda x, w: conv(x, w, "SAME", (2, 2))),
+    "wrap": padded("wrap"),
+    "constant": padded("constant"),
+    "means inside": mean(2, True),
+    "subsampled": behind(conv, lambda h: h[:, ::2, ::2]),
+    "reflect": padded("reflect"),
+    "edge": padded("edge"),
+    "causal": behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])),
+    "dilation": behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))),
+    "means of zeros": mean(1, False),
+    "repeated": behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
+    "transposed convolution": lambda p, x: conv(
+        jax.nn.relu(lax.conv_transpose(x, p["t"], (2, 2), "SAME", dimension_numbers=AXES)),
+        p["b"],
     ),
-    "turned": (
-        lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
-        "transposes its spatial axes",
-    ),
+    "turned": lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
 }
 
 
 @pytest.mark.parametrize("name", JAX)
 def test_positions_of_jax(name: str) -> None:
-    function, words = JAX[name]
-    fast = jax.jit(function)
-    reading = kc.read(function, weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
-    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
+    fast = jax.jit(JAX[name])
+    reading = kc.read(JAX[name], weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
+    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), NOTED.get(name, ""))
 
 
 # -- ONNX ------------------------------------------------------------------------------------------
@@ -109,29 +109,23 @@ def mean_pool(size: int, **more: Any) -> list[Any]:
     return [CONV, ("AveragePool", "c", "h", {"kernel_shape": [size] * 2, **more})]
 
 
-ONNX: dict[str, tuple[list[Any], str]] = {
-    # (nodes between the input x and the weights b, words of the note)
+ONNX: dict[str, list[Any]] = {  # nodes between the input x and the weights b
     **{
-        mode: ([("Pad", "x p", "q", {"mode": mode}), ("Conv", "q a", "h", {})], "")
+        mode: [("Pad", "x p", "q", {"mode": mode}), ("Conv", "q a", "h", {})]
         for mode in ("wrap", "reflect", "edge")
     },
-    "one window more": (mean_pool(2, strides=[2, 2], ceil_mode=1), ""),
-    "means inside": (mean_pool(3, pads=[1] * 4), ""),
-    "transposed convolution": (
-        [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
-        "",
-    ),
-    "pixel shuffle": (
-        [CONV, ("DepthToSpace", "c", "d", {"blocksize": 2}), ("ConvTranspose", "d u", "h", {})],
-        "",
-    ),
-    "linear": ([CONV, ("Resize", "c e z", "h", {"mode": "linear"})], ""),
-    "same, lower": (
-        [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
-        "read as 'same'",
-    ),
-    "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], ""),
-    "means of zeros": (mean_pool(3, pads=[1] * 4, count_include_pad=1), "include padding zeros"),
+    "one window more": mean_pool(2, strides=[2, 2], ceil_mode=1),
+    "means inside": mean_pool(3, pads=[1] * 4),
+    "transposed convolution": [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
+    "pixel shuffle": [
+        CONV,
+        ("DepthToSpace", "c", "d", {"blocksize": 2}),
+        ("ConvTranspose", "d u", "h", {}),
+    ],
+    "linear": [CONV, ("Resize", "c e z", "h", {"mode": "linear"})],
+    "same, lower": [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
+    "dilation": [("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})],
+    "means of zeros": mean_pool(3, pads=[1] * 4, count_include_pad=1),
 }
 
 
@@ -141,11 +135,10 @@ def test_positions_of_onnx(name: str) -> None:
     from onnx.reference import ReferenceEvaluator
     from onnx_graphs import model, node
 
-    nodes, words = ONNX[name]
     k = 4 if "lower" in name else 3
 
     def drawn() -> Any:
-        steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
+        steps = [*ONNX[name], ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
         made = [node(op, reads, out, name=out, **more) for op, reads, out, more in steps]
         held = {
             "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
@@ -164,4 +157,4 @@ def test_positions_of_onnx(name: str) -> None:
         (y,) = run(None, {"x": np.moveaxis(x, -1, 1).copy()})
         return np.moveaxis(y, 1, -1)
 
-    compared(kc.read(drawn(), sigmas=False), draw, (5, 5, 3), words)
+    compared(kc.read(drawn(), sigmas=False), draw, (5, 5, 3), NOTED.get(name, ""))

@@ -270,7 +270,7 @@ def test_layouts_in_jax(name: str) -> None:
     def function(p: Any, x: Any) -> Any:
         x = x @ p["i"]
         q, k, v = ((x @ p[n]).reshape(*x.shape[:2], 2, HEAD) for n in "qkv")
-        a = jnp.asarray(angles(x.shape[1]).numpy())[None, :, None]
+        a = jnp.asarray(angles()[: x.shape[1]].numpy())[None, :, None]
         q, k = (turn(y, a).reshape(y.shape) for y in (q, k))
         weight = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) / HEAD**0.5, -1)
         return jnp.einsum("bhts,bshd->bthd", weight, v).reshape(x.shape) @ p["o"]

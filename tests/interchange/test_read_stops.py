@@ -157,8 +157,8 @@ def checkpointed(m: Any, h: Any) -> Any:
 
 
 through_b = first(lambda m, h: R(m.b(R(h))))
-CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
-    name: (first(function), lambda m: None)
+CASES: dict[str, tuple[Callable[..., Any], ...]] = {  # what runs, and what changes it first
+    name: (first(function),)
     for name, function in {
         "detach in the trunk": lambda m, h: R(m.d(R(m.b(R(h).detach())))),
         "data": lambda m, h: R(m.b(R(h).data)),
@@ -179,14 +179,10 @@ CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
         "recorded": recorded,
     }.items()
 } | {
-    "gradients on inside": (enabled_inside, lambda m: None),
-    "detached weights": (
-        lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),
-        lambda m: None,
-    ),
+    "gradients on inside": (enabled_inside,),
+    "detached weights": (lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),),
     "checkpointed from the input": (
         lambda m, x: m.o(checkpoint(lambda h: R(m.b(R(m.a(h)))), x, use_reentrant=True)),
-        lambda m: None,
     ),
     "a frozen first layer": (through_b, frozen("a.weight", "a.bias")),
     "biases alone": (through_b, frozen("a.weight", "b.weight", "o.bias")),
