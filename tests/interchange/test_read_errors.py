@@ -12,7 +12,7 @@ from onnx_graphs import node, one, weights
 from refusals import refused
 
 import kcalc as kc
-from kcalc.interchange import recognise, rewriting
+from kcalc.interchange import builder, recognise, rewriting
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
@@ -89,8 +89,6 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
 
 @pytest.mark.parametrize("kind", [KeyError, OSError])
 def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
-    from kcalc.interchange import builder
-
     monkeypatch.setattr(builder, "recognised", failing(kind))
     reading = small()
     assert any("the works" in note.text for note in reading.notes)
@@ -209,16 +207,15 @@ def torch_builder(width: Any) -> Any:
 
 
 def careless(width: Any) -> Any:
-    return nn.Sequential(nn.Linear(8, 4))
+    return nn.Linear(8, 4)
 
 
 def nothing() -> Any:
-    return torch_builder(4)
+    return nn.Linear(8, 4)
 
 
 def equinox_builder(width: Any) -> Any:
-    eqx = pytest.importorskip("equinox")
-    return eqx.nn.MLP(8, 3, width, 2, key=jax.random.key(0))
+    return pytest.importorskip("equinox").nn.MLP(8, 3, width, 2, key=jax.random.key(0))
 
 
 def flax_builder(width: Any) -> Any:

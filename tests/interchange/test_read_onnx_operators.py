@@ -44,6 +44,10 @@ def case(
     return graph(made, shape=shape, opset=opset, **held)
 
 
+def conv(inputs: str = "x w", **more: Any) -> Case:
+    return case("Conv", inputs, [1, 2, 5, 5], w=weights(3, 2, 2, 2), **more)
+
+
 def folded(op: str, inputs: str = "a", opset: int = 17, whole: bool = False, **more: Any) -> Case:
     """One node that reads constants only; a feature map is added to its output."""
     nodes, _, held, _ = case(op, inputs, FLAT, opset, "c", **more)
@@ -302,26 +306,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "must be a short list of integers",
     ),
     "axes twice": (case("Unsqueeze", "x a", a=[1, 1]), "do not fit an array of 4 axes"),
-    "bias": (
-        case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
-        r"a bias of shape \(2,\) does not fit 3 channels",
-    ),
-    "negative padding": (
-        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), pads=[-1, 0, 0, 0]),
-        "no rule for it.*'y'",
-    ),
-    "automatic padding": (
-        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), auto_pad="ODD"),
-        "auto_pad must be .*, got 'ODD'",
-    ),
-    "strides": (
-        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[1]),
-        "do not match 2 location axes",
-    ),
-    "no strides": (
-        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[0, 1]),
-        "must be positive",
-    ),
+    "bias": (conv("x w b", b=weights(2)), r"a bias of shape \(2,\) does not fit 3 channels"),
+    "negative padding": (conv(pads=[-1, 0, 0, 0]), "no rule for it.*'y'"),
+    "automatic padding": (conv(auto_pad="ODD"), "auto_pad must be .*, got 'ODD'"),
+    "strides": (conv(strides=[1]), "do not match 2 location axes"),
+    "no strides": (conv(strides=[0, 1]), "must be positive"),
     "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "integers"),
     "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "takes matrices"),
     "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
