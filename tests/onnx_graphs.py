@@ -41,6 +41,15 @@ def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
     return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
+def one(
+    *nodes: Any, shape: Any = ("N", 3), opset: int = 17, functions: Any = (), **held: Any
+) -> Any:
+    """A model from x to y: its nodes, its constants by name."""
+    domains = sorted({n.domain for n in nodes} - {""})
+    more = {"functions": functions, "domains": domains}
+    return model(list(nodes), {"x": list(shape)}, ["y"], held, opset, **more)
+
+
 def weights(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 

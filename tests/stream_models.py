@@ -14,46 +14,45 @@ WIDTH, STREAMS, DEPTH = 32, 4, 4
 class Branch(nn.Module):
     """An MLP after a norm."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up = nn.RMSNorm(width), nn.Linear(width, 2 * width)
-        self.down = nn.Linear(2 * width, width)
+        self.norm, self.up = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: Any) -> Any:
         return self.down(F.relu(self.up(self.norm(x))))
 
 
 class Attention(nn.Module):
-    """Attention after a norm."""
+    """Attention in four heads after a norm."""
 
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.norm, self.heads = nn.RMSNorm(width), heads
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.norm = nn.RMSNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Any) -> Any:
-        b, t, d = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v)
-        return self.out(y.transpose(1, 2).reshape(b, t, d))
+        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 class HyperConnection(nn.Module):
     """As in the appendix of Zhu et al.: one matrix reads and mixes; dynamic parts start at 0."""
 
-    def __init__(self, width: int, streams: int, layer: int, dynamic: bool) -> None:
+    def __init__(self, layer: int, dynamic: bool) -> None:
         super().__init__()
-        home = F.one_hot(torch.tensor(layer % streams), streams).float()[:, None]
-        self.static_alpha = nn.Parameter(torch.cat([home, torch.eye(streams)], dim=1))
-        self.static_beta = nn.Parameter(torch.ones(streams))
+        home = F.one_hot(torch.tensor(layer % STREAMS), STREAMS).float()[:, None]
+        self.static_alpha = nn.Parameter(torch.cat([home, torch.eye(STREAMS)], dim=1))
+        self.static_beta = nn.Parameter(torch.ones(STREAMS))
         self.dynamic = dynamic
         if dynamic:
-            self.norm = nn.LayerNorm(width)
-            self.alpha_fn = nn.Parameter(torch.zeros(width, streams + 1))
-            self.beta_fn = nn.Parameter(torch.zeros(width))
-            self.alpha_scale = nn.Parameter(torch.ones(1) * 0.01)
-            self.beta_scale = nn.Parameter(torch.ones(1) * 0.01)
+            self.norm = nn.LayerNorm(WIDTH)
+            self.alpha_fn = nn.Parameter(torch.zeros(WIDTH, STREAMS + 1))
+            self.beta_fn = nn.Parameter(torch.zeros(WIDTH))
+            self.alpha_scale, self.beta_scale = (
+                nn.Parameter(0.01 * torch.ones(1)) for _ in range(2)
+            )
 
     def forward(self, h: Any, branch: nn.Module) -> Any:
         alpha, beta = self.static_alpha[None, None, ...], self.static_beta[None, None, ...]
@@ -68,48 +67,44 @@ class HyperConnection(nn.Module):
         return torch.einsum("blh,bln->blnh", out, beta) + mixed[..., 1:, :]
 
 
-def sinkhorn(logits: Any, iterations: int = 20, eps: float = 1e-6) -> Any:
+def sinkhorn(logits: Any) -> Any:
     """Rows and columns divided by their sums in turn."""
     m = torch.exp(logits)
-    for _ in range(iterations):
-        m = m / (m.sum(dim=-1, keepdim=True) + eps)
-        m = m / (m.sum(dim=-2, keepdim=True) + eps)
+    for _ in range(20):
+        m = m / (m.sum(dim=-1, keepdim=True) + 1e-6)
+        m = m / (m.sum(dim=-2, keepdim=True) + 1e-6)
     return m
 
 
-def log_sinkhorn(logits: Any, iterations: int = 20) -> Any:
+def log_sinkhorn(logits: Any) -> Any:
     """The same in logarithms."""
-    u = torch.zeros(logits.shape[:-1])
-    v = torch.zeros_like(u)
-    for _ in range(iterations):
+    v = torch.zeros(logits.shape[:-1])
+    for _ in range(20):
         u = -torch.logsumexp(logits + v.unsqueeze(-2), dim=-1)
         v = -torch.logsumexp(logits + u.unsqueeze(-1), dim=-2)
     return torch.exp(logits + u.unsqueeze(-1) + v.unsqueeze(-2))
 
 
-def logits(streams: int, layer: int, home: float) -> tuple[Any, Any]:
+def logits(layer: int, home: float) -> tuple[Any, Any]:
     """The biases of what a branch reads and of the mixture, for a home stream; 0: zeros."""
-    read = torch.full((streams,), -home)
-    read[layer % streams] = home
-    return read, 2 * home * torch.eye(streams) - home
+    read = torch.full((STREAMS,), -home)
+    read[layer % STREAMS] = home
+    return read, 2 * home * torch.eye(STREAMS) - home
 
 
 class Manifold(nn.Module):
     """mHC of Xie et al.: gates from all streams together, and biases."""
 
-    def __init__(
-        self, width: int, streams: int, layer: int, alpha: float, home: float, std: float
-    ) -> None:
+    def __init__(self, layer: int, alpha: float, home: float, std: float) -> None:
         super().__init__()
-        n = streams
-        self.norm, self.phi = nn.RMSNorm(n * width), nn.Linear(n * width, n * n + 2 * n, bias=False)
+        n = STREAMS
+        self.norm, self.phi = nn.RMSNorm(n * WIDTH), nn.Linear(n * WIDTH, n * n + 2 * n, bias=False)
         if std:
             nn.init.normal_(self.phi.weight, std=std)
-        self.alpha_pre = nn.Parameter(torch.tensor(alpha))
-        self.alpha_post = nn.Parameter(torch.tensor(alpha))
-        self.alpha_res = nn.Parameter(torch.tensor(alpha))
-        read, mixing = logits(n, layer, home)
-        self.b_pre, self.b_res = nn.Parameter(read), nn.Parameter(mixing)
+        self.alpha_pre, self.alpha_post, self.alpha_res = (
+            nn.Parameter(torch.tensor(alpha)) for _ in range(3)
+        )
+        self.b_pre, self.b_res = map(nn.Parameter, logits(layer, home))
         self.b_post = nn.Parameter(torch.zeros(n))
 
     def forward(self, x: Any, branch: nn.Module) -> Any:
@@ -129,36 +124,28 @@ class Several(nn.Module):
         self,
         kind: str = "mHC",
         *,
-        width: int = WIDTH,
-        streams: int = STREAMS,
-        depth: int = DEPTH,
         alpha: float = 0.01,
         home: float = 3.0,
         std: float = 0.0,
         dynamic: bool = True,
         vocabulary: int = 0,
-        readout: str = "sum",
     ) -> None:
         super().__init__()
-        self.streams, self.readout = streams, readout
-        self.embed = nn.Embedding(vocabulary, width) if vocabulary else nn.Linear(width, width)
+        self.embed = nn.Embedding(vocabulary, WIDTH) if vocabulary else nn.Linear(WIDTH, WIDTH)
         self.connections = nn.ModuleList(
-            HyperConnection(width, streams, i, dynamic)
-            if kind == "HC"
-            else Manifold(width, streams, i, alpha, home, std)
-            for i in range(depth)
+            HyperConnection(i, dynamic) if kind == "HC" else Manifold(i, alpha, home, std)
+            for i in range(DEPTH)
         )
         self.branches = nn.ModuleList(
-            Attention(width) if vocabulary and i % 2 == 0 else Branch(width) for i in range(depth)
+            Attention() if vocabulary and i % 2 == 0 else Branch() for i in range(DEPTH)
         )
-        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary or 10)
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary or 10)
 
     def forward(self, x: Any) -> Any:
-        h = self.embed(x).unsqueeze(2).repeat(1, 1, self.streams, 1)
+        h = self.embed(x).unsqueeze(2).repeat(1, 1, STREAMS, 1)
         for connection, branch in zip(self.connections, self.branches, strict=True):
             h = connection(h, branch)
-        h = h.sum(2) if self.readout == "sum" else h.mean(2)
-        return self.head(self.norm(h))
+        return self.head(self.norm(h.sum(2)))
 
 
 class Static(nn.Module):
@@ -168,24 +155,21 @@ class Static(nn.Module):
         self,
         home: float = 0.0,
         *,
-        width: int = WIDTH,
-        depth: int = DEPTH,
         folded: bool = False,
         softmax: bool = False,
         noise: float = 0.0,
     ) -> None:
         super().__init__()
-        n = STREAMS
         self.folded, self.softmax = folded, softmax
-        self.embed = nn.Linear(width, width)
-        biases = [logits(n, i, home) for i in range(depth)]
-        self.h_pre = nn.ParameterList(nn.Parameter(read) for read, _ in biases)
-        self.h_res = nn.ParameterList(
-            nn.Parameter(mixing + noise * torch.randn(n, n)) for _, mixing in biases
+        self.embed, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
+        self.h_pre, self.h_res = map(
+            nn.ParameterList, zip(*(logits(i, home) for i in range(DEPTH)), strict=True)
         )
-        self.h_post = nn.ParameterList(nn.Parameter(torch.zeros(n)) for _ in range(depth))
-        self.branches = nn.ModuleList(Branch(width) for _ in range(depth))
-        self.head = nn.Linear(width, 10)
+        with torch.no_grad():
+            for res in self.h_res:
+                res += noise * torch.randn(STREAMS, STREAMS)
+        self.h_post = nn.ParameterList(torch.zeros(STREAMS) for _ in range(DEPTH))
+        self.branches = nn.ModuleList(Branch() for _ in range(DEPTH))
 
     def forward(self, x: Any) -> Any:
         (b, d), n = x.shape, STREAMS
@@ -210,13 +194,12 @@ class Static(nn.Module):
 class AttentionResiduals(nn.Module):
     """Every branch reads a softmax over the outputs before it, with a query that starts at 0."""
 
-    def __init__(self, width: int = WIDTH, depth: int = DEPTH) -> None:
+    def __init__(self, depth: int) -> None:
         super().__init__()
-        self.embed = nn.Linear(width, width)
-        self.queries = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(depth + 1))
-        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(depth + 1))
-        self.branches = nn.ModuleList(Branch(width) for _ in range(depth))
-        self.head = nn.Linear(width, 10)
+        self.embed, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
+        self.queries = nn.ParameterList(torch.zeros(WIDTH) for _ in range(depth + 1))
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(depth + 1))
+        self.branches = nn.ModuleList(Branch() for _ in range(depth))
 
     def mixed(self, values: list[Any], place: int) -> Any:
         v = torch.stack(values)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import singledispatchmethod
 from typing import Any
 
 import torch
@@ -33,10 +33,6 @@ class Untold(Exception):
     """The network has a layer that is not written down here."""
 
 
-def _pairs(size: Any, sides: int) -> tuple[int, ...]:
-    return (size,) * sides if isinstance(size, int) else tuple(size)
-
-
 class Written(nn.Module):
     """A module per node with weights, and the network's order.
 
@@ -46,10 +42,10 @@ class Written(nn.Module):
     def __init__(self, network: kc.Network) -> None:
         super().__init__()
         self.network, self.parts = network, nn.ModuleDict()
-        self.sides = max(len(network.layer(node).image_shape or ()) for node in network.inputs)
-        self.axis = 1 if self.sides == 2 else -1
+        sides = max(len(network.layer(node).image_shape or ()) for node in network.inputs)
+        self.axis = 1 if sides == 2 else -1
         for node, layer, parents in network.steps():
-            made = self.part(layer, network.features[parents[0]] if parents else 0, network, node)
+            made = self.part(layer, network.features[parents[0]] if parents else 0)
             if made is not None:
                 self.parts[node] = made
 
@@ -72,138 +68,95 @@ class Written(nn.Module):
 
     # -- modules that hold weights
 
-    @singledispatchmethod
-    def part(self, layer: Any, width: int, network: Any, node: Any) -> nn.Module | None:
+    def part(self, layer: Any, width: Any) -> nn.Module | None:
+        match layer:
+            case L.Affine():
+                return self.affine(layer, width)
+            case L.BatchNorm():
+                return nn.BatchNorm2d(width) if self.axis == 1 else nn.BatchNorm1d(width)
+            case L.GroupNorm():
+                return nn.GroupNorm(layer.groups, width)
+            case L.RMSNorm():
+                return nn.RMSNorm(width)
+            case L.Normalisation():
+                return nn.LayerNorm(width)
+            case L.Embedding():
+                raise Untold
         return None
 
-    @part.register
-    def _(self, layer: L.Affine, width: int, network: Any, node: Any) -> nn.Module:
+    def affine(self, layer: L.Affine, width: Any) -> nn.Module:
         if layer.standardised or not isinstance(width, int):
             raise Untold
-        if not isinstance(layer.kernel, int) or layer.kernel > 1 or layer.groups > 1:
-            padding, mode = layer.padding, "zeros"
-            if padding == "circular":
-                padding, mode = 1, "circular"
-            if padding == "same" and layer.stride != 1:
-                padding = 1
-            if self.axis != 1:
-                raise Untold
-            return nn.Conv2d(
-                width,
-                layer.features,
-                layer.kernel,
-                layer.stride,
-                padding,
-                groups=layer.groups,
-                bias=layer.bias,
-                padding_mode=mode,
-            )
-        return nn.Linear(width, layer.features, bias=layer.bias)
-
-    @part.register
-    def _(self, layer: L.Normalisation, width: int, network: Any, node: Any) -> nn.Module | None:
-        if isinstance(layer, L.BatchNorm):
-            return nn.BatchNorm2d(width) if self.axis == 1 else nn.BatchNorm1d(width)
-        if isinstance(layer, L.GroupNorm):
-            return nn.GroupNorm(layer.groups, width)
-        return (nn.RMSNorm if isinstance(layer, L.RMSNorm) else nn.LayerNorm)(width)
-
-    @part.register
-    def _(self, layer: L.Embedding, width: int, network: Any, node: Any) -> nn.Module:
-        raise Untold
+        if layer.kernel == layer.groups == 1:
+            return nn.Linear(width, layer.features, bias=layer.bias)
+        if self.axis != 1:
+            raise Untold
+        padding, mode = layer.padding, "zeros"
+        if padding == "circular":
+            padding, mode = 1, "circular"
+        if padding == "same" and layer.stride != 1:
+            padding = 1
+        options = {"groups": layer.groups, "bias": layer.bias, "padding_mode": mode}
+        return nn.Conv2d(width, layer.features, layer.kernel, layer.stride, padding, **options)
 
     # -- what is computed
 
-    def channels_last(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return function(x.movedim(1, -1)).movedim(-1, 1) if x.ndim == 4 else function(x)
-
-    @singledispatchmethod
     def run(self, layer: Any, node: Any, *inputs: Tensor) -> Tensor:
+        x, axis = inputs[0], 1 if inputs[0].ndim == 4 else -1
+        module: Any = dict(self.parts).get(node)
+        match layer:
+            case L.Affine() | L.LayerNorm() | L.RMSNorm() if not isinstance(module, nn.Conv2d):
+                return module(x.movedim(axis, -1)).movedim(-1, axis)
+            case L.GroupNorm() | L.BatchNorm() if x.ndim == 3 or (
+                isinstance(module, nn.BatchNorm2d) and x.ndim == 2
+            ):
+                raise Untold
+            case L.Affine() | L.GroupNorm() | L.BatchNorm():
+                return module(x)
+            case L.Nonlinear() if layer.activation.name in FUNCTIONS:
+                return FUNCTIONS[layer.activation.name](x)
+            case L.GatedUnit():
+                return x * FUNCTIONS[layer.activation.name](inputs[1])
+            case L.Sum():
+                weights = map(float, layer.weights or (1,) * len(inputs))
+                return sum(w * x for w, x in zip(weights, inputs, strict=True))
+            case L.Product():
+                return math.prod(inputs)
+            case L.Concat():
+                return torch.cat(inputs, dim=axis)
+            case L.Scale():
+                return float(layer.factor) * x
+            case L.Identity():
+                return x
+            case L.Dropout():
+                return F.dropout(x, float(layer.rate), self.training)
+            case L.Flatten():
+                return x.flatten(1)
+            case L.Opaque():
+                return x.sort(dim=-1)[0]
+            case L.Pool():
+                return pooled(layer, x)
+            case L.TokenMix():
+                matrix = torch.tensor(layer.array, dtype=x.dtype)
+                if x.ndim == 4:
+                    return (x.flatten(2) @ matrix.T).view(x.shape)
+                return torch.einsum("ts,bsc->btc", matrix, x)
+            case L.Attend(identity=0, centre=0, rotary=None, alibi=False, scale="sqrt"):
+                if x.ndim == 3:
+                    heads = (y.unflatten(-1, (layer.heads, -1)).transpose(1, 2) for y in inputs)
+                    found = F.scaled_dot_product_attention(*heads, is_causal=layer.causal)
+                    return found.transpose(1, 2).flatten(2)
         raise Untold
 
-    @run.register
-    def _(self, layer: L.Affine | L.LayerNorm | L.RMSNorm, node: Any, x: Tensor) -> Tensor:
-        module = self.parts[node]
-        return module(x) if isinstance(module, nn.Conv2d) else self.channels_last(x, module)
 
-    @run.register
-    def _(self, layer: L.GroupNorm | L.BatchNorm, node: Any, x: Tensor) -> Tensor:
-        if x.ndim == 3 or (isinstance(self.parts[node], nn.BatchNorm2d) and x.ndim == 2):
-            raise Untold
-        return self.parts[node](x)
-
-    @run.register
-    def _(self, layer: L.Nonlinear, node: Any, x: Tensor) -> Tensor:
-        if layer.activation.name not in FUNCTIONS:
-            raise Untold
-        return FUNCTIONS[layer.activation.name](x)
-
-    @run.register
-    def _(self, layer: L.Sum, node: Any, *inputs: Tensor) -> Tensor:
-        weights = layer.weights or (1,) * len(inputs)
-        return sum((float(w) * x for w, x in zip(weights, inputs, strict=True)), torch.zeros(()))
-
-    @run.register
-    def _(self, layer: L.Product, node: Any, first: Tensor, *rest: Tensor) -> Tensor:
-        for x in rest:
-            first = first * x
-        return first
-
-    @run.register
-    def _(self, layer: L.GatedUnit, node: Any, value: Tensor, gate: Tensor) -> Tensor:
-        return value * FUNCTIONS[layer.activation.name](gate)
-
-    @run.register
-    def _(self, layer: L.Concat, node: Any, *inputs: Tensor) -> Tensor:
-        return torch.cat(inputs, dim=1 if inputs[0].ndim == 4 else -1)
-
-    @run.register
-    def _(self, layer: L.Scale, node: Any, x: Tensor) -> Tensor:
-        return float(layer.factor) * x
-
-    @run.register
-    def _(self, layer: L.Identity, node: Any, x: Tensor) -> Tensor:
-        return x
-
-    @run.register
-    def _(self, layer: L.Dropout, node: Any, x: Tensor) -> Tensor:
-        return F.dropout(x, float(layer.rate), self.training)
-
-    @run.register
-    def _(self, layer: L.Flatten, node: Any, x: Tensor) -> Tensor:
-        return x.flatten(1)
-
-    @run.register
-    def _(self, layer: L.Opaque, node: Any, x: Tensor) -> Tensor:
-        return x.sort(dim=-1)[0]
-
-    @run.register
-    def _(self, layer: L.Pool, node: Any, x: Tensor) -> Tensor:
-        if x.ndim == 2 or layer.kind == "weighted_mean":
-            raise Untold
-        if layer.window is None:
-            return x.mean((2, 3), keepdim=True) if x.ndim == 4 else x.mean(1, keepdim=True)
-        if x.ndim == 3:
-            raise Untold
-        pool = F.max_pool2d if layer.kind == "max" else F.avg_pool2d
-        return pool(x, _pairs(layer.window, 2))
-
-    @run.register
-    def _(self, layer: L.TokenMix, node: Any, x: Tensor) -> Tensor:
-        matrix = torch.tensor(layer.array, dtype=x.dtype)
-        if x.ndim == 4:
-            return (x.flatten(2) @ matrix.T).view(x.shape)
-        return torch.einsum("ts,bsc->btc", matrix, x)
-
-    @run.register
-    def _(self, layer: L.Attend, node: Any, *inputs: Tensor) -> Tensor:
-        if layer.identity or layer.centre or layer.rotary or layer.alibi or layer.scale != "sqrt":
-            raise Untold
-        if inputs[0].ndim != 3:
-            raise Untold
-        heads = (x.view(*x.shape[:2], layer.heads, -1).transpose(1, 2) for x in inputs)
-        found = F.scaled_dot_product_attention(*heads, is_causal=layer.causal)
-        return found.transpose(1, 2).flatten(2)
+def pooled(layer: L.Pool, x: Tensor) -> Tensor:
+    if x.ndim == 2 or layer.kind == "weighted_mean":
+        raise Untold
+    if layer.window is None:
+        return x.mean((2, 3), keepdim=True) if x.ndim == 4 else x.mean(1, keepdim=True)
+    if x.ndim == 3:
+        raise Untold
+    return (F.max_pool2d if layer.kind == "max" else F.avg_pool2d)(x, layer.window)
 
 
 def written(network: kc.Network) -> Written:

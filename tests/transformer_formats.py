@@ -9,10 +9,10 @@ import io
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch_zoo.twin import Twin
 
 import kcalc as kc
 
@@ -25,30 +25,18 @@ IDS = (np.arange(2 * T).reshape(2, T) * 5) % V
 Weights = dict[str, np.ndarray]
 
 
-def weights(seed: int = 0) -> Weights:
+def weights() -> Weights:
     """Matrices (inputs, outputs).
 
     Of an embedding, positions, attention with H heads (S shared ones: ks, vs), an MLP, a readout.
     """
-    random = np.random.default_rng(seed)
-    shapes = {
-        "tok": (V, D),
-        "pos": (T, D),
-        "q": (D, D),
-        "k": (D, D),
-        "v": (D, D),
-        "ks": (D, S * HEAD),
-        "vs": (D, S * HEAD),
-        "o": (D, D),
-        "up": (D, WIDE),
-        "gate": (D, WIDE),
-        "down": (WIDE, D),
-        "out": (D, V),
-    }
+    random = np.random.default_rng(0)
+    shapes = {"tok": (V, D), "pos": (T, D), "ks": (D, S * HEAD), "vs": (D, S * HEAD)}
+    shapes |= dict.fromkeys("qkvo", (D, D)) | dict.fromkeys(("up", "gate"), (D, WIDE))
     scales = {"tok": 1.0, "pos": 0.5}
     return {
         name: (random.normal(size=shape) * scales.get(name, shape[0] ** -0.5)).astype(np.float32)
-        for name, shape in shapes.items()
+        for name, shape in {**shapes, "down": (WIDE, D), "out": (D, V)}.items()
     }
 
 
@@ -73,53 +61,28 @@ def network(kind: str, w: Weights) -> kc.Network:
     """The network of a kind: "gpt" with learned positions and LayerNorm, "llama" with rotary,
     shared heads and a gate.
     """
-    llama, norm = kind == "llama", L.RMSNorm if kind == "llama" else L.LayerNorm
-    keys, values = ("ks", "vs") if llama else ("k", "v")
-    attend = (
-        L.Attend(H, HEAD, True, key_heads=S, rotary=10000.0) if llama else L.Attend(H, HEAD, True)
-    )
-    steps: list[Any] = [
-        ("ids", L.Input(), ()),
-        ("tok", L.Embedding(D, V, _size(w["tok"])), ("ids",)),
-    ]
+    llama = kind == "llama"
+    norm = L.RMSNorm() if llama else L.LayerNorm()
+    more: dict[str, Any] = {"key_heads": S, "rotary": 10000.0} if llama else {}
+    a = {name: _affine(w[name]) for name in w}
+    t = Twin()
+    x = t.line(t(L.Input()), L.Embedding(D, V, _size(w["tok"])))
     if not llama:
-        steps.append(("pos", L.Positions("learned", _size(w["pos"]), T), ("tok",)))
-    x = steps[-1][0]
-    steps += [
-        ("n1", norm(), (x,)),
-        *((name, _affine(w[name]), ("n1",)) for name in ("q", keys, values)),
-        ("att", attend, ("q", keys, values)),
-        ("o", _affine(w["o"]), ("att",)),
-        ("x1", L.Sum(), (x, "o")),
-        ("n2", norm(), ("x1",)),
-        ("up", _affine(w["up"]), ("n2",)),
-    ]
+        x = t(L.Positions("learned", _size(w["pos"]), T), x)
+    h = t(norm, x)
+    reads = (t(a[name], h) for name in (("q", "ks", "vs") if llama else "qkv"))
+    x = t(L.Sum(), x, t.line(t(L.Attend(H, HEAD, True, **more), *reads), a["o"]))
+    h = t(norm, x)
+    up = t(a["up"], h)
     if llama:
-        steps += [
-            ("gate", _affine(w["gate"]), ("n2",)),
-            ("phi", L.Nonlinear("swish"), ("gate",)),
-            ("hidden", L.Product(), ("phi", "up")),
-        ]
+        hidden = t(L.Product(), t.line(h, a["gate"], L.Nonlinear("swish")), up)
     else:
-        steps.append(("hidden", L.Nonlinear("gelu"), ("up",)))
-    steps += [
-        ("down", _affine(w["down"]), ("hidden",)),
-        ("x2", L.Sum(), ("x1", "down")),
-        ("n3", norm(), ("x2",)),
-    ]
-    return kc.Network.from_steps([*steps, ("out", _affine(w["out"]), ("n3",))], ["out"])
+        hidden = t(L.Nonlinear("gelu"), up)
+    t.line(t(L.Sum(), x, t(a["down"], hidden)), norm, a["out"])
+    return t.network()
 
 
 # -- JAX -------------------------------------------------------------------------------------------
-
-
-def _turned(x: Any) -> Any:
-    """Rotary embeddings in two halves of the channels, (examples, tokens, heads, channels)."""
-    import jax.numpy as jnp
-
-    cosines, sines = (jnp.asarray(a)[:, None, :] for a in angles())
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cosines - b * sines, b * cosines + a * sines], axis=-1)
 
 
 def equinox_gpt(w: Weights) -> Any:
@@ -141,18 +104,16 @@ def equinox_gpt(w: Weights) -> Any:
         out: Any
 
         def __init__(self) -> None:
-            self.tok, self.pos = (
-                eqx.nn.Embedding(weight=jnp.asarray(w["tok"])),
-                jnp.asarray(w["pos"]),
-            )
+            self.tok, self.pos = eqx.nn.Embedding(weight=jnp.asarray(w["tok"])), w["pos"]
             self.n1, self.n2, self.n3 = (eqx.nn.LayerNorm(D, eps=EPSILON) for _ in range(3))
-            names = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
-            mha = eqx.nn.MultiheadAttention(H, D, key=key)
-            for long, name in names.items():
-                mha = eqx.tree_at(
-                    lambda m, long=long: getattr(m, long).weight, mha, jnp.asarray(w[name].T)
-                )
-            self.mha = mha
+            self.mha = eqx.tree_at(
+                lambda m: [
+                    getattr(m, f"{name}_proj").weight
+                    for name in ("query", "key", "value", "output")
+                ],
+                eqx.nn.MultiheadAttention(H, D, key=key),
+                [jnp.asarray(w[name].T) for name in "qkvo"],
+            )
             self.up, self.down, self.out = (
                 eqx.tree_at(
                     lambda m: m.weight,
@@ -176,78 +137,63 @@ def equinox_gpt(w: Weights) -> Any:
 # -- PyTorch and ONNX ------------------------------------------------------------------------------
 
 
-@dataclass
-class Built:
+def built(kind: str, w: Weights, written_out: bool = False) -> Any:
     """A PyTorch model of a kind, its attention by the library's function or written out."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
 
-    kind: str
-    written_out: bool = False
+    llama = kind == "llama"
 
-    def __call__(self, w: Weights) -> Any:
-        import torch
-        from torch import nn
-        from torch.nn import functional
+    def turned(x: Any) -> Any:
+        cosines, sines = map(torch.from_numpy, angles())
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1)
 
-        llama, written_out = self.kind == "llama", self.written_out
+    class Rms(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON)
 
-        def linear(name: str) -> Any:
-            made = nn.Linear(*w[name].shape, bias=False)
-            made.weight.data = torch.from_numpy(w[name].T.copy())
-            return made
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tok, self.pos = nn.Embedding(V, D), nn.Parameter(torch.from_numpy(w["pos"]))
+            self.tok.weight.data = torch.from_numpy(w["tok"])
+            self.n1, self.n2, self.n3 = (
+                Rms() if llama else nn.LayerNorm(D, eps=EPSILON) for _ in range(3)
+            )
+            names = {"k": "ks", "v": "vs"} if llama else {}
+            for name in ("q", "k", "v", "o", "up", "gate", "down", "out"):
+                array = torch.from_numpy(w[names.get(name, name)].copy())
+                made = nn.Linear(*array.shape, bias=False)
+                made.weight.data = array.T.contiguous()
+                setattr(self, name, made)
 
-        def turned(x: Any) -> Any:
-            cosines, sines = map(torch.from_numpy, angles())
-            a, b = x.chunk(2, dim=-1)
-            return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1)
+        def attend(self, h: Any) -> Any:
+            q, k, v = (
+                f(h).reshape(len(h), T, -1, HEAD).transpose(1, 2) for f in (self.q, self.k, self.v)
+            )
+            if llama:
+                q, k = turned(q), turned(k)
+                k, v = (x.repeat_interleave(H // S, dim=1) for x in (k, v))
+            if written_out:
+                mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
+                scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD)
+                made = scores.masked_fill(mask, float("-inf")).softmax(dim=-1) @ v
+            else:
+                made = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.o(made.transpose(1, 2).reshape(h.shape))
 
-        class Rms(nn.Module):
-            def forward(self, x: Any) -> Any:
-                return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON)
+        def forward(self, ids: Any) -> Any:
+            x = self.tok(ids) if llama else self.tok(ids) + self.pos
+            x = x + self.attend(self.n1(x))
+            h = self.n2(x)
+            phi = (
+                functional.silu(self.gate(h)) * self.up(h) if llama else functional.gelu(self.up(h))
+            )
+            return self.out(self.n3(x + self.down(phi)))
 
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.tok, self.pos = nn.Embedding(V, D), nn.Parameter(torch.from_numpy(w["pos"]))
-                self.tok.weight.data = torch.from_numpy(w["tok"])
-                self.n1, self.n2, self.n3 = (
-                    Rms() if llama else nn.LayerNorm(D, eps=EPSILON) for _ in range(3)
-                )
-                names = {"k": "ks", "v": "vs"} if llama else {}
-                for name in ("q", "k", "v", "o", "up", "gate", "down", "out"):
-                    setattr(self, name, linear(names.get(name, name)))
-
-            def attend(self, h: Any) -> Any:
-                count, heads = h.shape[0], {"q": H, "k": S if llama else H, "v": S if llama else H}
-                q, k, v = (
-                    getattr(self, n)(h).reshape(count, T, m, HEAD).transpose(1, 2)
-                    for n, m in heads.items()
-                )
-                if llama:
-                    q, k = turned(q), turned(k)
-                    k, v = (x.repeat_interleave(H // S, dim=1) for x in (k, v))
-                if written_out:
-                    mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
-                    scores = (q @ k.transpose(-1, -2) / math.sqrt(HEAD)).masked_fill(
-                        mask, float("-inf")
-                    )
-                    made = scores.softmax(dim=-1) @ v
-                else:
-                    made = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-                return self.o(made.transpose(1, 2).reshape(count, T, D))
-
-            def forward(self, ids: Any) -> Any:
-                x = self.tok(ids) if llama else self.tok(ids) + self.pos
-                x = x + self.attend(self.n1(x))
-                h = self.n2(x)
-                hidden = (
-                    functional.silu(self.gate(h)) * self.up(h)
-                    if llama
-                    else functional.gelu(self.up(h))
-                )
-                x = x + self.down(hidden)
-                return self.out(self.n3(x))
-
-        return Model()
+    return Model()
 
 
 def exported(model: Any) -> Any:
@@ -271,120 +217,108 @@ class Graph:
         self.held[name] = array
         return name
 
-    def add(self, op: str, reads: str, out: str, domain: str = "", **attributes: Any) -> str:
+    def add(self, op: str, reads: str, out: str, **attributes: Any) -> str:
         """A node with one output; weights by their names."""
         from onnx import helper
 
-        for name in reads.split():
-            if name in self.w:
-                self.held[name] = self.w[name]
-        names = ["" if name == "-" else name for name in reads.split()]
-        self.nodes.append(helper.make_node(op, names, [out], domain=domain, **attributes))
+        self.held |= {name: self.w[name] for name in reads.split() if name in self.w}
+        self.nodes.append(helper.make_node(op, reads.split(), [out], **attributes))
         return out
 
     def norm(self, x: str, out: str) -> str:
         """LayerNormalization or RMSNormalization."""
         self.hold("ones", np.ones(D, np.float32))
-        return self.add(
-            "RMSNormalization" if "gate" in self.w else "LayerNormalization",
-            f"{x} ones",
-            out,
-            epsilon=EPSILON,
-        )
+        kind = "RMS" if "gate" in self.w else "Layer"
+        return self.add(f"{kind}Normalization", f"{x} ones", out, epsilon=EPSILON)
 
-    def model(self, opset: int = 23) -> Any:
+    def projected(self, names: str = "q k v") -> list[str]:
+        return [self.add("MatMul", f"h1 {name}", f"h{name}") for name in names.split()]
+
+    def model(self) -> Any:
         """The model that emits "logits"."""
         from onnx import TensorProto, checker, helper, numpy_helper
 
         held = [numpy_helper.from_array(array, name) for name, array in self.held.items()]
         entry = helper.make_tensor_value_info("ids", TensorProto.INT64, [2, T])
         end = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [2, T, V])
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-        made = helper.make_model(
-            helper.make_graph(self.nodes, "g", [entry], [end], held),
-            opset_imports=opsets,
-            ir_version=10,
-        )
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+        graph = helper.make_graph(self.nodes, "g", [entry], [end], held)
+        made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         checker.check_model(made)
         return made
 
 
-def onnx_model(kind: str, attention: Callable[[Graph], str]) -> Callable[[Weights], Any]:
+def onnx_model(kind: str, attention: Callable[[Graph], str], w: Weights) -> Any:
     """The same transformer of operators.
 
     ``attention`` adds those from the normalised "h1" to the joined heads.
     """
-
-    def made(w: Weights) -> Any:
-        w = w if kind == "llama" else {name: array for name, array in w.items() if name != "gate"}
-        g = Graph(w)
-        x = g.add("Gather", "tok ids", "embedded")
-        x = x if kind == "llama" else g.add("Add", f"{x} pos", "placed")
-        g.norm(x, "h1")
-        x = g.add("Add", f"{x} {g.add('MatMul', f'{attention(g)} o', 'mixed')}", "x1")
-        g.norm(x, "h2")
-        hidden = g.add("MatMul", "h2 up", "raised")
-        if kind == "llama":
-            gate = g.add("MatMul", "h2 gate", "gated")
-            silu = g.add("Mul", f"{gate} {g.add('Sigmoid', gate, 'open')}", "silu")
-            hidden = g.add("Mul", f"{silu} {hidden}", "hidden")
-        else:
-            hidden = g.add("Gelu", hidden, "hidden")
-        x = g.add("Add", f"{x} {g.add('MatMul', f'{hidden} down', 'lowered')}", "x2")
-        g.add("MatMul", f"{g.norm(x, 'h3')} out", "logits")
-        return g.model()
-
-    return made
+    llama = kind == "llama"
+    g = Graph(w if llama else {name: array for name, array in w.items() if name != "gate"})
+    x = g.add("Gather", "tok ids", "embedded")
+    x = x if llama else g.add("Add", f"{x} pos", "placed")
+    g.norm(x, "h1")
+    x = g.add("Add", f"{x} {g.add('MatMul', f'{attention(g)} o', 'mixed')}", "x1")
+    g.norm(x, "h2")
+    hidden = g.add("MatMul", "h2 up", "raised")
+    if llama:
+        gate = g.add("MatMul", "h2 gate", "gated")
+        silu = g.add("Mul", f"{gate} {g.add('Sigmoid', gate, 'open')}", "silu")
+        hidden = g.add("Mul", f"{silu} {hidden}", "hidden")
+    else:
+        hidden = g.add("Gelu", hidden, "hidden")
+    x = g.add("Add", f"{x} {g.add('MatMul', f'{hidden} down', 'lowered')}", "x2")
+    g.add("MatMul", f"{g.norm(x, 'h3')} out", "logits")
+    return g.model()
 
 
 def _masked_heads(g: Graph) -> str:
-    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
-    mask = g.hold("mask", np.tril(np.ones((T, T), bool)))
-    return g.add("Attention", f"{q} {k} {v} {mask}", "heads", q_num_heads=H, kv_num_heads=H)
+    g.hold("mask", np.tril(np.ones((T, T), bool)))
+    reads = " ".join([*g.projected(), "mask"])
+    return g.add("Attention", reads, "heads", q_num_heads=H, kv_num_heads=H)
 
 
 def _turned_heads(g: Graph) -> str:
-    cosines, sines = (
-        g.hold(name, array) for name, array in zip(("cos", "sin"), angles(), strict=True)
-    )
-    places = g.hold("places", np.tile(np.arange(T), (2, 1)))
-    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in ("q", "ks", "vs"))
+    for name, array in zip(("cos", "sin"), angles(), strict=True):
+        g.hold(name, array)
+    g.hold("places", np.tile(np.arange(T), (2, 1)))
+    q, k, v = g.projected("q ks vs")
     q, k = (
-        g.add("RotaryEmbedding", f"{x} {cosines} {sines} {places}", f"{x}_turned", num_heads=n)
+        g.add("RotaryEmbedding", f"{x} cos sin places", f"{x}_turned", num_heads=n)
         for x, n in ((q, H), (k, S))
     )
     return g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=S, is_causal=1)
 
 
+RUNTIME = {"domain": "com.microsoft", "num_heads": H, "unidirectional": 1}
+
+
 def _packed_heads(g: Graph) -> str:
     g.hold("qkv", np.concatenate([g.w[name] for name in "qkv"], axis=1))
-    return g.add("Attention", "h1 qkv", "heads", "com.microsoft", num_heads=H, unidirectional=1)
+    return g.add("Attention", "h1 qkv", "heads", **RUNTIME)
 
 
 def _microsoft_heads(g: Graph) -> str:
-    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
-    return g.add(
-        "MultiHeadAttention",
-        f"{q} {k} {v}",
-        "heads",
-        "com.microsoft",
-        num_heads=H,
-        unidirectional=1,
-    )
+    return g.add("MultiHeadAttention", " ".join(g.projected()), "heads", **RUNTIME)
 
 
+OPERATORS = {
+    ("gpt", "onnx Attention with a mask"): _masked_heads,
+    ("llama", "onnx Attention"): _turned_heads,
+    ("gpt", "onnx Runtime Attention"): _packed_heads,
+    ("gpt", "onnx Runtime MultiHeadAttention"): _microsoft_heads,
+}
 FORMATS: dict[tuple[str, str], Callable[[Weights], tuple[Any, ...]]] = {
     ("gpt", "equinox"): lambda w: (equinox_gpt(w), IDS[0]),
-    ("gpt", "torch"): lambda w: (Built("gpt")(w), _tensor(IDS)),
-    ("llama", "torch"): lambda w: (Built("llama")(w), _tensor(IDS)),
-    ("gpt", "onnx of torch"): lambda w: (exported(Built("gpt")(w)),),
-    ("gpt", "onnx of torch, written out"): lambda w: (exported(Built("gpt", True)(w)),),
-    ("llama", "onnx of torch"): lambda w: (exported(Built("llama")(w)),),
-    ("gpt", "onnx Attention with a mask"): lambda w: (onnx_model("gpt", _masked_heads)(w),),
-    ("llama", "onnx Attention"): lambda w: (onnx_model("llama", _turned_heads)(w),),
-    ("gpt", "onnx Runtime Attention"): lambda w: (onnx_model("gpt", _packed_heads)(w),),
-    ("gpt", "onnx Runtime MultiHeadAttention"): lambda w: (onnx_model("gpt", _microsoft_heads)(w),),
-}  # fmt: skip
+    ("gpt", "torch"): lambda w: (built("gpt", w), _tensor(IDS)),
+    ("llama", "torch"): lambda w: (built("llama", w), _tensor(IDS)),
+    ("gpt", "onnx of torch"): lambda w: (exported(built("gpt", w)),),
+    ("gpt", "onnx of torch, written out"): lambda w: (exported(built("gpt", w, True)),),
+    ("llama", "onnx of torch"): lambda w: (exported(built("llama", w)),),
+} | {
+    case: lambda w, kind=case[0], heads=heads: (onnx_model(kind, heads, w),)
+    for case, heads in OPERATORS.items()
+}
 
 
 def _tensor(array: np.ndarray) -> Any:

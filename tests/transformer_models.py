@@ -8,94 +8,21 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch_zoo.twin import Model
 
 
-def drawn(model: nn.Module, sigma: float = 1.0, seed: int = 0) -> Any:
-    """The model with weights of variance ``sigma^2 / fan_in``, tables of variance 1,
-    biases of 0.
-    """
-    random = torch.Generator().manual_seed(seed)
+def drawn(model: nn.Module) -> Any:
+    """The model with weights of variance 1 / fan-in, tables of variance 1, biases of 0."""
+    random = torch.Generator().manual_seed(0)
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
-                alone = id(parameter) in tables or name in ("token", "places")
-                scale = 1.0 if alone else sigma / math.sqrt(parameter[0].numel())
+                scale = 1.0 if id(parameter) in tables else parameter[0].numel() ** -0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=random) * scale)
             elif name.endswith("bias"):
                 parameter.zero_()
     return model.eval()
-
-
-class CausalAttention(nn.Module):
-    """Attention of nanoGPT: one layer for queries, keys and values, softmax written out under a
-    stored mask.
-    """
-
-    def __init__(self, width: int, heads: int, length: int) -> None:
-        super().__init__()
-        self.heads, self.c_attn, self.c_proj = (
-            heads,
-            nn.Linear(width, 3 * width),
-            nn.Linear(width, width),
-        )
-        self.register_buffer(
-            "mask", torch.tril(torch.ones(length, length)).view(1, 1, length, length)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        q, k, v = (
-            y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
-            for y in self.c_attn(x).split(c, dim=2)
-        )
-        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        scores = F.softmax(scores.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf")), dim=-1)
-        return self.c_proj((scores @ v).transpose(1, 2).contiguous().view(b, t, c))
-
-
-class GPT2(nn.Module):
-    """Learned positions, pre-norm blocks, a readout tied to the embedding."""
-
-    def __init__(
-        self,
-        blocks: int,
-        width: int,
-        heads: int,
-        vocabulary: int,
-        length: int,
-        readout: bool = False,
-    ) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList()
-        for _ in range(blocks):
-            mlp = nn.Sequential(
-                nn.Linear(width, 4 * width),
-                nn.GELU(approximate="tanh"),
-                nn.Linear(4 * width, width),
-            )
-            parts = {
-                "ln_1": nn.LayerNorm(width),
-                "attn": CausalAttention(width, heads, length),
-                "ln_2": nn.LayerNorm(width),
-                "mlp": mlp,
-            }
-            self.blocks.append(nn.ModuleDict(parts))
-        self.ln_f, self.lm_head = (
-            nn.LayerNorm(width),
-            nn.Linear(width, vocabulary, bias=False) if readout else None,
-        )
-        if self.lm_head is not None:
-            self.lm_head.weight = self.wte.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for block in self.blocks:
-            x = x + block["attn"](block["ln_1"](x))
-            x = x + block["mlp"](block["ln_2"](x))
-        x = self.ln_f(x)
-        return x if self.lm_head is None else self.lm_head(x)
 
 
 class RMSNorm(nn.Module):
@@ -107,177 +34,92 @@ class RMSNorm(nn.Module):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
-def halves_turned(x: torch.Tensor) -> torch.Tensor:
+def linears(width: int, **outputs: int) -> dict[str, nn.Module]:
+    return {name: nn.Linear(width, out, bias=False) for name, out in outputs.items()}
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Halves of channels turned by angles that grow from token to token."""
+    speeds = 1.0 / 10000.0 ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = torch.outer(torch.arange(x.shape[-2]), speeds).repeat(1, 2)
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([-b, a], dim=-1)
+    return x * angles.cos() + torch.cat([-b, a], dim=-1) * angles.sin()
 
 
-class GroupedAttention(nn.Module):
-    """Attention of Llama and Qwen.
+def qwen3(blocks: int, width: int, heads: int, vocabulary: int) -> nn.Module:
+    """Rotary embeddings, norms on queries and keys, gates, as in Llama and Qwen."""
 
-    Rotary embeddings, heads of queries that share keys, perhaps norms on queries and keys.
-    """
+    def block(m: Any, x: Any) -> Any:
+        h = m.n1(x)
+        q, k, v = (f(h).view(*h.shape[:2], heads, -1) for f in (m.q, m.k, m.v))
+        q, k, v = (y.transpose(1, 2) for y in (m.qn(q), m.kn(k), v))
+        y = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + m.o(y.transpose(1, 2).reshape(x.shape))
+        h = m.n2(x)
+        return x + m.down(F.silu(m.gate(h)) * m.up(h))
 
-    def __init__(self, width: int, heads: int, key_heads: int, base: float, normed: bool) -> None:
-        super().__init__()
-        self.heads, self.key_heads, self.size, self.base = heads, key_heads, width // heads, base
-        self.q_proj, self.o_proj = (
-            nn.Linear(width, width, bias=False),
-            nn.Linear(width, width, bias=False),
-        )
-        self.k_proj, self.v_proj = (
-            nn.Linear(width, key_heads * self.size, bias=False) for _ in range(2)
-        )
-        self.norms = (
-            nn.ModuleList([RMSNorm(self.size), RMSNorm(self.size)])
-            if normed
-            else [nn.Identity(), nn.Identity()]
-        )
+    def made() -> nn.Module:
+        parts = linears(width, q=width, k=width, v=width, o=width, gate=2 * width, up=2 * width)
+        sizes = {"qn": width // heads, "kn": width // heads, "n1": width, "n2": width}
+        norms = {name: RMSNorm(size) for name, size in sizes.items()}
+        return Model(block, **parts, **norms, **linears(2 * width, down=width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        q = self.norms[0](self.q_proj(x).view(b, t, self.heads, self.size)).transpose(1, 2)
-        k = self.norms[1](self.k_proj(x).view(b, t, self.key_heads, self.size)).transpose(1, 2)
-        v = self.v_proj(x).view(b, t, self.key_heads, self.size).transpose(1, 2)
-        speeds = 1.0 / self.base ** (torch.arange(0, self.size, 2) / self.size)
-        angles = torch.outer(torch.arange(t), speeds).repeat(1, 2)
-        q, k = (y * angles.cos() + halves_turned(y) * angles.sin() for y in (q, k))
-        k, v = (y.repeat_interleave(self.heads // self.key_heads, dim=1) for y in (k, v))
-        return self.o_proj(
-            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
-        )
+    layers = (made() for _ in range(blocks))
+    return nn.Sequential(nn.Embedding(vocabulary, width), *layers, RMSNorm(width))
 
 
-class Llama(nn.Module):
-    def __init__(
-        self,
-        blocks: int,
-        width: int,
-        heads: int,
-        vocabulary: int,
-        key_heads: int,
-        base: float = 10000.0,
-        normed: bool = False,
-    ):
-        super().__init__()
-        self.embed, self.norm, self.layers = (
-            nn.Embedding(vocabulary, width),
-            RMSNorm(width),
-            nn.ModuleList(),
-        )
-        for _ in range(blocks):
-            parts = {
-                "gate": (width, 2 * width),
-                "up": (width, 2 * width),
-                "down": (2 * width, width),
-            }
-            layers: dict[str, nn.Module] = {
-                name: nn.Linear(*sizes, bias=False) for name, sizes in parts.items()
-            }
-            attention = GroupedAttention(width, heads, key_heads, base, normed)
-            self.layers.append(
-                nn.ModuleDict(
-                    {**layers, "attn": attention, "n1": RMSNorm(width), "n2": RMSNorm(width)}
-                )
-            )
+def bert(blocks: int, width: int, heads: int, vocabulary: int, length: int) -> nn.Module:
+    """Post-norm blocks of nn.MultiheadAttention, behind tables of words, places and kinds."""
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = x + layer["attn"](layer["n1"](x))
-            h = layer["n2"](x)
-            x = x + layer["down"](F.silu(layer["gate"](h)) * layer["up"](h))
-        return self.norm(x)
-
-
-class Bert(nn.Module):
-    """Post-norm blocks of nn.MultiheadAttention.
-
-    Positions count the ids that are no padding, as RoBERTa's do.
-    """
-
-    def __init__(
-        self,
-        blocks: int,
-        width: int,
-        heads: int,
-        vocabulary: int,
-        length: int,
-        padding: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.word, self.place, self.kind = (
-            nn.Embedding(vocabulary, width),
-            nn.Embedding(length, width),
-            nn.Embedding(2, width),
-        )
-        self.norm, self.padding, self.layers = nn.LayerNorm(width), padding, nn.ModuleList()
-        for _ in range(blocks):
-            attention = nn.MultiheadAttention(width, heads, batch_first=True)
-            mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            self.layers.append(
-                nn.ModuleDict(
-                    {
-                        "attn": attention,
-                        "n1": nn.LayerNorm(width),
-                        "mlp": mlp,
-                        "n2": nn.LayerNorm(width),
-                    }
-                )
-            )
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def embedded(m: Any, ids: Any) -> Any:
         places = torch.arange(ids.shape[1])
-        if self.padding is not None:
-            seen = ids.ne(self.padding).int()
-            places = (torch.cumsum(seen, dim=1) * seen).long() + self.padding
-        x = self.norm(self.word(ids) + self.place(places) + self.kind(torch.zeros_like(ids)))
-        for layer in self.layers:
-            x = layer["n1"](x + layer["attn"](x, x, x, need_weights=False)[0])
-            x = layer["n2"](x + layer["mlp"](x))
-        return x
+        return m.norm(m.word(ids) + m.place(places) + m.kind(torch.zeros_like(ids)))
+
+    def block(m: Any, x: Any) -> Any:
+        x = m.n1(x + m.attn(x, x, x, need_weights=False)[0])
+        return m.n2(x + m.mlp(x))
+
+    def made() -> nn.Module:
+        mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        return Model(block, attn=attn, mlp=mlp, n1=nn.LayerNorm(width), n2=nn.LayerNorm(width))
+
+    rows = {"word": vocabulary, "place": length, "kind": 2}
+    tables = {name: nn.Embedding(count, width) for name, count in rows.items()}
+    first = Model(embedded, norm=nn.LayerNorm(width), **tables)
+    return nn.Sequential(first, *(made() for _ in range(blocks)))
 
 
-class T5(nn.Module):
+def buckets(tokens: int) -> torch.Tensor:
+    """As in the released code of T5: 8 single distances each way, 8 wider buckets up to 128."""
+    apart = torch.arange(tokens)[None] - torch.arange(tokens)[:, None]
+    size = apart.abs()
+    far = 8 + (torch.log(size.clamp(min=1) / 8) / math.log(128 / 8) * 8).long()
+    return torch.where(size < 8, size, far.clamp(max=15)) + 16 * (apart > 0)
+
+
+def t5(blocks: int, width: int, heads: int, vocabulary: int) -> nn.Module:
     """An encoder with biases of scores by distance, and no positions."""
 
-    @staticmethod
-    def buckets(tokens: int) -> torch.Tensor:
-        """As in the released code: 8 single distances each way, 8 wider buckets up to 128."""
-        apart = torch.arange(tokens)[None] - torch.arange(tokens)[:, None]
-        size = apart.abs()
-        far = 8 + (torch.log(size.clamp(min=1) / 8) / math.log(128 / 8) * 8).long()
-        near = torch.where(size < 8, size, far.clamp(max=15))
-        return near + 16 * (apart > 0)
-
-    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int) -> None:
-        super().__init__()
-        self.heads, self.embed, self.norm = heads, nn.Embedding(vocabulary, width), RMSNorm(width)
-        self.near, self.layers = nn.Embedding(32, heads), nn.ModuleList()
-        for _ in range(blocks):
-            names = ("q", "k", "v", "o")
-            parts: dict[str, nn.Module] = {
-                name: nn.Linear(width, width, bias=False) for name in names
-            }
-            mlp = nn.Sequential(
-                nn.Linear(width, 4 * width, bias=False),
-                nn.ReLU(),
-                nn.Linear(4 * width, width, bias=False),
-            )
-            self.layers.append(
-                nn.ModuleDict({**parts, "mlp": mlp, "n1": RMSNorm(width), "n2": RMSNorm(width)})
-            )
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x, t = self.embed(ids), ids.shape[1]
-        bias = self.near(self.buckets(t)).permute(2, 0, 1)[None]
-        for layer in self.layers:
-            h = layer["n1"](x)
+    def run(m: Any, ids: Any) -> Any:
+        x = m.embed(ids)
+        bias = m.near(buckets(ids.shape[1])).permute(2, 0, 1)[None]
+        for layer in m.layers:
+            h = layer.n1(x)
             q, k, v = (
-                layer[name](h).view(*ids.shape, self.heads, -1).transpose(1, 2)
-                for name in ("q", "k", "v")
+                f(h).view(*ids.shape, heads, -1).transpose(1, 2)
+                for f in (layer.q, layer.k, layer.v)
             )
             weights = F.softmax(q @ k.transpose(2, 3) + bias, dim=-1)
-            x = x + layer["o"]((weights @ v).transpose(1, 2).reshape(x.shape))
-            x = x + layer["mlp"](layer["n2"](x))
-        return self.norm(x)
+            x = x + layer.o((weights @ v).transpose(1, 2).reshape(x.shape))
+            x = x + layer.down(F.relu(layer.up(layer.n2(x))))
+        return m.norm(x)
+
+    def made() -> nn.Module:
+        parts = linears(width, q=width, k=width, v=width, o=width, up=4 * width)
+        norms = {"n1": RMSNorm(width), "n2": RMSNorm(width)}
+        return Model(run, **parts, **norms, **linears(4 * width, down=width))
+
+    layers = nn.ModuleList(made() for _ in range(blocks))
+    tables = {"embed": nn.Embedding(vocabulary, width), "near": nn.Embedding(32, heads)}
+    return Model(run, layers=layers, norm=RMSNorm(width), **tables)

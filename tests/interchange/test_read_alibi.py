@@ -12,30 +12,25 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 L = kc.layers
 T, WIDTH = 7, 4
 
 
-class Heads(nn.Module):
+def heads(biases: Any, causal: bool) -> Model:
     """Attention whose scores have the given biases, (heads, tokens, tokens)."""
+    future = torch.full((T, T), -math.inf).triu(1) if causal else torch.zeros(T, T)
+    width = len(biases) * WIDTH
 
-    def __init__(self, biases: Any, causal: bool) -> None:
-        super().__init__()
-        self.heads = len(biases)
-        self.q, self.k, self.v, self.o = (
-            nn.Linear(self.heads * WIDTH, self.heads * WIDTH) for _ in range(4)
-        )
-        future = torch.full((T, T), -math.inf).triu(1) if causal else torch.zeros(T, T)
-        self.register_buffer("biases", biases + future)
+    def run(m: Any, x: Any) -> Any:
+        q, k, v = (f(x).view(*x.shape[:2], -1, WIDTH).transpose(1, 2) for f in (m.q, m.k, m.v))
+        weights = (q @ k.mT / WIDTH**0.5 + m.biases).softmax(-1)
+        return m.o((weights @ v).transpose(1, 2).flatten(2))
 
-    def forward(self, x: Any) -> Any:
-        q, k, v = (
-            layer(x).view(*x.shape[:2], self.heads, WIDTH).transpose(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
-        A = (q @ k.mT / WIDTH**0.5 + self.biases).softmax(-1)
-        return self.o((A @ v).transpose(1, 2).flatten(2))
+    model = Model(run, **{name: nn.Linear(width, width) for name in "qkvo"})
+    model.register_buffer("biases", biases + future)
+    return model
 
 
 def power_law(heads: int) -> Any:
@@ -48,12 +43,15 @@ PLACES = torch.arange(T)
 APART = PLACES[:, None] - PLACES
 
 
-def read(biases: Any, causal: bool = True) -> Any:
+def read(biases: Any, causal: bool = True) -> tuple[Any, Any, Any]:
+    """The reading, and the node of attention and its layer."""
     torch.manual_seed(0)
-    model = Heads(biases, causal)
+    model = heads(biases, causal)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.2)
-    return kc.read(model, (2, T, len(biases) * WIDTH))
+    found = kc.read(model, (2, T, len(biases) * WIDTH))
+    (node,) = found.network.nodes_of(L.Attend)
+    return found, node, found.network.layer(node)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +66,18 @@ def read(biases: Any, causal: bool = True) -> Any:
 )
 @pytest.mark.parametrize("causal", [True, False])
 def test_other_slopes_are_told(biases: Any, causal: bool) -> None:
-    found = read(biases, causal)
-    (node,) = found.network.nodes_of(L.Attend)
-    layer = found.network.layer(node)
+    found, node, layer = read(biases, causal)
     assert found.fidelity.level != "exact" and not layer.alibi and layer.relative is None
     assert any("ALiBi" in note.text and note.node == node for note in found.notes)
 
 
 def test_biases_by_signed_distance_are_no_random_ones() -> None:
-    found = read(-RELEASED[:, None, None] * APART, causal=False)
-    (node,) = found.network.nodes_of(L.Attend)
-    assert found.fidelity.level != "exact" and found.network.layer(node).relative is None
+    found, _, layer = read(-RELEASED[:, None, None] * APART, causal=False)
+    assert found.fidelity.level != "exact" and layer.relative is None
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_random_biases_by_distance_are_read(causal: bool) -> None:
     table = torch.randn(12, 2 * T - 1, generator=torch.Generator().manual_seed(0))
-    found = read(table[:, APART + T - 1], causal)
-    (node,) = found.network.nodes_of(L.Attend)
-    assert found.fidelity.level == "exact" and found.network.layer(node).relative is not None
+    found, _, layer = read(table[:, APART + T - 1], causal)
+    assert found.fidelity.level == "exact" and layer.relative is not None

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import model, node, weights
+from onnx_graphs import node, one, weights
 from refusals import refused
 
 import kcalc as kc
-from kcalc.interchange import recognise, rewriting
+from kcalc.interchange import builder, recognise, rewriting
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
@@ -20,8 +20,10 @@ from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
+from jax import numpy as jnp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 from kcalc.interchange.torch_model import walker  # noqa: E402
 
@@ -49,44 +51,34 @@ def check(reading: Any, kind: type[Exception], *words: str) -> None:
     assert reading.fidelity.counts.get("exact", 0) >= 2
 
 
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+def small() -> Any:
+    def run(m: Any, x: Any) -> Any:
+        h = torch.tanh(m.a(x))
+        return m.c(h + m.b(h).relu() * 2)
 
-    def forward(self, x: Any) -> Any:
-        h = torch.tanh(self.a(x))
-        return self.c(h + self.b(h).relu() * 2)
+    model = Model(run, a=nn.Linear(8, 8), b=nn.Linear(8, 8), c=nn.Linear(8, 4))
+    return kc.read(model, (2, 8), sigmas=False)
 
 
-class Attends(nn.Module):
+def attending() -> Any:
     """Attention, a norm by hand, and parts of a layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.qkv, self.last = nn.Linear(8, 8), nn.Linear(8, 24), nn.Linear(8, 8)
-
-    def forward(self, x: Any) -> Any:
-        x = self.first(x)
+    def run(m: Any, x: Any) -> Any:
+        x = m.first(x)
         x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return self.last(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0])
+        q, k, v = (part[:, None] for part in m.qkv(x).chunk(3, -1))
+        return m.last(F.scaled_dot_product_attention(q, k, v)[:, 0])
 
-
-def small() -> Any:
-    return kc.read(Small(), (2, 8), sigmas=False)
+    return Model(run, first=nn.Linear(8, 8), qkv=nn.Linear(8, 24), last=nn.Linear(8, 8))
 
 
 def attends() -> Any:
-    return kc.read(Attends(), (2, 5, 8), sigmas=False)
+    return kc.read(attending(), (2, 5, 8), sigmas=False)
 
 
 @pytest.mark.parametrize("where", ["_handled", "_taint", "_written"])
 def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    def fail(self: Any, given: Any, *more: Any) -> Any:
-        raise KeyError(where)
-
-    monkeypatch.setattr(walker.Walker, where, fail)
+    monkeypatch.setattr(walker.Walker, where, failing(KeyError))
     try:
         reading = small()
     except kc.KcalcError as error:
@@ -97,8 +89,6 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
 
 @pytest.mark.parametrize("kind", [KeyError, OSError])
 def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
-    from kcalc.interchange import builder
-
     monkeypatch.setattr(builder, "recognised", failing(kind))
     reading = small()
     assert any("the works" in note.text for note in reading.notes)
@@ -106,9 +96,7 @@ def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Excep
 
 @pytest.mark.parametrize("rule", ["with_parts", "with_norms", "with_mixing", "with_heads"])
 def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    def fail(trace: Any) -> Any:
-        raise KeyError("the works")
-
+    fail = failing(KeyError)
     fail.__name__ = rule
     monkeypatch.setattr(rewriting, rule, fail)
     if rule == "with_mixing":  # of attention that is not read
@@ -151,8 +139,6 @@ PARAMS = {name: np.eye(8, dtype=np.float32) for name in "abc"} | {"d": np.ones(8
 
 
 def jax_function(p: Any, x: Any) -> Any:
-    import jax.numpy as jnp
-
     h = jnp.tanh(x @ p["a"] + p["d"])
     h = h / jnp.sqrt((h * h).mean(-1, keepdims=True) + 1e-6)
     h = jnp.exp(h @ p["b"])
@@ -185,11 +171,10 @@ def test_the_end_of_a_reading_of_jax_fails(
 
 @pytest.mark.parametrize("kind", [KeyError, ZeroDivisionError])
 def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
-    pytest.importorskip("onnx")
-    nodes = [node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")]
-    held = {"u": weights(6, 6), "v": weights(6, 6)}
+    nodes = node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")
+    proto = one(*nodes, shape=[2, 6], u=weights(6, 6), v=weights(6, 6))
     monkeypatch.setitem(onnx_rules.RULES, ("", "Softplus"), failing(kind))
-    check(kc.read(model(nodes, {"x": [2, 6]}, ["y"], held), sigmas=False), kind, "Softplus")
+    check(kc.read(proto, sigmas=False), kind, "Softplus")
 
 
 # -- parts of parts of a layer -------------------------------------------------------------------
@@ -206,17 +191,12 @@ def test_mixnet_at_64() -> None:
 
 
 def test_outputs_whose_size_the_data_decide() -> None:
-    class Chosen(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(6, 8)
-
-        def forward(self, x: Any) -> Any:
-            h = self.a(x)
-            return h[h[:, 0] > 0]
+    def run(m: Any, x: Any) -> Any:
+        h = m.a(x)
+        return h[h[:, 0] > 0]
 
     with refused("unknown size.*depends on the data"):
-        kc.read(Chosen(), torch.randn(4, 6))
+        kc.read(Model(run, a=nn.Linear(6, 8)), torch.randn(4, 6))
 
 
 # -- builders ------------------------------------------------------------------------------------
@@ -227,16 +207,15 @@ def torch_builder(width: Any) -> Any:
 
 
 def careless(width: Any) -> Any:
-    return nn.Sequential(nn.Linear(8, 4))
+    return nn.Linear(8, 4)
 
 
 def nothing() -> Any:
-    return torch_builder(4)
+    return nn.Linear(8, 4)
 
 
 def equinox_builder(width: Any) -> Any:
-    eqx = pytest.importorskip("equinox")
-    return eqx.nn.MLP(8, 3, width, 2, key=jax.random.key(0))
+    return pytest.importorskip("equinox").nn.MLP(8, 3, width, 2, key=jax.random.key(0))
 
 
 def flax_builder(width: Any) -> Any:
@@ -255,5 +234,5 @@ def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
 
 def test_audits_say_what_kept_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recognise.Recogniser, "_before", failing(KeyError))
-    remarks = kc.audit(Attends, torch.zeros(2, 5, 8)).remarks
+    remarks = kc.audit(attending, torch.zeros(2, 5, 8)).remarks
     assert any("nothing is predicted" in text and "internal error" in text for text in remarks)

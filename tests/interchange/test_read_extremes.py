@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,23 +11,14 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-
-
-class Pair(nn.Module):
-    """Two layers of the same input, and what becomes of both."""
-
-    def __init__(self, meet: Callable[[Any, Any], Any], width: int = 8) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, width), nn.Linear(6, width)
-        self.meet, self.out = meet, nn.Linear(width, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.out(self.meet(self.a(x), self.b(x)))
+from torch_zoo.twin import Model  # noqa: E402
 
 
 def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
     before = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6), nn.ReLU())
-    model = nn.Sequential(before, Pair(torch.minimum, 16)).double()
+    layers = {"a": nn.Linear(6, 16), "b": nn.Linear(6, 16), "out": nn.Linear(16, 3)}
+    pair = Model(lambda m, x: m.out(torch.minimum(m.a(x), m.b(x))), **layers)
+    model = nn.Sequential(before, pair).double()
     shaping = kc.shape(kc.read(model, (4, 6)), "tanh")
     (reason,) = {why for why in shaping.left_alone.values() if "maximum or minimum" in why}
     assert len(shaping.by_reason()[reason]) == 3
@@ -39,26 +29,18 @@ def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
     assert len(changed) and all("relu -> " in edit.what for edit in changed)
 
 
-class Maxout(nn.Module):
-    """Goodfellow et al. 2013: the largest of two channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 16), nn.Linear(8, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.b(self.a(x).view(-1, 8, 2).amax(-1))
-
-
 def test_maxout_by_a_reshape_is_no_pooling_of_locations() -> None:
-    reading = kc.read(Maxout(), (2, 6))
+    """Goodfellow et al. 2013: the largest of two channels."""
+    layers = {"a": nn.Linear(6, 16), "b": nn.Linear(8, 3)}
+    maxout = Model(lambda m, x: m.b(m.a(x).view(-1, 8, 2).amax(-1)), **layers)
+    reading = kc.read(maxout, (2, 6))
     (note,) = (note for note in reading.notes if note.level == "not read")
     assert "maxout" in note.text and "torch.maximum" in note.text
 
 
 def test_a_class_is_no_model() -> None:
-    with refused("Maxout.*class"):
-        kc.read(Maxout, (2, 6))
+    with refused("Model.*class"):
+        kc.read(Model, (2, 6))
 
 
 class Insists(nn.Module):

@@ -5,6 +5,7 @@ functions themselves.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 import kcalc as kc
@@ -12,16 +13,9 @@ from kcalc.interchange.read import read
 from kcalc.network import layers as kl
 
 
-def conv(x, w, stride=1, padding="SAME", groups=1, layout=("NHWC", "HWIO", "NHWC")):
-    return lax.conv_general_dilated(
-        x, w, (stride, stride), padding, dimension_numbers=layout, feature_group_count=groups
-    )
-
-
-def hand(steps, outputs=None):
-    return kc.Network.from_steps(
-        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
-    )
+def conv(x, w):
+    axes = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=axes)
 
 
 def architecture(function, params, *inputs):
@@ -32,10 +26,9 @@ def layers_of(reading):
     return [type(layer).__name__ for _, layer, _ in reading.network.steps()]
 
 
-def normalised_by_hand(x, eps=1e-5, axes=(-1,)):
+def normalised_by_hand(x, axes=(-1,)):
     m = x.mean(axes, keepdims=True)
-    v = ((x - m) ** 2).mean(axes, keepdims=True)
-    return (x - m) / jnp.sqrt(v + eps)
+    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(axes, keepdims=True) + 1e-5)
 
 
 # -- architecture ----------------------------------------------------------------------------------
@@ -46,56 +39,48 @@ def test_a_name_alone_proves_nothing():
     def elu(x):
         return jnp.where(x > 0, x, 2 * jnp.expm1(x))
 
-    phi = (
-        architecture(lambda p, x: elu(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
-        .network.layer("elu")
-        .activation
-    )
+    r = architecture(lambda p, x: elu(x @ p["w"]), {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+    phi = r.network.layer("elu").activation
     assert phi != kc.activation("elu")
     assert np.allclose(phi(np.array([-1.0, 1.0])), [2 * np.expm1(-1), 1])
 
 
 def test_stacked_parameters_of_a_scan_are_distinct():
-    params = {
-        "layers": {"w": jax.random.normal(jax.random.key(0), (4, 5, 5)), "b": jnp.zeros((4, 5))}
-    }
+    w = jax.random.normal(jax.random.key(0), (4, 5, 5))
 
     def model(p, x):
-        return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p["layers"])[0]
+        return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p)[0]
 
-    r = architecture(model, params, jnp.ones((2, 5)))
+    r = architecture(model, {"w": w, "b": jnp.zeros((4, 5))}, jnp.ones((2, 5)))
     assert layers_of(r) == ["Input", *["Affine", "Nonlinear"] * 4]
     assert r.fidelity.level == "exact"
     weights = [op.weight for op in r.trace.ops if hasattr(op, "weight")]
-    assert np.array_equal(np.stack(weights).swapaxes(1, 2), params["layers"]["w"])
+    assert np.array_equal(np.stack(weights).swapaxes(1, 2), w)
     loops = architecture(
         lambda p, x: lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ p["w"][i]), x),
-        {"w": params["layers"]["w"]},
+        {"w": w},
         jnp.ones((2, 5)),
     )
     assert layers_of(loops) == ["Input", *["Affine", "Nonlinear"] * 3]
 
 
-def test_control_flow_on_data_is_reported():
-    def branch(p, x):
-        h = x @ p["w"]
-        return lax.cond(h.sum() > 0, jnp.tanh, jnp.sin, h)
-
-    r = architecture(branch, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)))
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            lambda p, x: lax.cond((x @ p["w"]).sum() > 0, jnp.tanh, jnp.sin, x @ p["w"]),
+            "depends on the data",
+        ),
+        (
+            lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["w"], x),
+            "iterations",
+        ),
+    ],
+)
+def test_control_flow_on_data_is_reported(function, words):
+    r = architecture(function, {"w": jnp.ones((3, 3))}, jnp.ones((2, 3)))
     assert r.fidelity.level == "not read"
-    assert any("depends on the data" in note.text for note in r.notes)
-    r = architecture(
-        lambda p, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h @ p["w"], x),
-        {"w": jnp.ones((3, 3))},
-        jnp.ones((2, 3)),
-    )
-    assert any("iterations" in note.text for note in r.notes)
-    fixed = architecture(
-        lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x @ p["w"]),
-        {"w": jnp.ones((3, 4))},
-        jnp.ones((2, 3)),
-    )
-    assert layers_of(fixed) == ["Input", "Affine", "Nonlinear"]
+    assert any(words in note.text for note in r.notes)
 
 
 def test_upsampling():
@@ -105,13 +90,7 @@ def test_upsampling():
         h = jax.image.resize(conv(h, p["b"]), (2, 32, 32, 4), "nearest")
         return conv(h, p["c"])
 
-    r = architecture(
-        model,
-        {"a": jnp.ones((3, 3, 3, 4)), "b": jnp.ones((3, 3, 4, 4)), "c": jnp.ones((3, 3, 4, 4))},
-        jnp.ones((2, 8, 8, 3)),
-    )
+    params = {name: jnp.ones((3, 3, n, 4)) for name, n in (("a", 3), ("b", 4), ("c", 4))}
+    r = architecture(model, params, jnp.ones((2, 8, 8, 3)))
     assert "Opaque" not in layers_of(r), str(r)
     assert len(r.network.nodes_of(kl.Affine)) == 3
-
-
-# -- values ----------------------------------------------------------------------------------------

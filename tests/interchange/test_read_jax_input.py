@@ -8,37 +8,30 @@ from test_read_jax import layers_of
 from kcalc.interchange.jax_model import trace_jax, trace_model
 from kcalc.interchange.read import read
 
+W, X = {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))
+
 
 def test_a_tuple_beside_an_array_is_a_setting():
     def model(p, x, sizes):
         return jnp.tanh(x.reshape(*sizes) @ p["w"])
 
-    assert layers_of(read(model, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 3))) == [
-        "Input",
-        "Affine",
-        "Nonlinear",
-    ]
-    with refused(
-        r"\(2.*4\).*inputs",
-    ):
-        read(lambda p, a, b: a @ p["w"] + b, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 4))
+    found = read(model, W, X, (2, 3))
+    assert layers_of(found) == ["Input", "Affine", "Nonlinear"]
+    with refused(r"\(2.*4\).*inputs"):
+        read(lambda p, a, b: a @ p["w"] + b, W, X, (2, 4))
+
+
+def dense(p, x):
+    return x @ p["w"]
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: read(lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((0, 3))), "empty"),
-        (
-            lambda: read(
-                lambda p, x: x @ p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3), complex)
-            ),
-            "real",
-        ),
-        (
-            lambda: read(lambda p, x: p["w"], {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))),
-            "do not depend",
-        ),
-        (lambda: trace_jax(lambda p: p["w"], {"w": jnp.ones((3, 4))}, ()), "example input"),
+        (lambda: read(dense, W, jnp.ones((0, 3))), "empty"),
+        (lambda: read(dense, W, jnp.ones((2, 3), complex)), "real"),
+        (lambda: read(lambda p, x: p["w"], W, X), "do not depend"),
+        (lambda: trace_jax(lambda p: p["w"], W, ()), "example input"),
         (lambda: trace_model(lambda x: x, ()), "parameters"),
     ],
 )

@@ -3,15 +3,16 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from test_read_jax import architecture, conv, hand, layers_of, normalised_by_hand
+from test_read_jax import architecture, conv, layers_of, normalised_by_hand
 
+import kcalc as kc
 from kcalc.network import layers as kl
 
 
 @pytest.mark.parametrize(
     ("norm", "layer"),
     [
-        (lambda x: normalised_by_hand(x), kl.LayerNorm()),
+        (normalised_by_hand, kl.LayerNorm()),
         (lambda x: normalised_by_hand(x, axes=(0, 1, 2)), kl.BatchNorm()),
         (lambda x: normalised_by_hand(x, axes=(1, 2, 3)), kl.GroupNorm(1)),
         (
@@ -21,40 +22,31 @@ from kcalc.network import layers as kl
     ],
 )
 def test_normalisation_written_out(norm, layer):
-    params = {
-        "w": jax.random.normal(jax.random.key(0), (3, 3, 3, 8)),
-        "g": jnp.ones(8),
-        "b": jnp.zeros(8),
-    }
-    for gains in (False, True):
-        if gains and layer == kl.GroupNorm(4):
-            continue
-        r = architecture(
-            lambda p, x, gains=gains: jax.nn.relu(
-                norm(conv(x, p["w"])) * (p["g"] if gains else 1) + (p["b"] if gains else 0)
-            ),
-            params,
-            jnp.ones((2, 6, 6, 3)),
-        )
-        expected = hand(
-            [
-                ("x", kl.Input(3, (6, 6)), ()),
-                ("w", kl.Affine(8, 3, bias=False), "x"),
-                ("n", layer, "w"),
-                ("f", kl.Nonlinear("relu"), "n"),
-            ]
-        )
-        assert r.network.isomorphic(expected), (gains, str(r))
+    params = {"w": jnp.ones((3, 3, 3, 8)), "g": jnp.ones(8), "b": jnp.zeros(8)}
+
+    def plain(p, x):
+        return jax.nn.relu(norm(conv(x, p["w"])))
+
+    def scaled(p, x):
+        return jax.nn.relu(norm(conv(x, p["w"])) * p["g"] + p["b"])
+
+    affine, relu = kl.Affine(8, 3, bias=False), kl.Nonlinear("relu")
+    expected = kc.chain(kl.Input(3, (6, 6)), affine, layer, relu)
+    for function in (plain,) if layer == kl.GroupNorm(4) else (plain, scaled):
+        r = architecture(function, params, jnp.ones((2, 6, 6, 3)))
+        assert r.network.isomorphic(expected), str(r)
+
+
+def spread(x, axis=-1):
+    return jnp.sqrt(x.var(axis, keepdims=True) + 1e-5)
 
 
 @pytest.mark.parametrize(
     "almost",
     [
-        lambda x: x / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5),
-        lambda x: (
-            jax.nn.relu(x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        ),
-        lambda x: (x - x.mean(1, keepdims=True)) / jnp.sqrt(x.var(2, keepdims=True) + 1e-5),
+        lambda x: x / spread(x),
+        lambda x: jax.nn.relu(x - x.mean(-1, keepdims=True)) / spread(x),
+        lambda x: (x - x.mean(1, keepdims=True)) / spread(x, 2),
     ],
 )
 def test_what_only_looks_like_normalisation_is_not_read_as_one(almost):
@@ -76,15 +68,9 @@ def test_gains_by_location_are_no_gains_of_channels():
 
 def test_random_numbers_that_are_no_dropout_are_reported():
     params, x = {"w": jnp.ones((9, 50))}, jnp.ones((20, 9))
-    noise = architecture(
-        lambda p, x: x @ p["w"] + jax.random.normal(jax.random.key(0), (20, 50)), params, x
-    )
-    assert noise.fidelity.level == "not read"
-    wrong = architecture(
-        lambda p, x: jnp.where(
-            jax.random.bernoulli(jax.random.key(0), 0.5, (20, 50)), x @ p["w"] / 0.9, 0
-        ),
-        params,
-        x,
-    )
-    assert wrong.fidelity.level == "not read"
+    shape, key = (20, 50), jax.random.key(0)
+    for function in (
+        lambda p, x: x @ p["w"] + jax.random.normal(key, shape),
+        lambda p, x: jnp.where(jax.random.bernoulli(key, 0.5, shape), x @ p["w"] / 0.9, 0),
+    ):
+        assert architecture(function, params, x).fidelity.level == "not read"

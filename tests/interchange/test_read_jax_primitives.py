@@ -21,47 +21,29 @@ from jax import lax  # noqa: E402
 FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 6, 6, 3)
 R = np.random.default_rng(3)
 P = {
-    "w": R.standard_normal((6, 4)),
-    "v": R.standard_normal((6, 4)),
-    "u": R.standard_normal((6, 6)),
-    "c": R.standard_normal((4, 1)),
-    "b": R.standard_normal(6),
-    "k": R.standard_normal((3, 3, 3, 6)),
-    "g": R.standard_normal((3, 3, 1, 3)),
-    "n": R.standard_normal((2, 2)),
-    "t": R.standard_normal((4, 6, 5)),
-    "s": R.standard_normal((3, 6, 6)),
-    "n4": R.standard_normal((2, 4)),
+    name: R.standard_normal(shape).astype(np.float32)
+    for name, shape in {
+        "w": (6, 4),
+        "u": (6, 6),
+        "c": (4, 1),
+        "b": (6,),
+        "k": (3, 3, 3, 6),
+        "g": (3, 3, 1, 3),
+        "n": (2, 2),
+        "t": (4, 6, 5),
+        "s": (3, 6, 6),
+    }.items()
 }
-P = {name: np.asarray(value, np.float32) for name, value in P.items()}
 
 
 def conv(x: Any, w: Any, **options: Any) -> Any:
-    told = {
-        "window_strides": (1, 1),
-        "padding": "SAME",
-        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
-    } | options
+    axes = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    told = {"window_strides": (1, 1), "padding": "SAME", **axes, **options}
     return lax.conv_general_dilated(x, w, **told)
 
 
-def windows(
-    x: Any,
-    window: Any,
-    stride: Any = (1, 1, 1, 1),
-    padding: Any = "VALID",
-    best: bool = True,
-    **options: Any,
-) -> Any:
-    return lax.reduce_window(
-        x,
-        -jnp.inf if best else 0.0,
-        lax.max if best else lax.add,
-        window,
-        stride,
-        padding,
-        **options,
-    )
+def windows(x: Any, window: Any, **options: Any) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, window, (1, 1, 1, 1), "VALID", **options)
 
 
 def counted(p: Any, x: Any) -> Any:
@@ -78,43 +60,52 @@ def one_row(p: Any, x: Any) -> Any:
     return lax.scan(lambda h, row: (h + row, None), x @ p["u"], x[None])[0]
 
 
-def normed(x: Any, axes: Any, epsilon: float = 1e-5) -> Any:
-    m = x.mean(axes, keepdims=True)
-    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(axes, keepdims=True) + epsilon)
+def normed(x: Any) -> Any:
+    m = x.mean(-1, keepdims=True)
+    return (x - m) / jnp.sqrt(((x - m) ** 2).mean(-1, keepdims=True) + 1e-5)
 
 
 READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
-    # -- moving
-    "padded by nothing": (lambda p, x: jnp.tanh(lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 0)))), FLAT),
-    "part of an input": (lambda p, x: jnp.tanh(x[:, 1:3]), FLAT),
-    "parts of an input": (lambda p, x: jnp.split(x, 3, axis=1)[1] * 2, FLAT),
-    "steps of channels": (lambda p, x: x[:, ::2] * 2, FLAT),
-    "steps of examples": (lambda p, x: x[::2] * 2, (4, 6)),
-    "every second location": (lambda p, x: x[:, ::2, ::2] * 2, IMAGE),
-    "part of a shortcut": (lambda p, x: (x @ p["u"] + x)[:, :2], FLAT),
-    "repeated": (lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2, IMAGE),
-    "a matrix by steps": (lambda p, x: x @ p["u"][:, ::2], FLAT),
-    "transposed": (lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T), ROWS),
-    # -- reductions and windows
-    "least": (lambda p, x: (x @ p["w"]).min(1), ROWS),
-    "sum over nothing": (lambda p, x: jnp.tanh(jnp.sum(x, axis=())), FLAT),
-    "windows of one": (lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))), IMAGE),
-    "sum of images": (lambda p, x: x.sum((1, 2)), IMAGE),
-    # -- products
-    "weights first": (lambda p, x: p["w"].T @ x, (2, 6, 3)),
-    "depthwise": (lambda p, x: conv(x, p["g"], feature_group_count=3), IMAGE),
-    "dilated": (lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)), IMAGE),
-    # -- elementwise
-    "remainder": (lambda p, x: lax.rem(3 * x, 2.0), FLAT),
-    "rounded": (lambda p, x: lax.round(3 * x), FLAT),
-    "whole": (lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x, FLAT),
-    "a certain branch": (lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x), FLAT),
-    "softmax": (lambda p, x: 2 * jax.nn.softmax(x @ p["u"]), FLAT),
-    "rows of images": (lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6), (-1,)), IMAGE),
-    # -- loops
-    "counted": (counted, FLAT),
-    "backwards": (backwards, FLAT),
-    "one row": (one_row, FLAT),
+    name: (function, shape)
+    for shape, functions in {
+        FLAT: {
+            "padded by nothing": lambda p, x: jnp.tanh(lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 0)))),
+            "part of an input": lambda p, x: jnp.tanh(x[:, 1:3]),
+            "parts of an input": lambda p, x: jnp.split(x, 3, axis=1)[1] * 2,
+            "steps of channels": lambda p, x: x[:, ::2] * 2,
+            "part of a shortcut": lambda p, x: (x @ p["u"] + x)[:, :2],
+            "a matrix by steps": lambda p, x: x @ p["u"][:, ::2],
+            "sum over nothing": lambda p, x: jnp.tanh(jnp.sum(x, axis=())),
+            "remainder": lambda p, x: lax.rem(3 * x, 2.0),
+            "rounded": lambda p, x: lax.round(3 * x),
+            "whole": lambda p, x: (3 * x).astype(int).astype(jnp.float32) + x,
+            "a certain branch": lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x),
+            "softmax": lambda p, x: 2 * jax.nn.softmax(x @ p["u"]),
+            "counted": counted,
+            "backwards": backwards,
+            "one row": one_row,
+        },
+        (4, 6): {
+            "steps of examples": lambda p, x: x[::2] * 2,
+        },
+        IMAGE: {
+            "every second location": lambda p, x: x[:, ::2, ::2] * 2,
+            "repeated": lambda p, x: jax.image.resize(x, (2, 12, 6, 3), "nearest") * 2,
+            "windows of one": lambda p, x: jnp.tanh(windows(x, (1, 1, 1, 1))),
+            "sum of images": lambda p, x: x.sum((1, 2)),
+            "depthwise": lambda p, x: conv(x, p["g"], feature_group_count=3),
+            "dilated": lambda p, x: conv(x, p["k"], rhs_dilation=(2, 2)),
+            "rows of images": lambda p, x: normed(conv(x, p["k"]).reshape(2, 36, 6)),
+        },
+        ROWS: {
+            "transposed": lambda p, x: jnp.tanh(jnp.swapaxes(x, 1, 2) + p["c"].T),
+            "least": lambda p, x: (x @ p["w"]).min(1),
+        },
+        (2, 6, 3): {
+            "weights first": lambda p, x: p["w"].T @ x,
+        },
+    }.items()
+    for name, function in functions.items()
 }
 
 
@@ -122,8 +113,9 @@ READ: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
 def test_the_trace_computes_what_the_function_computes(name: str) -> None:
     function, shape = READ[name]
     x = np.random.default_rng(1).standard_normal(shape)
-    truth = np.asarray(function(P, jnp.asarray(x, jnp.float32)))
-    (got,) = values_of(read(function, P, jnp.asarray(x, jnp.float32), sigmas=False).trace, x)
+    single = jnp.asarray(x, jnp.float32)
+    truth = np.asarray(function(P, single))
+    (got,) = values_of(read(function, P, single, sigmas=False).trace, x)
     assert got.shape == truth.shape
     assert got == pytest.approx(truth, rel=2e-5, abs=2e-5)
 
@@ -133,86 +125,85 @@ def stacked(p: Any, x: Any) -> Any:
 
 
 UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
-    "joined with a constant": (
-        lambda p, x: jnp.concatenate([x, p["n"]], 1),
-        FLAT,
-        "concatenates an array and a feature map",
-    ),
-    "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or dilates"),
-    "sliced by the input": (
-        lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),
-        FLAT,
-        "some of the channels",
-    ),
-    "gathered more": (
-        lambda p, x: x[:, jnp.array([0, 2, 3, 3, 1, 1])],
-        FLAT,
-        "picks entries by index",
-    ),
-    "windows with holes": (
-        lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)),
-        IMAGE,
-        "windows have gaps",
-    ),
-    "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), IMAGE, "more than locations"),
-    "long": (
-        lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
-        FLAT,
-        "unrolled up to",
-    ),
-    "recurrent": (
-        lambda p, x: lax.scan(lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1))[
-            0
-        ],
-        ROWS,
-        "recurrent",
-    ),
-    "stacked": (stacked, FLAT, "all iterations of a loop"),
-    "endless": (
-        lambda p, x: lax.while_loop(
-            lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x)
-        )[1],
-        FLAT,
-        "",
-    ),
-    "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of examples"),
-    "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), FLAT, "no sum"),
-    "two feature maps": (
-        lambda p, x: lax.conv_general_dilated(
-            x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
-        ),
-        (2, 2, 2),
-        "two feature maps",
-    ),
-    "transposed": (
-        lambda p, x: conv(
-            x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)
-        ),
-        IMAGE,
-        "dilates it and has a stride",
-    ),
-    "a matrix for every location": (
-        lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
-        ROWS,
-        "different matrices",
-    ),
-    "groups of examples": (
-        lambda p, x: conv(x, p["k"], batch_group_count=2),
-        IMAGE,
-        "couples examples",
-    ),
-    "part of a depthwise layer": (
-        lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],
-        IMAGE,
-        "some of the channels",
-    ),
-    "a length with gains": (
-        lambda p, x: (
-            (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True))
-        ),
-        FLAT,
-        "",
-    ),
+    name: (function, shape, words)
+    for shape, functions in {
+        FLAT: {
+            "joined with a constant": (
+                lambda p, x: jnp.concatenate([x, p["n"]], 1),
+                "concatenates an array and a feature map",
+            ),
+            "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), "crops or dilates"),
+            "sliced by the input": (
+                lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),
+                "some of the channels",
+            ),
+            "gathered more": (
+                lambda p, x: x[:, jnp.array([0, 2, 3, 3, 1, 1])],
+                "picks entries by index",
+            ),
+            "long": (
+                lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
+                "unrolled up to",
+            ),
+            "stacked": (stacked, "all iterations of a loop"),
+            "endless": (
+                lambda p, x: lax.while_loop(
+                    lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x)
+                )[1],
+                "",
+            ),
+            "mixed examples": (lambda p, x: p["n"] @ x, "axis of examples"),
+            "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), "no sum"),
+            "a length with gains": (
+                lambda p, x: (
+                    (x @ p["u"]) / jnp.sqrt((((x @ p["u"]) * p["b"]) ** 2).mean(-1, keepdims=True))
+                ),
+                "",
+            ),
+        },
+        IMAGE: {
+            "windows with holes": (
+                lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)),
+                "windows have gaps",
+            ),
+            "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), "more than locations"),
+            "transposed": (
+                lambda p, x: conv(
+                    x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)
+                ),
+                "dilates it and has a stride",
+            ),
+            "groups of examples": (
+                lambda p, x: conv(x, p["k"], batch_group_count=2),
+                "couples examples",
+            ),
+            "part of a depthwise layer": (
+                lambda p, x: conv(x, p["g"], feature_group_count=3)[..., :2],
+                "some of the channels",
+            ),
+        },
+        ROWS: {
+            "recurrent": (
+                lambda p, x: lax.scan(
+                    lambda h, r: (jnp.tanh(h + r), None), x[:, 0], jnp.swapaxes(x, 0, 1)
+                )[0],
+                "recurrent",
+            ),
+            "a matrix for every location": (
+                lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
+                "different matrices",
+            ),
+        },
+        (2, 2, 2): {
+            "two feature maps": (
+                lambda p, x: lax.conv_general_dilated(
+                    x, jnp.moveaxis(x, 0, -1), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+                ),
+                "two feature maps",
+            ),
+        },
+    }.items()
+    for name, (function, words) in functions.items()
 }
 
 

@@ -10,30 +10,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_zoo.twin import Model  # noqa: E402
+
 import kcalc as kc  # noqa: E402
 
 nn = torch.nn
 WIDTH = 4096
 
 
-class Between(nn.Module):
+def between(function):
     """Gaussian layers of variance 1/fan_in with something between them: ``b(f(a(x)))``."""
-
-    def __init__(self, between, std: float = 0.125, bias: float | None = None) -> None:
-        super().__init__()
-        self.a, self.b = (
-            nn.Linear(64, WIDTH, bias=bias is not None),
-            nn.Linear(WIDTH, 512, bias=False),
-        )
-        nn.init.normal_(self.a.weight, std=std)
-        nn.init.normal_(self.b.weight, std=WIDTH**-0.5)
-        if bias is not None:
-            nn.init.constant_(self.a.bias, bias)
-        self.between = between
-        self.register_buffer("mask", (torch.arange(WIDTH) % 2).float())
-
-    def forward(self, x):
-        return self.b(self.between(self, self.a(x)))
+    a, b = nn.Linear(64, WIDTH, bias=False), nn.Linear(WIDTH, 512, bias=False)
+    nn.init.normal_(a.weight, std=0.125)
+    nn.init.normal_(b.weight, std=WIDTH**-0.5)
+    return Model(lambda m, x: m.b(function(m, m.a(x))), a=a, b=b)
 
 
 def found(model: nn.Module) -> tuple[list[str], float, float]:
@@ -52,7 +42,9 @@ def found(model: nn.Module) -> tuple[list[str], float, float]:
 
 def test_the_note_on_a_mask_is_true() -> None:
     torch.manual_seed(0)
-    texts, q, truth = found(Between(lambda m, h: torch.tanh(h * m.mask)))
+    model = between(lambda m, h: torch.tanh(h * m.mask))
+    model.register_buffer("mask", (torch.arange(WIDTH) % 2).float())
+    texts, q, truth = found(model)
     assert len(texts) == 1 and abs(q / truth - 1) > 0.2
 
 
@@ -68,7 +60,7 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
         ),
     ):
         change()
-        texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h))))
+        texts, q, truth = found(between(lambda _, h: torch.tanh(layer(h))))
         assert len(texts) == 1 and words in texts[0] and abs(q / max(truth, 1e-9) - 1) > 0.1
 
 
@@ -92,8 +84,8 @@ DROPOUT = {  # {function of (model, activations): whether it is on in evaluation
 @pytest.mark.parametrize("name", DROPOUT)
 def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) -> None:
     torch.manual_seed(0)
-    between, on = DROPOUT[name]
-    model = Between(lambda m, h: between(m, torch.tanh(h)))
+    function, on = DROPOUT[name]
+    model = between(lambda m, h: function(m, torch.tanh(h)))
     model.drop, model.always = nn.Dropout(0.5), Always(0.5)
     texts, q, _ = found(model.train(training))
     assert [("active in evaluation mode" in text) for text in texts] == [True] * on
@@ -156,7 +148,7 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox(always: bool) -> N
     ],
 )
 def test_operations_over_channels_go_by_their_names(function, name: str) -> None:
-    reading = kc.read(Between(lambda _, h: function(h)[:, None] * h), (2, 64))
+    reading = kc.read(between(lambda _, h: function(h)[:, None] * h), (2, 64))
     told = [note.text for note in reading.notes if note.level == "not read"]
     assert any(name in text for text in told), told
 
@@ -174,17 +166,13 @@ ONE_NUMBER = {
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("name", ONE_NUMBER)
 def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(32, 64)
-            self.register_buffer("w", torch.linspace(0.1, 3, 32))
+    def run(m, x, t):
+        return ONE_NUMBER[name](m, x, t if t.ndim == 2 else t[:, None])
 
-        def forward(self, x, t):
-            return ONE_NUMBER[name](self, x, t if t.ndim == 2 else t[:, None])
-
+    model = Model(run, a=nn.Linear(8, 64), b=nn.Linear(64, 4))
+    model.register_buffer("w", torch.linspace(0.1, 3, 32))
     for count in (1, 2):
-        reading = kc.read(Model(), (count, 8), (count, 1)[:rank])
+        reading = kc.read(model, (count, 8), (count, 1)[:rank])
         assert reading.fidelity.level == "not read", reading
         assert not any("first shifts or scales the input" in note.text for note in reading.notes)
 
@@ -201,8 +189,8 @@ def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
     nn.init.constant_(layer.weight, gain)
     if getattr(layer, "bias", None) is not None:
         nn.init.constant_(layer.bias, bias)
-    for between in (lambda _, h: torch.tanh(layer(h)), lambda _, h: layer(h)):
-        texts, q, truth = found(Between(between))
+    for function in (lambda _, h: torch.tanh(layer(h)), lambda _, h: layer(h)):
+        texts, q, truth = found(between(function))
         assert texts == [] and q == pytest.approx(truth, rel=0.15)
 
 

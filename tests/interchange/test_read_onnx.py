@@ -11,7 +11,7 @@ import pytest
 import sympy as sp
 
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.trace import Op, Pointwise
+from kcalc.interchange.trace import Pointwise
 
 pytest.importorskip("onnx")
 from onnx_graphs import model, node, ran
@@ -19,52 +19,19 @@ from onnx_graphs import model, node, ran
 RNG = np.random.default_rng(5)
 
 
-def op_of(proto: Any, kind: type[Op]) -> Any:
-    return next(op for op in trace_onnx(proto).ops if isinstance(op, kind))
-
-
 # -- elementwise operators: onnxruntime is the truth -----------------------------------------------
 
-ANY, OPEN, ABOVE_ONE, POSITIVE = (-4.0, 4.0), (-0.99, 0.99), (1.01, 5.0), (0.05, 5.0)
+ANY, OPEN = (-4.0, 4.0), (-0.99, 0.99)
+NAMES = """
+    Abs Atan Asinh Ceil Cos Cosh Erf Exp Floor HardSigmoid HardSwish Neg Relu Elu Celu Selu
+    LeakyRelu ThresholdedRelu Shrink Round Sigmoid Sign Sin Sinh Softplus Softsign Tanh Reciprocal
+"""
 UNARY: dict[str, tuple[str, tuple[float, float], dict[str, Any], int]] = {
-    **{
-        op: (op, ANY, {}, 17)
-        for op in (
-            "Abs",
-            "Atan",
-            "Asinh",
-            "Ceil",
-            "Cos",
-            "Cosh",
-            "Erf",
-            "Exp",
-            "Floor",
-            "HardSigmoid",
-            "HardSwish",
-            "Neg",
-            "Relu",
-            "Elu",
-            "Celu",
-            "Selu",
-            "LeakyRelu",
-            "ThresholdedRelu",
-            "Shrink",
-            "Round",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Sinh",
-            "Softplus",
-            "Softsign",
-            "Tanh",
-            "Reciprocal",
-        )
-    },
+    **{op: (op, ANY, {}, 17) for op in NAMES.split()},
     "Mish": ("Mish", ANY, {}, 18),
     **{op: (op, OPEN, {}, 17) for op in ("Acos", "Asin", "Atanh", "Tan")},
-    "Acosh": ("Acosh", ABOVE_ONE, {}, 17),
-    "Log": ("Log", POSITIVE, {}, 17),
-    "Sqrt": ("Sqrt", POSITIVE, {}, 17),
+    "Acosh": ("Acosh", (1.01, 5.0), {}, 17),
+    **{op: (op, (0.05, 5.0), {}, 17) for op in ("Log", "Sqrt")},
     "Gelu": ("Gelu", ANY, {}, 20),
     "Celu 2": ("Celu", ANY, {"alpha": 2.0}, 17),
     "LeakyRelu 0.2": ("LeakyRelu", ANY, {"alpha": 0.2}, 17),
@@ -75,16 +42,15 @@ UNARY: dict[str, tuple[str, tuple[float, float], dict[str, Any], int]] = {
 }
 
 
-def value_of(op: Pointwise, *columns: np.ndarray) -> np.ndarray:
-    """A pointwise operation by SymPy, in double precision."""
+def value_of(proto: Any, *columns: np.ndarray) -> list[float]:
+    """The pointwise operation of a model by SymPy, in double precision."""
+    (op,) = (op for op in trace_onnx(proto).ops if isinstance(op, Pointwise))
     symbols = sp.symbols(f"a0:{len(columns)}", real=True)
     expr = op.function(*symbols)
-    return np.array(
-        [
-            float(sp.N(expr.subs(dict(zip(symbols, map(float, row), strict=True)))))
-            for row in zip(*columns, strict=True)
-        ]
-    )
+    return [
+        float(sp.N(expr.subs(dict(zip(symbols, map(float, row), strict=True)))))
+        for row in zip(*columns, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -92,9 +58,7 @@ def test_unary_operators_are_those_of_onnxruntime(name: str) -> None:
     op, (low, high), attributes, opset = UNARY[name]
     proto = model([node(op, "x", "y", **attributes)], {"x": ["N", 1]}, ["y"], opset=opset)
     x = RNG.uniform(low, high, (24, 1)).astype(np.float32)
-    assert value_of(op_of(proto, Pointwise), x[:, 0]) == pytest.approx(
-        ran(proto, x)[0][:, 0], rel=2e-5, abs=2e-6
-    )
+    assert value_of(proto, x[:, 0]) == pytest.approx(ran(proto, x)[0][:, 0], rel=2e-5, abs=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +66,9 @@ def test_unary_operators_are_those_of_onnxruntime(name: str) -> None:
 )
 def test_binary_operators_are_those_of_onnxruntime(op: str) -> None:
     proto = model([node(op, "x y", "z")], {"x": ["N", 1], "y": ["N", 1]}, ["z"])
-    x, y = (
-        RNG.uniform(0.1, 3, (12, 1)).astype(np.float32) * (1 if op == "Pow" else sign)
-        for sign in (-1, 1)
-    )
-    assert value_of(op_of(proto, Pointwise), x[:, 0], y[:, 0]) == pytest.approx(
-        ran(proto, x, y)[0][:, 0], rel=1e-5
-    )
+    x, y = RNG.uniform(0.1, 3, (2, 12, 1)).astype(np.float32)
+    x *= 1 if op == "Pow" else -1
+    assert value_of(proto, x[:, 0], y[:, 0]) == pytest.approx(ran(proto, x, y)[0][:, 0], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +105,3 @@ def test_tests_and_where_are_those_of_onnxruntime(op: str) -> None:
     )
     got = [float(expr.subs(pair, simultaneous=True)) for pair in pairs]
     assert got == pytest.approx(ran(proto, x, y)[0][:, 0], rel=1e-6)
-
-
-# -- normalisation written out ---------------------------------------------------------------------
-
-
-# -- windows ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import F32, model, node, weights
+from onnx_graphs import F32, model, node, one, weights
 from refusals import refused
 
 import kcalc as kc
@@ -21,7 +21,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 L = kc.layers
-A, F = np.array, np.float32
+CHOICE = np.array(True)
 
 
 def tensor(data_type: int, dims: list[int], **fields: Any) -> Any:
@@ -31,14 +31,10 @@ def tensor(data_type: int, dims: list[int], **fields: Any) -> Any:
     return found
 
 
-def adds(held: Any, **more: Any) -> Any:
+def adds(held: Any) -> Any:
     """x + the tensor."""
-    nodes = [
-        node("Constant", "", "t", value=held),
-        node("Cast", "t", "f", to=F32),
-        node("Add", "x f", "y"),
-    ]
-    return model(nodes, {"x": [2, 3]}, ["y"], **more)
+    constant = node("Constant", "", "t", value=held)
+    return one(constant, node("Cast", "t", "f", to=F32), node("Add", "x f", "y"), shape=[2, 3])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ def test_tensors_are_bounded_and_kept_elsewhere_only_for_files() -> None:
         trace_onnx(adds(tensor(1, [1000])), limits=Limits(file_bytes=100))
     with refused("10.*bytes"):
         trace_onnx(
-            model([node("MatMul", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": weights(3, 4)}),
+            one(node("MatMul", "x w", "y"), shape=[2, 3], w=weights(3, 4)),
             limits=Limits(file_bytes=10),
         )
     elsewhere = tensor(1, [3])
@@ -71,7 +67,7 @@ def test_tensors_are_bounded_and_kept_elsewhere_only_for_files() -> None:
 
 
 def declared(*sizes: Any, **types: Any) -> Any:
-    proto = model([node("Relu", "x", "y")], {"x": list(sizes)}, ["y"])
+    proto = one(node("Relu", "x", "y"), shape=sizes)
     for kind in types:
         getattr(proto.graph.input[0].type, kind).SetInParent()
     return proto
@@ -117,7 +113,7 @@ def test_told_shapes_stand_in_for_undeclared_and_open_ones() -> None:
 
 
 def test_attributes_stand_once() -> None:
-    proto = model([node("Elu", "x", "y", alpha=1.0)], {"x": [2, 3]}, ["y"])
+    proto = one(node("Elu", "x", "y", alpha=1.0))
     proto.graph.node[0].attribute.append(helper.make_attribute("alpha", 2.0))
     with refused("Elu.*'alpha'"):
         trace_onnx(proto)
@@ -133,28 +129,14 @@ def branch(*nodes: Any, **held: Any) -> Any:
 def test_branches_hold_constants_of_their_own_and_are_nested_finitely() -> None:
     w = weights(3, 4)
     chosen = branch(node("MatMul", "x w", "t"), w=w)
-    proto = model(
-        [node("If", "c", "y", then_branch=chosen, else_branch=chosen)],
-        {"x": [2, 3]},
-        ["y"],
-        {"c": A(True)},
-    )
-    found = next(op for op in trace_onnx(proto).ops if isinstance(op, Linear))
+    proto = one(node("If", "c", "y", then_branch=chosen, else_branch=chosen), c=CHOICE)
+    (found,) = (op for op in trace_onnx(proto).ops if isinstance(op, Linear))
     assert found.weight == pytest.approx(w.T) and found.parameter == "w"
-    inner = branch(node("Relu", "x", "t"))
+    inner, last = branch(node("Relu", "x", "t")), branch(node("Tanh", "x", "t"))
     for _ in range(30):
-        inner = branch(
-            node("If", "c", "t", then_branch=inner, else_branch=branch(node("Tanh", "x", "t")))
-        )
+        inner = branch(node("If", "c", "t", then_branch=inner, else_branch=last))
     with refused("nested.*24"):
-        trace_onnx(
-            model(
-                [node("If", "c", "y", then_branch=inner, else_branch=inner)],
-                {"x": [2, 3]},
-                ["y"],
-                {"c": A(True)},
-            )
-        )
+        trace_onnx(one(node("If", "c", "y", then_branch=inner, else_branch=inner), c=CHOICE))
 
 
 def test_names_of_files_that_are_no_text_are_refused() -> None:
@@ -165,19 +147,13 @@ def test_names_of_files_that_are_no_text_are_refused() -> None:
 
 
 def test_labels_drop_what_a_module_path_says_twice() -> None:
-    w = weights(3, 3)
-    proto = model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], name="/block/block.0/fc/MatMul")],
-        {"x": [2, 3]},
-        ["y"],
-        {"w": w},
-    )
+    name = "/block/block.0/fc/MatMul"
+    proto = one(node("MatMul", "x w", "y", name=name), w=weights(3, 3))
     assert [op.name for op in trace_onnx(proto).ops] == ["x", "block.0.fc"]
 
 
 def test_shapes_behind_an_unknown_operator_must_be_declared_in_full() -> None:
-    nodes = [helper.make_node("Special", ["x"], ["h"], domain="com.acme"), node("Relu", "h", "y")]
-    proto = model(nodes, {"x": ["N", 3]}, ["y"], domains=["com.acme"])
+    proto = one(node("Special", "x", "h", domain="com.acme"), node("Relu", "h", "y"))
     proto.graph.value_info.append(helper.make_tensor_value_info("h", F32, ["N", "C"]))
     with refused("shape.*'h'"):
         trace_onnx(proto)
@@ -195,8 +171,12 @@ DYNAMIC = [
     node("ReduceMax", "x", "m", keepdims=1, axes=[0, 1]),
     node("Reshape", "m one", "n"),
     node("Cast", "n", "k", to=TensorProto.INT64),
+    node("Concat", "k k", "kk", axis=0),
 ]
-DYNAMIC += [node("Concat", "k k", "kk", axis=0)]
+
+
+def dynamic(*nodes: Any) -> Any:
+    return one(*DYNAMIC, *nodes, shape=[2, 3], one=np.array([1]))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +195,7 @@ DYNAMIC += [node("Concat", "k k", "kk", axis=0)]
     ids=lambda n: f"{n.op_type} {len(n.input)}",
 )
 def test_shapes_that_depend_on_the_input_are_read_only_where_the_file_tells_them(last: Any) -> None:
-    proto = model([*DYNAMIC, last], {"x": [2, 3]}, ["y"], {"one": A([1])})
+    proto = dynamic(last)
     with refused(f"{last.op_type} node that makes 'y': kcalc has no rule for it"):
         trace_onnx(proto)
     for name in last.output:
@@ -226,7 +206,5 @@ def test_shapes_that_depend_on_the_input_are_read_only_where_the_file_tells_them
 
 
 def test_an_expansion_to_an_unknown_shape_has_the_sizes_that_are_certain() -> None:
-    trace = trace_onnx(
-        model([*DYNAMIC, node("Expand", "x kk", "y")], {"x": [2, 3]}, ["y"], {"one": A([1])})
-    )
+    trace = trace_onnx(dynamic(node("Expand", "x kk", "y")))
     assert isinstance(trace.ops[-1], NotRead) and trace.ops[-1].shape == (2, 3)

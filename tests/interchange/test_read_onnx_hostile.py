@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import model, node, weights
+from onnx_graphs import node, one, weights
 from refusals import refused
 
 import kcalc as kc
@@ -25,37 +25,30 @@ from onnx import helper, numpy_helper  # noqa: E402
 L = kc.layers
 
 
-def relu(**more: Any) -> Any:
-    return model([node("Relu", "x", "y")], {"x": more.pop("shape", ["N", 3])}, ["y"], **more)
+RELU = node("Relu", "x", "y")
 
 
-def changed(change: Any, **more: Any) -> Any:
-    proto = relu(**more)
+def changed(change: Any, **held: Any) -> Any:
+    proto = one(RELU, **held)
     change(proto)
     return proto
 
 
 def with_tensor(**fields: Any) -> Any:
     """A model whose one node reads a tensor made of raw fields."""
-
-    def change(proto: Any) -> None:
-        proto.graph.initializer.add(name="w", **fields)
-        proto.graph.node[0].input[0] = "w"
-
-    return changed(change)
+    proto = one(node("Relu", "w", "y"))
+    proto.graph.initializer.add(name="w", **fields)
+    return proto
 
 
-def one(op: str, inputs: str, held: dict[str, Any], shape: list[Any] | None = None) -> Any:
-    return model([node(op, inputs, "y")], {"x": shape or ["N", 3]}, ["y"], held)
-
-
+SQUARE = [1, 3, 4, 4]
 BAD: dict[str, tuple[Any, str]] = {
-    "opset": (lambda: relu(opset=8), "opset 8.*9 to"),
-    "newer opset": (lambda: relu(opset=99), "opset 99"),
-    "empty": (lambda: onnx.ModelProto(), "empty"),
+    "opset": (lambda: one(RELU, opset=8), "opset 8.*9 to"),
+    "newer opset": (lambda: one(RELU, opset=99), "opset 99"),
+    "empty": (onnx.ModelProto, "empty"),
     "no opset": (lambda: changed(lambda p: p.ClearField("opset_import")), "opset"),
     "open size": (
-        lambda: relu(shape=["N", 3, "H", "W"]),
+        lambda: one(RELU, shape=["N", 3, "H", "W"]),
         r"'x'.*leaves axis 2 open.*shapes=\{'x': \(2, 3, 32, 32\)\}",
     ),
     "no shape": (
@@ -63,17 +56,11 @@ BAD: dict[str, tuple[Any, str]] = {
         "no declared shape",
     ),
     "cycle": (
-        lambda: model([node("Add", "x b", "a"), node("Relu", "a", "b")], {"x": ["N", 3]}, ["b"]),
-        "'b', which comes later or",
+        lambda: one(node("Add", "x y", "a"), node("Relu", "a", "y")),
+        "'y', which comes later or",
     ),
-    "missing": (
-        lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]),
-        "'q', which no node",
-    ),
-    "doubled": (
-        lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
-        "two arrays have the name 'y'",
-    ),
+    "missing": (lambda: one(node("Add", "x q", "y")), "'q', which no node"),
+    "doubled": (lambda: one(RELU, node("Tanh", "x", "y")), "two arrays have the name 'y'"),
     "two initializers": (
         lambda: changed(
             lambda p: p.graph.initializer.extend([numpy_helper.from_array(weights(2), "a")] * 2)
@@ -81,31 +68,22 @@ BAD: dict[str, tuple[Any, str]] = {
         "occurs twice",
     ),
     "nothing to analyse": (
-        lambda: changed(lambda p: p.graph.ClearField("input"), held={"x": weights(2, 3)}),
+        lambda: changed(lambda p: p.graph.ClearField("input"), x=weights(2, 3)),
         "reads no input",
     ),
-    "constant": (
-        lambda: model([node("Relu", "w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(2)}),
-        "no output that was traced",
-    ),
+    "constant": (lambda: one(node("Relu", "w", "y"), w=weights(2)), "no output that was traced"),
     "misfit": (
-        lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]),
+        lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 5, 3, 3)),
         "do not fit",
     ),
     "window": (
-        lambda: one("Conv", "x w", {"w": weights(4, 3, 9, 9)}, [1, 3, 4, 4]),
+        lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 3, 9, 9)),
         "does not fit",
     ),
-    "broadcast": (
-        lambda: model([node("Add", "x w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(4)}),
-        "do not fit",
-    ),
+    "broadcast": (lambda: one(node("Add", "x w", "y"), w=weights(4)), "do not fit"),
     "huge constant": (
-        lambda: model(
-            [node("ConstantOfShape", "s", "c"), node("Add", "x c", "y")],
-            {"x": ["N", 3]},
-            ["y"],
-            {"s": np.array([10**6] * 2)},
+        lambda: one(
+            node("ConstantOfShape", "s", "c"), node("Add", "x c", "y"), s=np.array([10**6] * 2)
         ),
         "too large",
     ),
@@ -126,11 +104,11 @@ def test_models_that_cannot_be_read_say_why(name: str) -> None:
 
 
 def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
-    proto = relu(shape=["N", 3, "H", "W"])
-    onnx.save(proto, tmp_path / "m.onnx")
+    proto, file = one(RELU, shape=["N", 3, "H", "W"]), tmp_path / "m.onnx"
+    onnx.save(proto, file)
     for found in (
-        read(tmp_path / "m.onnx", shapes={"x": (1, 3, 8, 9)}),
-        read(tmp_path / "m.onnx", np.zeros((2, 3, 8, 9))),
+        read(file, shapes={"x": (1, 3, 8, 9)}),
+        read(file, np.zeros((2, 3, 8, 9))),
         read(proto, (5, 3, 8, 9)),
     ):
         assert found.network.layer("x") == L.Input(3, (8, 9))
@@ -140,18 +118,18 @@ def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
         ({"x": (1, 3, 0, 9)}, "positive"),
     ):
         with refused(words):
-            read(tmp_path / "m.onnx", shapes=shapes)
+            read(file, shapes=shapes)
     with refused("got 2 examples"):
-        read(tmp_path / "m.onnx", (1, 3, 8, 9), (1, 3, 8, 9))
+        read(file, (1, 3, 8, 9), (1, 3, 8, 9))
 
 
-def external(folder: Path, location: str, size: int = 48, **entries: str) -> Path:
-    proto = model([node("MatMul", "x w", "y")], {"x": ["N", 3]}, ["y"])
+def external(folder: Path, location: str, **entries: str) -> Path:
+    proto = one(node("MatMul", "x w", "y"))
     tensor = proto.graph.initializer.add(name="w", dims=[3, 4], data_type=1, data_location=1)
     for key, value in {"location": location, **entries}.items():
         tensor.external_data.add(key=key, value=value)
-    (folder / "model").mkdir(exist_ok=True)
-    (folder / "model" / "w.bin").write_bytes(np.arange(12, dtype=np.float32).tobytes()[:size])
+    (folder / "model").mkdir()
+    (folder / "model" / "w.bin").write_bytes(np.arange(12, dtype=np.float32).tobytes())
     (folder / "secret.bin").write_bytes(b"\1" * 48)
     onnx_file = folder / "model" / "m.onnx"
     onnx_file.write_bytes(proto.SerializeToString())
@@ -159,11 +137,8 @@ def external(folder: Path, location: str, size: int = 48, **entries: str) -> Pat
 
 
 def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
-    found = next(
-        op
-        for op in trace_onnx(external(tmp_path, "w.bin", offset="0", length="48")).ops
-        if isinstance(op, Linear)
-    )
+    ops = trace_onnx(external(tmp_path, "w.bin", offset="0", length="48")).ops
+    (found,) = (op for op in ops if isinstance(op, Linear))
     assert found.weight.T.reshape(-1).tolist() == list(range(12))
 
 
@@ -198,14 +173,11 @@ def test_external_data_outside_of_the_folder_is_never_opened(
 
 def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
-    file.write_bytes(relu().SerializeToString())
+    file.write_bytes(one(RELU).SerializeToString())
     with refused("exceeds the limit"):
         trace_onnx(file, limits=Limits(file_bytes=10))
     with refused("more than 1 nodes"):
-        trace_onnx(
-            model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": ["N", 3]}, ["y"]),
-            limits=Limits(nodes=1),
-        )
+        trace_onnx(one(node("Relu", "x", "a"), node("Relu", "a", "y")), limits=Limits(nodes=1))
     file.write_bytes(file.read_bytes()[:-7])
     with refused("truncated"):
         trace_onnx(file)
@@ -218,31 +190,17 @@ def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
 
 def test_functions_that_multiply_without_bound_are_stopped() -> None:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    functions = [helper.make_function("own", "F0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+
+    def function(name: str, *nodes: Any) -> Any:
+        return helper.make_function("own", name, ["a"], ["b"], nodes, imports)
+
+    functions = [function("F0", node("Relu", "a", "b"))]
     for i in range(1, 22):
-        calls = [
-            helper.make_node(f"F{i - 1}", ["a" if j == 0 else f"t{j}"], [f"t{j + 1}"], domain="own")
-            for j in range(4)
-        ]
-        functions.append(helper.make_function("own", f"F{i}", ["a"], ["t4"], calls, imports))
-    proto = model(
-        [helper.make_node("F21", ["x"], ["y"], domain="own")],
-        {"x": ["N", 3]},
-        ["y"],
-        functions=functions,
-        domains=["own"],
-    )
+        places = ["a", "t1", "t2", "t3", "b"]
+        calls = (node(f"F{i - 1}", *places[j : j + 2], domain="own") for j in range(4))
+        functions.append(function(f"F{i}", *calls))
     with refused("expand into far more"):
-        trace_onnx(proto)
-    loop = helper.make_function(
-        "own", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="own")], imports
-    )
-    proto = model(
-        [helper.make_node("F", ["x"], ["y"], domain="own")],
-        {"x": ["N", 3]},
-        ["y"],
-        functions=[loop],
-        domains=["own"],
-    )
+        trace_onnx(one(node("F21", "x", "y", domain="own"), functions=functions))
+    loop = function("F", node("F", "a", "b", domain="own"))
     with refused("nested more than"):
-        trace_onnx(proto)
+        trace_onnx(one(node("F", "x", "y", domain="own"), functions=[loop]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import F32, model, node, weights
+from onnx_graphs import F32, model, node, one, weights
 
 import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
@@ -22,146 +22,68 @@ onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 from onnx import helper  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_zoo import ZOO  # noqa: E402
 
 L = kc.layers
 
 
-def exported(module: Any, shape: tuple[int, ...], train: bool = True, **options: Any) -> Any:
-    """A torch model as ONNX by the exporter that needs nothing else."""
-    file, mode = io.BytesIO(), torch.onnx.TrainingMode
-    options = {
-        "dynamo": False,
-        "training": mode.TRAINING if train else mode.EVAL,
-        "do_constant_folding": not train,
-        "input_names": ["x"],
-    } | options
+def exported(module: Any, shape: tuple[int, ...], **options: Any) -> Any:
+    """A torch model in training mode as ONNX by the exporter that needs nothing else."""
+    file, mode = io.BytesIO(), torch.onnx.TrainingMode.TRAINING
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, (torch.randn(shape),), file, **options)
+        torch.onnx.export(
+            module,
+            (torch.randn(shape),),
+            file,
+            dynamo=False,
+            training=mode,
+            do_constant_folding=False,
+            input_names=["x"],
+            **options,
+        )
     return onnx.load_model_from_string(file.getvalue())
 
 
-class Block(nn.Module):
-    """A residual block, V1 or V2."""
-
-    def __init__(self, width: int, out: int, stride: int, pre: bool) -> None:
-        super().__init__()
-        self.bn1, self.bn2 = nn.BatchNorm2d(width if pre else out), nn.BatchNorm2d(out)
-        self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.shortcut = (
-            nn.Conv2d(width, out, 1, stride, bias=False) if stride > 1 or width != out else None
-        )
-        self.pre = pre
-
-    def forward(self, x: Any) -> Any:
-        side = x if self.shortcut is None else self.shortcut(x)
-        if self.pre:
-            return side + self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())
-        return (side + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))).relu()
-
-
-def block(
-    width: int, stride: int, pre: bool, source: Any, name: str, project: bool
-) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """The same block by hand."""
-    relu, norm = L.Nonlinear("relu"), L.BatchNorm()
-    conv = [L.Affine(width, 3, s, 1 if s > 1 else "same", bias=False) for s in (stride, 1)]
-    layers = (
-        [norm, relu, conv[0], norm, relu, conv[1]] if pre else [conv[0], norm, relu, conv[1], norm]
-    )
-    steps, last = [], source
-    for i, made in enumerate(layers):
-        steps.append((f"{name}{i}", made, (last,)))
-        last = f"{name}{i}"
-    side = source
-    if project:
-        steps.append((f"{name}side", L.Affine(width, 1, stride, bias=False), (source,)))
-        side = f"{name}side"
-    steps.append((f"{name}sum", L.Sum(), (side, last)))
-    return steps if pre else [*steps, (f"{name}end", relu, (f"{name}sum",))]
-
-
-def resnet(pre: bool) -> tuple[Any, kc.Network, tuple[int, ...]]:
-    module = nn.Sequential(
-        nn.Conv2d(3, 8, 3, 1, 1),
-        Block(8, 8, 1, pre),
-        Block(8, 16, 2, pre),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 10),
-    )
-    end = "sum" if pre else "end"
-    steps = [
-        ("x", L.Input(3, (16, 16)), ()),
-        ("stem", L.Affine(8, 3), ("x",)),
-        *block(8, 1, pre, "stem", "a", False),
-    ]
-    steps += [
-        *block(16, 2, pre, f"a{end}", "b", True),
-        ("pool", L.Pool("mean"), (f"b{end}",)),
-        ("fc", L.Affine(10), ("pool",)),
-    ]
-    return module, kc.Network.from_steps(steps), (2, 3, 16, 16)
+def of_zoo(name: str) -> tuple[Any, kc.Network, tuple[int, ...]]:
+    module, (shape,), twin = ZOO[name]()
+    return module, twin, shape
 
 
 def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
-    relu = L.Nonlinear("relu")
+    def entry(modules: tuple[Any, ...], shape: tuple[int, ...], *layers: Any) -> Any:
+        width, sides = (shape[-1], shape[1:-1]) if len(shape) < 4 else (shape[1], shape[2:])
+        return nn.Sequential(*modules), kc.chain(L.Input(width, sides or None), *layers), shape
+
+    mish = kc.activation("softplus").expr.subs(kc.activations.X, kc.activation("mish").expr)
     return {
-        "mlp": (
-            nn.Sequential(
-                nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 3)
-            ),
-            kc.chain(
-                L.Input(6),
-                L.Affine(8),
-                L.Nonlinear("tanh"),
-                L.Affine(8, bias=False),
-                L.Nonlinear("swish"),
-                L.Affine(3),
-            ),
+        "mlp": entry(
+            (nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 3)),
             (2, 6),
+            L.Affine(8),
+            L.Nonlinear("tanh"),
+            L.Affine(8, bias=False),
+            L.Nonlinear("swish"),
+            L.Affine(3),
         ),
-        "vgg": (
-            nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Dropout(0.5),
-                nn.Flatten(),
-                nn.Linear(128, 10),
-            ),
-            kc.chain(
-                L.Input(3, (8, 8)),
-                L.Affine(8, 3),
-                relu,
-                L.Pool("max", 2),
-                L.Dropout(0.5),
-                L.Flatten(),
-                L.Affine(10),
-            ),
-            (2, 3, 8, 8),
-        ),
-        "mobile": (
-            nn.Sequential(
+        "vgg": of_zoo("vgg"),
+        "mobile": entry(
+            (
                 nn.Conv2d(4, 8, 1, bias=False),
                 nn.ReLU6(),
                 nn.Conv2d(8, 8, 3, padding=1, groups=8),
                 nn.Hardswish(),
                 nn.GroupNorm(2, 8),
             ),
-            kc.chain(
-                L.Input(4, (8, 8)),
-                L.Affine(8, bias=False),
-                L.Nonlinear("relu6"),
-                L.Affine(8, 3, groups=8),
-                L.Nonlinear("hard_swish"),
-                L.GroupNorm(2),
-            ),
             (2, 4, 8, 8),
+            L.Affine(8, bias=False),
+            L.Nonlinear("relu6"),
+            L.Affine(8, 3, groups=8),
+            L.Nonlinear("hard_swish"),
+            L.GroupNorm(2),
         ),
-        "tokens": (
-            nn.Sequential(
+        "tokens": entry(
+            (
                 nn.LayerNorm(8),
                 nn.Linear(8, 16),
                 nn.GELU(),
@@ -169,24 +91,15 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
                 nn.Mish(),
                 nn.Softplus(),
             ),
-            kc.chain(
-                L.Input(8, (5,)),
-                L.LayerNorm(),
-                L.Affine(16),
-                L.Nonlinear("gelu"),
-                L.Affine(8),
-                L.Nonlinear(
-                    kc.activation(
-                        kc.activation("softplus").expr.subs(
-                            kc.activations.X, kc.activation("mish").expr
-                        )
-                    )
-                ),
-            ),
             (2, 5, 8),
+            L.LayerNorm(),
+            L.Affine(16),
+            L.Nonlinear("gelu"),
+            L.Affine(8),
+            L.Nonlinear(kc.activation(mish)),
         ),
-        "resnet v1": resnet(False),
-        "resnet v2": resnet(True),
+        "resnet v1": of_zoo("resnet_v1"),
+        "resnet v2": of_zoo("resnet_v2_bottleneck"),
     }
 
 
@@ -201,35 +114,22 @@ def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int)
 
 
 def test_labels_are_the_paths_of_modules() -> None:
-    module, _, shape = resnet(True)
+    module, _, shape = of_zoo("resnet_v2_bottleneck")
     network = read(exported(module, shape)).network
-    assert {"0", "1.conv1", "2.shortcut", "2.bn2", "5"} <= {str(n) for n in network}
+    assert {"stem", "blocks.0.conv1", "blocks.0.shortcut", "blocks.2.bn2", "fc"} <= {
+        str(n) for n in network
+    }
 
 
 # -- control flow, functions, what is not read -----------------------------------------------------
 
 
-def graph(name: str, *nodes: Any) -> Any:
-    return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info("t", F32, None)])
-
-
 def test_functions_of_the_file_are_read_through() -> None:
-    body = [
-        node("Sigmoid", "p", "s"),
-        node("Mul", "p s", "z"),
-        helper.make_node("LeakyRelu", ["z"], ["o"]),
-    ]
+    body = [node("Sigmoid", "p", "s"), node("Mul", "p s", "z"), node("LeakyRelu", "z", "o")]
     body[2].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
-    function = helper.make_function(
-        "own", "Gate", ["p"], ["o"], body, [helper.make_opsetid("", 17)], ["slope"]
-    )
-    proto = model(
-        [helper.make_node("Gate", ["x"], ["y"], domain="own", slope=0.25)],
-        {"x": ["N", 3]},
-        ["y"],
-        functions=[function],
-        domains=["own"],
-    )
+    imports = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "Gate", ["p"], ["o"], body, imports, ["slope"])
+    proto = one(node("Gate", "x", "y", domain="own", slope=0.25), functions=[function])
     ops = trace_onnx(proto).ops
     assert [op.label for op in ops[1:]] == ["sigmoid", "mul", "leaky_relu"]
 
@@ -239,7 +139,7 @@ def test_functions_of_the_file_are_read_through() -> None:
     [
         ([node("Softmax", "x", "s"), node("Relu", "s", "y")], "softmax"),
         ([node("MatMul", "x xt", "y")], "product of feature maps"),
-        ([helper.make_node("Special", ["x"], ["y"], domain="com.acme")], "com.acme.Special"),
+        ([node("Special", "x", "y", domain="com.acme")], "com.acme.Special"),
         ([node("CumSum", "x ax", "y")], "running sum"),
         ([node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")], "slice"),
         ([node("ConvTranspose", "x k", "y", pads=[3, 3])], "transposed convolution"),
@@ -257,19 +157,15 @@ def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], 
 
 def test_shared_and_folded_weights() -> None:
     w = weights(6, 6)
-    proto = model(
-        [
-            node("MatMul", "x w", "a"),
-            node("MatMul", "a v", "b"),
-            node("Gemm", "b w", "y", transB=1),
-        ],
-        {"x": ["N", 6]},
-        ["y"],
-        {"w": w, "v": w.copy()},
-    )
-    linear = [op for op in trace_onnx(proto).ops if isinstance(op, Linear)]
-    assert [op.parameter for op in linear] == ["w", "w", "w"]
-    nodes = [
+
+    def linear(*nodes: Any, **held: Any) -> list[Linear]:
+        ops = trace_onnx(one(*nodes, shape=["N", 6], w=w, **held)).ops
+        return [op for op in ops if isinstance(op, Linear)]
+
+    last = node("Gemm", "b w", "y", transB=1)
+    found = linear(node("MatMul", "x w", "a"), node("MatMul", "a v", "b"), last, v=w.copy())
+    assert [op.parameter for op in found] == ["w", "w", "w"]
+    standardised, *_ = linear(
         node("ReduceMean", "w", "m", axes=[1]),
         node("Sub", "w m", "c"),
         node("Mul", "c c", "s"),
@@ -277,12 +173,6 @@ def test_shared_and_folded_weights() -> None:
         node("Sqrt", "v", "r"),
         node("Div", "c r", "u"),
         node("Gemm", "x u", "y", transB=1),
-    ]
-    standardised = next(
-        op
-        for op in trace_onnx(model(nodes, {"x": ["N", 6]}, ["y"], {"w": w})).ops
-        if isinstance(op, Linear)
     )
-    assert standardised.weight.mean(1) == pytest.approx(0, abs=1e-6) and (
-        standardised.weight**2
-    ).mean(1) == pytest.approx(1, abs=1e-5)
+    assert standardised.weight.mean(1) == pytest.approx(0, abs=1e-6)
+    assert (standardised.weight**2).mean(1) == pytest.approx(1, abs=1e-5)

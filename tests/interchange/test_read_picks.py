@@ -31,12 +31,11 @@ DATA: dict[str, Pick] = {
 class Model(nn.Module):
     """Every token by itself, then some of them."""
 
-    def __init__(self, pick: Pick, width: int = WIDTH) -> None:
+    def __init__(self, pick: Pick) -> None:
         super().__init__()
-        self.pick, self.table = pick, nn.Embedding(50, width)
-        self.places = nn.Parameter(torch.randn(TOKENS, width))
-        self.mlp, self.head = nn.Linear(width, width), nn.Linear(width, width)
-        self.register_buffer("last", torch.tensor([TOKENS - 1]))
+        self.pick, self.table = pick, nn.Embedding(50, WIDTH)
+        self.places = nn.Parameter(torch.randn(TOKENS, WIDTH))
+        self.mlp, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, ids: Any, lengths: Any = None) -> Any:
         self.ids, self.lengths = ids, lengths
@@ -49,11 +48,12 @@ def read(pick: Pick, *more: Any) -> kc.Reading:
     return kc.read(Model(pick).eval(), torch.randint(1, 49, (2, TOKENS)), *more)
 
 
+def layers(reading: kc.Reading) -> list[Any]:
+    return [layer for _, layer, _ in reading.network.steps()]
+
+
 def test_the_first_token() -> None:
-    found, plain = read(lambda m, x: x[:, [0]]), read(lambda m, x: x[:, :1])
-    assert [layer for _, layer, _ in found.network.steps()] == [
-        layer for _, layer, _ in plain.network.steps()
-    ]
+    assert layers(read(lambda m, x: x[:, [0]])) == layers(read(lambda m, x: x[:, :1]))
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -79,35 +79,34 @@ def of_jax(pick: Callable[[Any], Any]) -> kc.Reading:
     return kc.read(function, params, np.ones((2, TOKENS), np.int32))
 
 
-def jax_picks() -> dict[str, Callable[[Any], Any]]:
-    import jax
-    import jax.numpy as jnp
-
-    return {
-        "slice": lambda x: x[:, -1:],
-        "list": lambda x: x[:, jnp.array([-1])],
-        "take": lambda x: jnp.take(x, jnp.array([TOKENS - 1]), axis=1),
-        "take_along_axis": lambda x: jnp.take_along_axis(
-            x, jnp.full((2, 1, 1), TOKENS - 1), axis=1
-        ),
-        "rows": lambda x: x[jnp.arange(len(x)), -1][:, None],
-        "dynamic": lambda x: jax.lax.dynamic_slice_in_dim(x, TOKENS - 1, 1, axis=1),
-    }
+JAX: dict[str, Callable[[Any, Any], Any]] = {
+    "list": lambda jnp, x: x[:, jnp.array([-1])],
+    "take": lambda jnp, x: jnp.take(x, jnp.array([TOKENS - 1]), axis=1),
+    "take_along_axis": lambda jnp, x: jnp.take_along_axis(
+        x, jnp.full((2, 1, 1), TOKENS - 1), axis=1
+    ),
+    "rows": lambda jnp, x: x[jnp.arange(len(x)), -1][:, None],
+    "dynamic": lambda jnp, x: pytest.importorskip("jax.lax").dynamic_slice_in_dim(
+        x, TOKENS - 1, 1, axis=1
+    ),
+}
 
 
-@pytest.mark.parametrize("name", ["list", "take", "take_along_axis", "rows", "dynamic"])
+@pytest.mark.parametrize("name", JAX)
 def test_the_last_token_in_jax(name: str) -> None:
-    pytest.importorskip("jax")
-    found, plain = of_jax(jax_picks()[name]), of_jax(jax_picks()["slice"])
+    found = of_jax(partial(JAX[name], pytest.importorskip("jax.numpy")))
     assert found.fidelity.level == "exact"
-    assert [layer for _, layer, _ in found.network.steps()] == [
-        layer for _, layer, _ in plain.network.steps()
-    ]
+    assert layers(found) == layers(of_jax(lambda x: x[:, -1:]))
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
 
-A = np.array
+HELD = {
+    "l": np.array([-1]),
+    "s": np.array([5, 1, 2]),
+    "e": np.full((2, 1, 16), 7),
+    "n": np.array([[0, 7], [1, 7]]),
+}
 GATHERS: dict[str, tuple[list[Any], list[int]]] = {
     "one of a list": ([node("Gather", "h l", "y", axis=1)], [7]),
     "several": ([node("Gather", "h s", "y", axis=1)], [5, 1, 2]),
@@ -120,22 +119,13 @@ GATHERS: dict[str, tuple[list[Any], list[int]]] = {
 def test_tokens_in_onnx(name: str) -> None:
     pytest.importorskip("onnx")
     nodes, places = GATHERS[name]
-    held = {
-        "t": weights(50, 16),
-        "w": weights(16, 16),
-        "l": A([-1]),
-        "s": A([5, 1, 2]),
-        "e": np.full((2, 1, 16), 7),
-        "n": A([[0, 7], [1, 7]]),
-    }
+    held = {"t": weights(50, 16), "w": weights(16, 16), **HELD}
     steps = [node("Gather", "t x", "a"), node("MatMul", "a w", "h"), *nodes]
     proto = model(steps, {"x": [2, TOKENS]}, ["y"], held)
     proto.graph.input[0].type.tensor_type.elem_type = 7  # integers
-    reading = kc.read(proto)
-    (mix,) = (
-        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
-    )
-    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[places])
+    network = kc.read(proto).network
+    (mix,) = network.nodes_of(kc.layers.TokenMix)
+    assert np.array_equal(np.array(network.layer(mix).matrix, float), np.eye(TOKENS)[places])
 
 
 # -- places --------------------------------------------------------------------------------------
@@ -151,10 +141,8 @@ def test_places_are_those_of_numpy() -> None:
         whole = np.arange(np.prod(shape)).reshape(shape)
         found = picked(shape, partial(np.take, indices=places, axis=axis))
         assert found is not None
-        assert np.array_equal(
-            whole if found[0] == 0 else whole.take(list(found[1]), found[0]),
-            whole.take(places, axis),
-        )
+        taken = whole if found[0] == 0 else whole.take(list(found[1]), found[0])
+        assert np.array_equal(taken, whole.take(places, axis))
         assert picked(shape, lambda there: np.roll(there, 1, 0)) is None
 
 

@@ -16,6 +16,8 @@ from refusals import refused
 torch = pytest.importorskip("torch")
 
 
+from torch_zoo.twin import Model  # noqa: E402
+
 nn = torch.nn
 F = nn.functional
 
@@ -33,10 +35,6 @@ of_torch = partial(drawn_module, redrawn)
 # -- random networks -------------------------------------------------------------------------------
 
 
-def windows(n: int, low: int, high: int, k: int, s: int) -> int:
-    return (n + low + high - k) // s + 1
-
-
 # -- one thing at a time ---------------------------------------------------------------------------
 
 
@@ -44,68 +42,61 @@ def conv(i: int = WIDTH, k: int = 3, **options: Any) -> Any:
     return nn.Conv2d(i, WIDTH, k, bias=False, **{"padding": k // 2} | options)
 
 
-def around(module: Any, width: int = WIDTH) -> Any:
+def around(*modules: Any) -> Any:
     """Something between two convolutions."""
-    return nn.Sequential(conv(3), nn.ReLU(), module, conv(width))
+    return nn.Sequential(conv(3), nn.ReLU(), *modules, conv())
 
 
-class Excited(nn.Module):
+def excited(expand: bool) -> Any:
     """Squeeze and excitation, by broadcasting or by expand_as."""
 
-    def __init__(self, expand: bool) -> None:
-        super().__init__()
-        self.stem, self.gate, self.out, self.expand = conv(3), conv(k=1), conv(), expand
+    def run(m: Any, x: Any) -> Any:
+        h = F.relu(m.stem(x))
+        g = torch.sigmoid(m.gate(F.adaptive_avg_pool2d(h, 1)))
+        return m.out(h * (g.expand_as(h) if expand else g))
 
-    def forward(self, x: Any) -> Any:
-        h = F.relu(self.stem(x))
-        g = torch.sigmoid(self.gate(F.adaptive_avg_pool2d(h, 1)))
-        return self.out(h * (g.expand_as(h) if self.expand else g))
+    return Model(run, stem=conv(3), gate=conv(k=1), out=conv())
 
 
-class Rearranged(nn.Module):
+def rearranged(pieces: bool) -> Any:
     """Pieces of an image become channels; locations change places at the output."""
 
-    def __init__(self, pieces: bool) -> None:
-        super().__init__()
-        self.stem, self.out, self.pieces = conv(3), conv(4 * WIDTH if pieces else WIDTH, 1), pieces
-
-    def forward(self, x: Any) -> Any:
-        h = F.relu(self.stem(x))
-        if not self.pieces:
-            return self.out(h).transpose(2, 3)
+    def run(m: Any, x: Any) -> Any:
+        h = F.relu(m.stem(x))
+        if not pieces:
+            return m.out(h).transpose(2, 3)
         h = h.reshape(2, WIDTH, 3, 2, 3, 2).permute(0, 1, 3, 5, 2, 4)
-        return self.out(h.reshape(2, 4 * WIDTH, 3, 3))
+        return m.out(h.reshape(2, 4 * WIDTH, 3, 3))
+
+    return Model(run, stem=conv(3), out=conv(4 * WIDTH if pieces else WIDTH, 1))
 
 
-# (module, side of the image, words of the note that refuses it; "" where it is computed)
+# words of the notes that refuse what is not computed
+NOTED = {
+    "means of zeros": "include padding zeros",
+    "pieces": "some of the locations into channels",
+    "turned": "transposes its spatial axes",
+}
 SINGLE = {
-    "circular": (
-        lambda: nn.Sequential(
-            conv(3, padding_mode="circular"), nn.ReLU(), conv(padding_mode="circular")
-        ),
-        6,
-        "",
+    "circular": lambda: nn.Sequential(
+        conv(3, padding_mode="circular"), nn.ReLU(), conv(padding_mode="circular")
     ),
-    "excited": (lambda: Excited(False), 6, ""),
-    "excited, expanded": (lambda: Excited(True), 6, ""),
-    "reflect": (lambda: around(conv(padding_mode="reflect")), 6, ""),
-    "replicate": (
-        lambda: around(nn.Sequential(nn.ReplicationPad2d(1), conv(padding=0))),
-        6,
-        "",
-    ),
-    "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, ""),
-    "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "include padding zeros"),
-    "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),
-    "pieces": (lambda: Rearranged(True), 6, "some of the locations into channels"),
-    "turned": (lambda: Rearranged(False), 6, "transposes its spatial axes"),
+    "excited": lambda: excited(False),
+    "excited, expanded": lambda: excited(True),
+    "reflect": lambda: around(conv(padding_mode="reflect")),
+    "replicate": lambda: around(nn.ReplicationPad2d(1), conv(padding=0)),
+    "dilation": lambda: around(conv(dilation=2, padding=2)),
+    "means of zeros": lambda: around(nn.AvgPool2d(3, 1, 1)),
+    "nearest": lambda: around(nn.Upsample(scale_factor=2)),
+    "pieces": lambda: rearranged(True),
+    "turned": lambda: rearranged(False),
 }
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_positions_of_torch(name: str) -> None:
-    make, side, words = SINGLE[name]
-    compared(*of_torch(make(), (side, side, 3)), (side, side, 3), words)
+    shape = (4, 4, 3) if name == "nearest" else (6, 6, 3)
+    compared(*of_torch(SINGLE[name](), shape), shape, NOTED.get(name, ""))
 
 
 def test_another_size_of_image_than_the_model_was_read_for_is_refused() -> None:

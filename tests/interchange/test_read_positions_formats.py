@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from position_oracle import WIDTH, Draw, compared
+from position_oracle import WIDTH, compared
 
 import kcalc as kc
 
@@ -29,21 +29,19 @@ def gaussian(*shape: int, fan_in: int) -> np.ndarray:
 # -- JAX -------------------------------------------------------------------------------------------
 
 
-def weights(width: int = 3) -> dict[str, Any]:
+def weights() -> dict[str, Any]:
     return {
-        "a": gaussian(3, 3, width, WIDTH, fan_in=9 * width),
+        "a": gaussian(3, 3, 3, WIDTH, fan_in=27),
         "b": gaussian(3, 3, WIDTH, WIDTH, fan_in=9 * WIDTH),
-        "t": gaussian(4, 4, width, WIDTH, fan_in=4 * width),  # an output reads four inputs
+        "t": gaussian(4, 4, 3, WIDTH, fan_in=12),  # an output reads four inputs
     }
 
 
-def conv(x: Any, w: Any, padding: Any = "SAME", **options: Any) -> Any:
-    told = {"window_strides": (1, 1), "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
-    return lax.conv_general_dilated(x, w, padding=padding, **told)
+AXES = ("NHWC", "HWIO", "NHWC")
 
 
-def conv_transposed(x: Any, w: Any) -> Any:
-    return lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def conv(x: Any, w: Any, padding: Any = "SAME", strides: Any = (1, 1), **options: Any) -> Any:
+    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=AXES, **options)
 
 
 def behind(first: Callable[[Any, Any], Any], between: Callable[[Any], Any] = lambda h: h) -> Any:
@@ -57,147 +55,106 @@ def padded(mode: str) -> Any:
     )
 
 
-def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
+def mean(stride: int, inside: bool) -> Any:
     def pooled(h: Any) -> Any:
-        shape = ((1, window, window, 1), (1, stride, stride, 1), padding)
-        ones = lax.reduce_window(jnp.ones_like(h), 0.0, lax.add, *shape) if inside else window**2
-        return lax.reduce_window(h, 0.0, lax.add, *shape) / ones
+        def total(x: Any) -> Any:
+            return lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, stride, stride, 1), "SAME")
+
+        return total(h) / (total(jnp.ones_like(h)) if inside else 9)
 
     return behind(conv, pooled)
 
 
-JAX = {  # (function, words of the note that refuses it; "" where it is computed)
-    "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
-    "wrap": (padded("wrap"), ""),
-    "constant": (padded("constant"), ""),
-    "means inside": (mean(3, 2, "SAME", True), ""),
-    "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
-    "reflect": (padded("reflect"), ""),
-    "edge": (padded("edge"), ""),
-    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
-    "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
-    "means of zeros": (mean(3, 1, "SAME", False), "include padding zeros"),
-    "repeated": (
-        behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
-        "rearranged",
+# words of the notes that refuse what is not computed
+NOTED = {
+    "means of zeros": "include padding zeros",
+    "repeated": "rearranged",
+    "turned": "transposes its spatial axes",
+    "same, lower": "read as 'same'",
+}
+JAX = {
+    "strides": behind(lambda x, w: conv(x, w, "SAME", (2, 2))),
+    "wrap": padded("wrap"),
+    "constant": padded("constant"),
+    "means inside": mean(2, True),
+    "subsampled": behind(conv, lambda h: h[:, ::2, ::2]),
+    "reflect": padded("reflect"),
+    "edge": padded("edge"),
+    "causal": behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])),
+    "dilation": behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))),
+    "means of zeros": mean(1, False),
+    "repeated": behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
+    "transposed convolution": lambda p, x: conv(
+        jax.nn.relu(lax.conv_transpose(x, p["t"], (2, 2), "SAME", dimension_numbers=AXES)),
+        p["b"],
     ),
-    "transposed convolution": (
-        lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
-        "",
-    ),
-    "turned": (
-        lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
-        "transposes its spatial axes",
-    ),
+    "turned": lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
 }
 
 
 @pytest.mark.parametrize("name", JAX)
 def test_positions_of_jax(name: str) -> None:
-    function, words = JAX[name]
-    fast = jax.jit(function)
-    reading = kc.read(function, weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
-    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
+    fast = jax.jit(JAX[name])
+    reading = kc.read(JAX[name], weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
+    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), NOTED.get(name, ""))
 
 
 # -- ONNX ------------------------------------------------------------------------------------------
 
-FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
-ONNX = {  # (nodes between the input x and the weights b, words of the note)
-    "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
-    "one window more": (
-        [
-            ("Conv", "x a", "c", {"pads": [1] * 4}),
-            ("AveragePool", "c", "h", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
-        ],
-        "",
-    ),
-    "means inside": (
-        [
-            ("Conv", "x a", "c", {"pads": [1] * 4}),
-            ("AveragePool", "c", "h", {"kernel_shape": [3, 3], "pads": [1] * 4}),
-        ],
-        "",
-    ),
-    "reflect": (
-        [("Pad", "x p", "q", {"mode": "reflect"}), ("Conv", "q a", "h", {})],
-        "",
-    ),
-    "edge": (
-        [("Pad", "x p", "q", {"mode": "edge"}), ("Conv", "q a", "h", {})],
-        "",
-    ),
-    "transposed convolution": (
-        [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
-        "",
-    ),
-    "pixel shuffle": (
-        [
-            ("Conv", "x a", "c", {"pads": [1] * 4}),
-            ("DepthToSpace", "c", "d", {"blocksize": 2}),
-            ("ConvTranspose", "d u", "h", {}),
-        ],
-        "",
-    ),
-    "linear": (
-        [("Conv", "x a", "c", {"pads": [1] * 4}), ("Resize", "c e z", "h", {"mode": "linear"})],
-        "",
-    ),
-    "same, lower": (
-        [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
-        "read as 'same'",
-    ),
-    "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], ""),
-    "means of zeros": (
-        [
-            ("Conv", "x a", "c", {"pads": [1] * 4}),
-            (
-                "AveragePool",
-                "c",
-                "h",
-                {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
-            ),
-        ],
-        "include padding zeros",
-    ),
+CONV: Any = ("Conv", "x a", "c", {"pads": [1] * 4})
+
+
+def mean_pool(size: int, **more: Any) -> list[Any]:
+    """Means over windows behind a convolution."""
+    return [CONV, ("AveragePool", "c", "h", {"kernel_shape": [size] * 2, **more})]
+
+
+ONNX: dict[str, list[Any]] = {  # nodes between the input x and the weights b
+    **{
+        mode: [("Pad", "x p", "q", {"mode": mode}), ("Conv", "q a", "h", {})]
+        for mode in ("wrap", "reflect", "edge")
+    },
+    "one window more": mean_pool(2, strides=[2, 2], ceil_mode=1),
+    "means inside": mean_pool(3, pads=[1] * 4),
+    "transposed convolution": [("ConvTranspose", "x t", "h", {"pads": [1] * 4, "strides": [2, 2]})],
+    "pixel shuffle": [
+        CONV,
+        ("DepthToSpace", "c", "d", {"blocksize": 2}),
+        ("ConvTranspose", "d u", "h", {}),
+    ],
+    "linear": [CONV, ("Resize", "c e z", "h", {"mode": "linear"})],
+    "same, lower": [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
+    "dilation": [("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})],
+    "means of zeros": mean_pool(3, pads=[1] * 4, count_include_pad=1),
 }
 
 
 @pytest.mark.parametrize("name", ONNX)
 def test_positions_of_onnx(name: str) -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx import helper, numpy_helper
+    pytest.importorskip("onnx")
     from onnx.reference import ReferenceEvaluator
+    from onnx_graphs import model, node
 
-    nodes, words = ONNX[name]
     k = 4 if "lower" in name else 3
 
-    def model() -> Any:
-        steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
-        made = [
-            helper.make_node(op, reads.split(), [out], name=out, **more)
-            for op, reads, out, more in steps
-        ]
+    def drawn() -> Any:
+        steps = [*ONNX[name], ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
+        made = [node(op, reads, out, name=out, **more) for op, reads, out, more in steps]
         held = {
             "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
             "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64),
-            "p": np.array(FRAME),
+            "p": np.array([0, 0, 1, 1] * 2),
             "t": gaussian(3, 64, 4, 4, fan_in=3 * 4),
             "u": gaussian(16, 64, 1, 1, fan_in=16),
             "e": np.array([], np.float32),
             "z": np.array([1, 1, 2, 2], np.float32),
         }
-        used = {read for _, reads, _, _ in steps for read in reads.split()}
-        info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]
-        ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-        kept = [numpy_helper.from_array(value, key) for key, value in held.items() if key in used]
-        graph = helper.make_graph(made, "g", info, ends, kept)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+        used = {read: held[read] for n in made for read in n.input if read in held}
+        return model(made, {"x": [2, 3, 5, 5]}, ["y"], used, 19)
 
     def draw(x: np.ndarray) -> np.ndarray:
-        given = {"x": np.moveaxis(x, -1, 1).copy()}
-        run: Any = ReferenceEvaluator(model()).run
-        return np.moveaxis(np.asarray(run(None, given)[0]), 1, -1)
+        run: Any = ReferenceEvaluator(drawn()).run
+        (y,) = run(None, {"x": np.moveaxis(x, -1, 1).copy()})
+        return np.moveaxis(y, 1, -1)
 
-    made: Draw = draw
-    compared(kc.read(model(), sigmas=False), made, (5, 5, 3), words)
+    compared(kc.read(drawn(), sigmas=False), draw, (5, 5, 3), NOTED.get(name, ""))

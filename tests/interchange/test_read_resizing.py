@@ -35,16 +35,15 @@ def redrawn(model: Any, generator: Any) -> Any:
 of_torch = partial(drawn_module, redrawn)
 
 
-def up(rank: int, *args: Any, inputs: int = 6, **options: Any) -> Any:
-    kind = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}[rank]
-    return kind(inputs, WIDTH, *args, bias=False, **options)
+def up(rank: int, *args: Any, **options: Any) -> Any:
+    kind = getattr(nn, f"ConvTranspose{rank}d")
+    return kind(6, WIDTH, *args, bias=False, **options)
 
 
 def behind(rank: int, *modules: Any) -> Any:
     """The modules, then an activation, means over windows and dense weights."""
-    mean = [nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d][rank - 1](2)
-    last = [nn.Conv1d, nn.Conv2d, nn.Conv3d][rank - 1](WIDTH, WIDTH, 1, bias=False)
-    return nn.Sequential(*modules, nn.ReLU(), mean, last)
+    mean, conv = getattr(nn, f"AvgPool{rank}d"), getattr(nn, f"Conv{rank}d")
+    return nn.Sequential(*modules, nn.ReLU(), mean(2), conv(WIDTH, WIDTH, 1, bias=False))
 
 
 CASES = {

@@ -20,6 +20,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.utils import parametrizations, prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 L = kc.layers
 WIDTH = 128
@@ -32,12 +33,8 @@ class Layers(nn.Module):
     def __init__(self, run: Forward, prepare: Callable[[Any], Any] = lambda m: None) -> None:
         super().__init__()
         self.run = run
-        self.a, self.b, self.d = (
-            nn.Linear(32, WIDTH),
-            nn.Linear(WIDTH, WIDTH),
-            nn.Linear(WIDTH, WIDTH),
-        )
-        self.o = nn.Linear(WIDTH, 4)
+        self.a, self.o = nn.Linear(32, WIDTH), nn.Linear(WIDTH, 4)
+        self.b, self.d = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         for layer in (self.a, self.b, self.d, self.o):
             nn.init.normal_(layer.weight, std=1.4 / layer.in_features**0.5)
             nn.init.normal_(layer.bias, std=0.3)
@@ -117,17 +114,15 @@ SIGN = ClippedSign.apply  # kept at import, as many models do
 R = F.relu
 
 
-def no_grad(m: Any, x: Any) -> Any:
-    with torch.no_grad():
-        h = R(m.b(R(m.a(x))))
-    return m.o(R(m.d(h)))
+def first(function: Forward) -> Forward:
+    """A function of the model and its first layer, then the last layer."""
+    return lambda m, x: m.o(function(m, m.a(x)))
 
 
-def no_grad_beside(m: Any, x: Any) -> Any:
-    h = R(m.a(x))
+def no_grad_beside(m: Any, h: Any) -> Any:
     with torch.no_grad():
-        g = torch.tanh(m.b(h))
-    return m.o(R(m.d(h)) + g)
+        g = torch.tanh(m.b(R(h)))
+    return R(m.d(R(h))) + g
 
 
 def enabled_inside(m: Any, x: Any) -> Any:
@@ -142,94 +137,53 @@ def frozen(*names: str) -> Callable[[Any], Any]:
     return lambda m: [m.get_parameter(name).requires_grad_(False) for name in names]
 
 
-def through_b(m: Any, x: Any) -> Any:
-    return m.o(R(m.b(R(m.a(x)))))
-
-
 def as_buffer(m: Any) -> None:
     weight = m.a.weight.detach().clone()
     del m.a.weight
     m.a.register_buffer("weight", weight)
 
 
-def gated(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(h * torch.sigmoid(h).detach())
-
-
-def scaled(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(R(0.5 * h + (h - 0.5 * h).detach()))
-
-
-def straight(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(h + (torch.sign(h) - h).detach())
-
-
-def straight_through_layers(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(R(h + (m.b(R(h)) - h).detach()))
-
-
-def branch(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(R(h + m.b(R(h).detach())))
-
-
-def behind_branch(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(R(h + m.b(R(h)).detach()))
-
-
-def shortcut(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(R(h.detach() + m.b(R(h))))
-
-
-def compared(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(torch.where(h.detach() > 0, h, 0.1 * h))
-
-
-def recorded(m: Any, x: Any) -> Any:
+def recorded(m: Any, h: Any) -> Any:
     """Data-dependent code, which is recorded instead of exported."""
-    h = R(m.a(x))
+    h = R(h)
     if float(h.sum()) > -1e9:
         with torch.no_grad():
             h = m.b(h)
-    return m.o(SIGN(m.d(R(h.data))))
+    return SIGN(m.d(R(h.data)))
 
 
-CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
-    name: (run, lambda m: None)
-    for name, run in {
-        "detach in the trunk": lambda m, x: m.o(R(m.d(R(m.b(R(m.a(x)).detach()))))),
-        "data": lambda m, x: m.o(R(m.b(R(m.a(x)).data))),
-        "detach in a branch": branch,
-        "detach behind a branch": behind_branch,
-        "detach of the shortcut": shortcut,
+def checkpointed(m: Any, h: Any) -> Any:
+    return checkpoint(lambda h: R(m.b(R(h))), h, use_reentrant=True)
+
+
+through_b = first(lambda m, h: R(m.b(R(h))))
+CASES: dict[str, tuple[Callable[..., Any], ...]] = {  # what runs, and what changes it first
+    name: (first(function),)
+    for name, function in {
+        "detach in the trunk": lambda m, h: R(m.d(R(m.b(R(h).detach())))),
+        "data": lambda m, h: R(m.b(R(h).data)),
+        "detach in a branch": lambda m, h: R(h + m.b(R(h).detach())),
+        "detach behind a branch": lambda m, h: R(h + m.b(R(h)).detach()),
+        "detach of the shortcut": lambda m, h: R(h.detach() + m.b(R(h))),
         "no_grad beside": no_grad_beside,
-        "gradients on inside": enabled_inside,
-        "detached weights": lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),
-        "straight through": straight,
-        "straight through layers": straight_through_layers,
-        "a gate that is stopped": gated,
-        "a scaled gradient": scaled,
-        "clipped sign": lambda m, x: m.o(ClippedSign.apply(m.a(x))),
-        "own derivative": lambda m, x: m.o(Swish.apply(m.a(x))),
-        "own derivative without a graph": lambda m, x: m.o(Remembering.apply(m.a(x))),
-        "checkpointed": lambda m, x: m.o(
-            checkpoint(lambda h: R(m.b(R(h))), m.a(x), use_reentrant=True)
-        ),
-        "checkpointed from the input": lambda m, x: m.o(
-            checkpoint(lambda h: R(m.b(R(m.a(h)))), x, use_reentrant=True)
-        ),
-        "a comparison of what is stopped": compared,
-        "reversed": lambda m, x: m.o(R(Reversed.apply(m.a(x)))),
+        "straight through": lambda m, h: h + (torch.sign(h) - h).detach(),
+        "straight through layers": lambda m, h: R(h + (m.b(R(h)) - h).detach()),
+        "a gate that is stopped": lambda m, h: h * torch.sigmoid(h).detach(),
+        "a scaled gradient": lambda m, h: R(0.5 * h + (h - 0.5 * h).detach()),
+        "clipped sign": lambda m, h: ClippedSign.apply(h),
+        "own derivative": lambda m, h: Swish.apply(h),
+        "own derivative without a graph": lambda m, h: Remembering.apply(h),
+        "checkpointed": checkpointed,
+        "a comparison of what is stopped": lambda m, h: torch.where(h.detach() > 0, h, 0.1 * h),
+        "reversed": lambda m, h: R(Reversed.apply(h)),
         "recorded": recorded,
     }.items()
 } | {
+    "gradients on inside": (enabled_inside,),
+    "detached weights": (lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),),
+    "checkpointed from the input": (
+        lambda m, x: m.o(checkpoint(lambda h: R(m.b(R(m.a(h)))), x, use_reentrant=True)),
+    ),
     "a frozen first layer": (through_b, frozen("a.weight", "a.bias")),
     "biases alone": (through_b, frozen("a.weight", "b.weight", "o.bias")),
     "a buffer": (through_b, as_buffer),
@@ -237,28 +191,31 @@ CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
 }
 
 
-def squares(make: Callable[[], Any], x: Any, draws: int) -> dict[str, list[float]]:
-    """{layer: the squared gradient of an output in the NTK parameterisation, by draw}."""
-    found: dict[str, list[float]] = {}
+def squares(make: Callable[[], Any], x: Any, draws: int) -> list[dict[str, float]]:
+    """{layer: the squared gradient of an output in the NTK parameterisation}, by draw."""
+    found = []
     for seed in range(draws):
         torch.manual_seed(seed)
-        model = make().eval()
+        model = make()
         if (out := model(x)[0, 0]).requires_grad:
             out.backward()
         total = dict.fromkeys("abdo", 0.0)
         for name, parameter in model.named_parameters():
             layer, _, leaf = name.partition(".")
             variance = 0.09 if leaf == "bias" else 1.96 / parameter.shape[1]
-            grad = parameter.grad
-            total[layer] += 0.0 if grad is None else float((grad**2).sum()) * variance
-        for layer, value in total.items():
-            found.setdefault(layer, []).append(value)
+            if parameter.grad is not None:
+                total[layer] += float((parameter.grad**2).sum()) * variance
+        found.append(total)
     return found
 
 
-def unit(count: int = 2) -> Any:
-    x = torch.randn(count, 32, generator=torch.Generator().manual_seed(3))
+def unit() -> Any:
+    x = torch.randn(2, 32, generator=torch.Generator().manual_seed(3))
     return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+def read(run: Forward, *prepare: Callable[[Any], Any]) -> Any:
+    return kc.read(Layers(run, *prepare).eval(), unit()).network
 
 
 def nominal(network: kc.Network) -> kc.Network:
@@ -274,35 +231,25 @@ def nominal(network: kc.Network) -> kc.Network:
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_autograd(name: str) -> None:
-    run, prepare = CASES[name]
     draws, x = 16, unit()
-
-    def make() -> Any:
-        return Layers(run, prepare)
-
-    truth = squares(make, x, draws)
+    truth = squares(lambda: Layers(*CASES[name]).eval(), x, draws)
     torch.manual_seed(0)
-    reading = kc.read(make().eval(), x)
-    assert not reading.network.nodes_of(L.Opaque)
-    network = reading.network if name == "pruned" else nominal(reading.network)
+    network = read(*CASES[name])
+    assert not network.nodes_of(L.Opaque)
+    network = network if name == "pruned" else nominal(network)
     found = kc.gradients(network).weights
-    named = {"linear": "a"}
-    total = 0.0
     for node, value in found.items():
-        drawn = np.array(truth[named.get(node, node)])
-        total += value
+        drawn = np.array([total["a" if node == "linear" else node] for total in truth])
         if not drawn.any():
             assert value == 0
         else:
             error = drawn.std(ddof=1) / draws**0.5
             assert abs(value - drawn.mean()) < 5 * error + 0.05 * value
-    assert kc.ntk(network)(1.0) == pytest.approx(total, rel=1e-9)
+    assert kc.ntk(network)(1.0) == pytest.approx(sum(found.values()), rel=1e-9)
 
 
 def test_a_surrogate_is_left_alone_by_shaping() -> None:
-    def run(m: Any, x: Any) -> Any:
-        return m.o(R(m.d(R(m.b(ClippedSign.apply(m.a(x)))))))
-
+    run = first(lambda m, h: R(m.d(R(m.b(ClippedSign.apply(h))))))
     shaping = kc.shape(kc.read(Layers(run).eval(), unit()), "tanh", method="dks", zeta=1.5)
     assert "another function" in shaping.left_alone["ClippedSign"]
     assert shaping.constants.by_node.keys() == {"relu", "relu_2"}
@@ -319,8 +266,7 @@ def test_a_surrogate_is_left_alone_by_shaping() -> None:
     ids=["spectral", "weight", "spectral by hook", "orthogonal"],
 )
 def test_weights_made_of_parameters(prepare: Callable[[Any], Any]) -> None:
-    model = Layers(through_b, prepare).eval()
-    network = kc.read(model, unit()).network
+    network = read(through_b, prepare)
     assert network.layer("b").trained == "indirectly"
     assert 0 < kc.c_map(network)(0.3) < 1
     found = kc.gradients(network)
@@ -331,7 +277,7 @@ def test_weights_made_of_parameters(prepare: Callable[[Any], Any]) -> None:
 
 
 def test_a_slope_that_is_not_known() -> None:
-    network = kc.read(Layers(lambda m, x: m.o(Smoothed.apply(m.a(x)))).eval(), unit()).network
+    network = read(first(lambda m, h: Smoothed.apply(h)))
     assert 0 < kc.c_map(network)(0.3) < 1
     for ask in (kc.ntk, kc.gradients):
         with refused(r"(?s)'Smoothed'.*StopGradient\(\)"):
@@ -339,11 +285,8 @@ def test_a_slope_that_is_not_known() -> None:
 
 
 def test_a_stop_inside_of_a_norm() -> None:
-    def run(m: Any, x: Any) -> Any:
-        h = m.a(x)
-        return m.o(R(m.b(h / h.square().mean(-1, keepdim=True).sqrt().detach())))
-
-    network = kc.read(Layers(run).eval(), unit()).network
+    norm = first(lambda m, h: R(m.b(h / h.square().mean(-1, keepdim=True).sqrt().detach())))
+    network = read(norm)
     assert network.nodes_of(L.RMSNorm)
     assert 0 < kc.c_map(network)(0.3) < 1
     with refused("own_gradient"):
@@ -352,45 +295,35 @@ def test_a_stop_inside_of_a_norm() -> None:
 
 def test_a_pooled_feature_map_that_is_stopped() -> None:
     """A mean over locations is no part of a norm here."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
-    head = nn.Linear(8, 4)
-
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = model, head
-
-        def forward(self, x: Any) -> Any:
-            return self.head(self.body(x).mean((2, 3)).detach())
-
-    found = kc.gradients(kc.read(Pooled().eval(), (2, 3, 8, 8)).network).weights
+    model = Model(
+        lambda m, x: m.head(m.body(x).mean((2, 3)).detach()),
+        body=nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()),
+        head=nn.Linear(8, 4),
+    )
+    found = kc.gradients(kc.read(model.eval(), (2, 3, 8, 8)).network).weights
     assert found["body.0"] == 0
     assert found["head"] > 0
-
-
-class Attention(nn.Module):
-    def __init__(self, place: int, early: bool) -> None:
-        super().__init__()
-        self.place, self.early = place, early
-        self.table, self.places = nn.Embedding(20, 32), nn.Parameter(torch.randn(1, 5, 32))
-        self.q, self.k, self.v, self.o = (nn.Linear(32, 32, bias=False) for _ in range(4))
-
-    def heads(self, x: Any, place: int) -> Any:
-        made = (self.q, self.k, self.v)[place](x)
-        made = made.detach() if self.early and place == self.place else made
-        made = made.view(*x.shape[:2], 4, 8).transpose(1, 2)
-        return made if self.early or place != self.place else made.detach()
-
-    def forward(self, ids: Any) -> Any:
-        x = self.table(ids) + self.places
-        out = F.scaled_dot_product_attention(*(self.heads(x, place) for place in range(3)))
-        return self.o(out.transpose(1, 2).reshape(x.shape))
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["whole", "in heads"])
 @pytest.mark.parametrize("place", range(3), ids=["queries", "keys", "values"])
 def test_a_stop_in_attention(place: int, early: bool) -> None:
-    network = kc.read(Attention(place, early).eval(), torch.arange(10).view(2, 5)).network
+    def heads(m: Any, x: Any, name: str) -> Any:
+        made = getattr(m, name)(x)
+        stopped = name == "qkv"[place]
+        made = made.detach() if early and stopped else made
+        made = made.view(2, 5, 4, 8).transpose(1, 2)
+        return made.detach() if stopped and not early else made
+
+    def run(m: Any, ids: Any) -> Any:
+        x = m.table(ids) + m.places
+        out = F.scaled_dot_product_attention(*(heads(m, x, name) for name in "qkv"))
+        return m.o(out.transpose(1, 2).reshape(x.shape))
+
+    parts = {name: nn.Linear(32, 32, bias=False) for name in "qkvo"}
+    places = nn.Parameter(torch.randn(1, 5, 32))
+    model = Model(run, table=nn.Embedding(20, 32), places=places, **parts).eval()
+    network = kc.read(model, torch.arange(10).view(2, 5)).network
     assert network.nodes_of(L.Attend)
     found = kc.gradients(network, tokens=5).weights
     assert {n for n in "qkvo" if found[n] == 0} == {"qkv"[place]}

@@ -10,33 +10,6 @@ from refusals import refused
 
 import kcalc as kc
 
-WIDTH = 128
-stop = jax.lax.stop_gradient
-
-
-@jax.custom_vjp
-def sign(x: Any) -> Any:
-    return jnp.sign(x)
-
-
-sign.defvjp(lambda x: (jnp.sign(x), None), lambda _, g: (g,))
-
-
-@jax.custom_jvp
-def clipped(x: Any) -> Any:
-    return jnp.sign(x)
-
-
-clipped.defjvp(lambda p, t: (jnp.sign(p[0]), t[0] * (jnp.abs(p[0]) <= 1)))
-
-
-@jax.custom_jvp
-def by_hand(x: Any) -> Any:
-    return jnp.tanh(x)
-
-
-by_hand.defjvp(lambda p, t: (jnp.tanh(p[0]), t[0] * (1 - jnp.tanh(p[0]) ** 2)))
-
 
 @jax.custom_vjp
 def smoothed(x: Any) -> Any:
@@ -46,27 +19,10 @@ def smoothed(x: Any) -> Any:
 smoothed.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g / (1 + x**2),))
 
 
-@jax.jit
-def straight(h: Any) -> Any:
-    return h + stop(jnp.tanh(h) - h)
-
-
-def drawn(seed: int) -> dict[str, Any]:
-    shapes = {"a": (32, WIDTH), "b": (WIDTH, WIDTH), "d": (WIDTH, WIDTH), "o": (WIDTH, 4)}
-    keys = jax.random.split(jax.random.key(seed), 4)
-    return {
-        name: 1.4 * jax.random.normal(key, shape) / shape[0] ** 0.5
-        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
-    }
-
-
-def unit() -> Any:
-    x = jax.random.normal(jax.random.key(77), (2, 32))
-    return x / jnp.sqrt((x**2).mean(-1, keepdims=True))
-
-
 def test_derivatives_that_are_not_known() -> None:
-    network = kc.read(lambda p, x: smoothed(x @ p["a"]) @ p["o"], drawn(0), unit()).network
+    keys, shapes = jax.random.split(jax.random.key(0), 2), {"a": (32, 128), "o": (128, 4)}
+    params = {n: jax.random.normal(key, shapes[n]) for n, key in zip("ao", keys, strict=True)}
+    network = kc.read(lambda p, x: smoothed(x @ p["a"]) @ p["o"], params, (2, 32)).network
     assert 0 < kc.c_map(network)(0.3) < 1
     for ask in (kc.ntk, kc.gradients):
         with refused("smoothed"):

@@ -27,21 +27,14 @@ def read(model: Any, inputs: Any = VECTORS) -> Any:
     return found
 
 
-def branches(model: Any) -> list[kc.Network]:
-    """The branches with the standard deviations of the weights as drawn."""
-    return [
-        kc.chain(
-            L.RMSNorm(),
-            L.Affine(sigma_w=rms(b.up.weight) * WIDTH**0.5, sigma_b=rms(b.up.bias)),
-            L.Nonlinear("relu"),
-            L.Affine(sigma_w=rms(b.down.weight) * (2 * WIDTH) ** 0.5, sigma_b=rms(b.down.bias)),
-        )
-        for b in model.branches
-    ]
-
-
 def rms(tensor: Any) -> float:
     return float(tensor.detach().square().mean().sqrt())
+
+
+def affine(layer: Any) -> Any:
+    """A layer with the standard deviations of the weights as drawn."""
+    sigma_w, sigma_b = rms(layer.weight) * layer.in_features**0.5, rms(layer.bias)
+    return L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -49,15 +42,13 @@ def test_hyper_connections_start_as_one_residual_stream(dynamic: bool) -> None:
     torch.manual_seed(0)
     model = Several("HC", dynamic=dynamic)
     net = read(model).network
-    plain = [kc.residual(branch) for branch in branches(model)]
+    plain = [
+        kc.residual(kc.chain(L.RMSNorm(), affine(b.up), L.Nonlinear("relu"), affine(b.down)))
+        for b in model.branches
+    ]
     chain = kc.chain(affine(model.embed), *plain, L.RMSNorm(), affine(model.head))
     assert kc.c_map(net)(0.5) == pytest.approx(kc.c_map(chain)(0.5), rel=1e-9)
     assert any("depend on the input" in a.text for a in net.assumptions) == dynamic
-
-
-def affine(layer: Any) -> Any:
-    sigma_w, sigma_b = rms(layer.weight) * WIDTH**0.5, rms(layer.bias)
-    return L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
 
 
 def test_tokens() -> None:

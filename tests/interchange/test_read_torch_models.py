@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 from test_read_torch import Fn  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
@@ -29,14 +30,10 @@ from kcalc.network.layers import (  # noqa: E402
     Opaque,
 )
 
-# -- writes in place, parameters as arrays ---------------------------------------------------------
-
-
 # -- examples and models ---------------------------------------------------------------------------
 
 
 def test_many_forms_of_a_model() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -47,22 +44,18 @@ def test_many_forms_of_a_model() -> None:
     ).eval()
     x = torch.randn(2, 3, 8, 8)
     plain = read(model, x).network
-    program = torch.export.export(model, (x,))
-    forms = (
+    program, batch = torch.export.export(model, (x,)), torch.export.Dim("batch")
+    for form in (
         torch.fx.symbolic_trace(model),
         torch.jit.trace(model, x),
         torch.jit.script(model),
         program,
         program.run_decompositions(),
-    )
-    for form in forms:
+        torch.export.export(model, (x,), dynamic_shapes=({0: batch},)),
+    ):
         examples = () if isinstance(form, torch.export.ExportedProgram) else (x,)
         found = read(form, *examples)
         assert found.network.isomorphic(plain), f"{type(form)}\n{found}"
-    batch = torch.export.Dim("batch")
-    assert read(torch.export.export(model, (x,), dynamic_shapes=({0: batch},))).network.isomorphic(
-        plain
-    )
 
 
 UNREAD: dict[str, tuple[Any, str]] = {
@@ -93,39 +86,17 @@ def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
     assert all("does not understand its arguments" not in layer.reason for layer in opaque)
 
 
-# -- nothing is changed ----------------------------------------------------------------------------
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 
-class Broken(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("the cable is out")
-
-
-class Locked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.generator = nn.Linear(6, 6), (i for i in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.a(x)
+def broken(m: Any, x: Any) -> Any:
+    raise RuntimeError("the cable is out")
 
 
 @dataclass
 class Found:
     logits: Any
     cache: Any = None
-
-
-class Constant(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.a * 2
 
 
 class Named(nn.Module):
@@ -149,6 +120,9 @@ def test_example_inputs_by_name() -> None:
 
 def test_errors_stand_alone() -> None:
     linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    locked = Model(lambda m, x: m.a(x), a=linear, generator=(i for i in range(3)))
+    wrapped = "the model returns an object of class Found, .* Wrap the model in a torch.nn.Module"
+    line = r"test_read_torch_models.py:\d+ in broken: RuntimeError: the cable is out"
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
         (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
         (Named(), ((2, 6),), r"'size' by keyword only; .*kc.read\(model, \{'size': size\}\)"),
@@ -163,24 +137,19 @@ def test_errors_stand_alone() -> None:
             ((2, 6), (2, 6)),
             r"does not take 2 inputs; give the inputs as kc.read\(model, input\)",
         ),
-        (
-            Fn(Found),
-            ((2, 6),),
-            "the model returns an object of class Found, .* Wrap the model in a torch.nn.Module",
-        ),
+        (Fn(Found), ((2, 6),), wrapped),
         (
             Fn(lambda y: {"y": y, "cache": [SimpleNamespace(y=y)]}),
             ((2, 6),),
             "returns an object of class SimpleNamespace",
         ),
+        (Model(broken), ((2, 6),), f"could not be traced at {line}"),
+        (locked, ((2, 6),), r"cannot be copied"),
         (
-            Broken(),
+            Model(lambda m, x: m.a * 2, a=nn.Parameter(torch.ones(3))),
             ((2, 6),),
-            r"could not be traced at test_read_torch_models.py:\d+ in forward: RuntimeError: the "
-            r"cable is out",
+            r"no output of the model depends on its inputs",
         ),
-        (Locked(), ((2, 6),), r"cannot be copied"),
-        (Constant(), ((2, 6),), r"no output of the model depends on its inputs"),
         (nn.Identity(), ((2, 6),), r"no layers|nothing to analyse"),
         (nn.Linear(6, 6, device="meta"), ((2, 6),), r"meta device"),
     ]

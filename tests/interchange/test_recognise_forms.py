@@ -27,6 +27,11 @@ def opaque(reading: kc.Reading, node: str) -> str:
     return layer.reason
 
 
+def squares(side: int) -> dict[str, Any]:
+    """Windows of an image that do not overlap."""
+    return {"axes": (2, 3), "window": (side, side), "stride": (side, side)}
+
+
 def test_a_part_without_anything_opaque_is_the_network() -> None:
     tape = Tape(2, 5)
     reading = tape.read(tape.apply(relu, tape.dense("x", 7)))
@@ -36,18 +41,10 @@ def test_a_part_without_anything_opaque_is_the_network() -> None:
 def test_what_changes_nothing_is_no_node() -> None:
     tape = Tape(2, 8, 6, 6)
     z = tape.conv("x", 8)
-    one = tape.add(Join, "one", tape.shapes[z], (z,), axis=1)
-    same = tape.add(Reshape, "same", tape.shapes[z], (one,))
-    window = tape.add(
-        Pooling,
-        "window",
-        tape.shapes[z],
-        (same,),
-        kind="max",
-        axes=(2, 3),
-        window=(1, 1),
-        stride=(1, 1),
-    )
+    shape = tape.shapes[z]
+    one = tape.add(Join, "one", shape, (z,), axis=1)
+    same = tape.add(Reshape, "same", shape, (one,))
+    window = tape.add(Pooling, "window", shape, (same,), kind="max", **squares(1))
     assert layers_of(tape.read(window))[2:] == [L.Identity()]
 
 
@@ -57,83 +54,36 @@ def test_arrays_are_moved_before_they_are_added() -> None:
     z = tape.dense("x", 3)
     held = tape.held(np.arange(3.0).reshape(3, 1))
     row = tape.add(Transpose, "turned", (1, 3), (held,), order=(1, 0))
-    reading = tape.read(
-        tape.apply(lambda a, b: a + b, z, tape.add(Reshape, "flat", (3,), (row,))), sigmas=True
-    )
-    layer = reading.network.layer("fc")
-    assert (
-        isinstance(layer, L.Affine)
-        and layer.bias
-        and float(layer.sigma_b) == pytest.approx(np.sqrt(5 / 3), rel=1e-6)
-    )
+    flat = tape.add(Reshape, "flat", (3,), (row,))
+    layer = tape.read(tape.apply(lambda a, b: a + b, z, flat), sigmas=True).network.layer("fc")
+    assert isinstance(layer, L.Affine) and layer.bias
+    assert float(layer.sigma_b) == pytest.approx(np.sqrt(5 / 3), rel=1e-6)
 
 
 def test_weights_along_locations_that_have_no_rule() -> None:
-    def along(
-        tape: Tape, read: str, out: int, parameter: str = "w", axis: int = 1, **more: Any
-    ) -> str:
-        shape = list(tape.shapes[read])
+    def told(*sizes: int, out: int, axis: int = 1, first: Any = None) -> str:
+        tape = Tape(2 if axis else sizes[0], *sizes, axis=-1)
+        z = tape.dense("x", sizes[-1], "first", first)
+        shape = list(tape.shapes[z])
         weight = RNG.standard_normal((out, shape[axis]))
         shape[axis] = out
-        return tape.add(
-            Linear,
-            "mix",
-            tuple(shape),
-            (read,),
-            weight=weight,
-            parameter=parameter,
-            axis=axis,
-            out_axis=axis,
-            **more,
-        )
+        given = {"weight": weight, "parameter": "w", "axis": axis, "out_axis": axis}
+        mixed = tape.add(Linear, "mix", tuple(shape), (z,), **given)
+        return opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
 
-    tape = Tape(2, 3, 4, 6, axis=-1)
-    mixed = along(tape, tape.dense("x", 6), 5)
-    assert "only if the numbers are equal" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
-    tape = Tape(2, 70, 70, 6, axis=-1)
-    mixed = along(tape, tape.dense("x", 6), 70)
-    assert "too many for kcalc" in opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
-    tape = Tape(4, 4, 6, axis=-1)
-    mixed = along(tape, tape.dense("x", 6), 4, axis=0)
-    assert "axis 0" in opaque(tape.read(tape.dense(mixed, 6, "head")), mixed)
+    assert "only if the numbers are equal" in told(3, 4, 6, out=5)
+    assert "too many for kcalc" in told(70, 70, 6, out=70)
+    assert "axis 0" in told(4, 6, out=4, axis=0)
+    shared = "it shares its weights with 'first', where they are read as Gaussian"
+    assert shared in told(4, 4, out=4, first="w")
     tape = Tape(2, 4, 4, axis=-1)
-    z = tape.dense("x", 4, "first", parameter="w")
-    mixed = along(tape, z, 4, parameter="w")
-    assert "it shares its weights with 'first', where they are read as Gaussian" in opaque(
-        tape.read(tape.dense(mixed, 3, "head")), mixed
+    z = tape.dense("x", 4)
+    weight = RNG.standard_normal((4, 4))
+    mixed = tape.add(
+        Linear, "mix", (2, 4, 4), (z,), weight=weight, parameter="w", axis=1, out_axis=1
     )
-    tape = Tape(2, 4, 4, axis=-1)
-    mixed = along(tape, tape.dense("x", 4, "first"), 4)
     last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
     assert mixed in opaque(tape.read(last), last)
-
-
-def pooled(
-    axes: tuple[int, ...] = (2, 3),
-    window: tuple[int, ...] = (3, 3),
-    stride: tuple[int, ...] = (2, 2),
-    **more: Any,
-) -> Any:
-    tape = Tape(2, 8, 9, 9)
-    z = tape.conv("x", 8)
-    sizes = [
-        (n + sum(more.get("padding", ((0, 0),) * 9)[i]) - k) // s + 1
-        for i, (n, k, s) in enumerate(zip((9, 9), window, stride, strict=False))
-    ]
-    shape = (2, 8, *sizes) if len(sizes) == 2 else (2, 8, sizes[0], 9)
-    return tape.read(
-        tape.add(
-            Pooling,
-            "pool",
-            shape,
-            (z,),
-            kind="max",
-            axes=axes,
-            window=window,
-            stride=stride,
-            **more,
-        )
-    )
 
 
 def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
@@ -146,28 +96,21 @@ def test_a_constant_expression_and_a_constant_array_as_feature_maps() -> None:
 
 
 def test_reshapes_that_do_not_fit_are_unknown() -> None:
-    assert reshaped_axis((2, 3, 4), (2, 5, 5), 1) is None
-    assert reshaped_axis((2, 6), (4, 2), 1) is None
-    assert reshaped_axis((2, 6, 4), (3, 4), 1) is None
-    assert reshaped_axis((2, 12), (2, 4, 3), 1) is None
-    assert reshaped_axis((2, 3, 4, 5), (2, 6, 2, 5), 2) is None
+    for shape, new, axis in (
+        ((2, 3, 4), (2, 5, 5), 1),
+        ((2, 6), (4, 2), 1),
+        ((2, 6, 4), (3, 4), 1),
+        ((2, 12), (2, 4, 3), 1),
+        ((2, 3, 4, 5), (2, 6, 2, 5), 2),
+    ):
+        assert reshaped_axis(shape, new, axis) is None
 
 
 def test_a_reading_without_a_framework_has_no_twin() -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
+    pytest.importorskip("onnx")
+    from onnx_graphs import node, one, weights
 
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3], np.eye(3).ravel())
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])],
-        "g",
-        info[:1],
-        info[1:],
-        [weight],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    onnx.checker.check_model(proto)
+    proto = one(node("MatMul", "x w", "h"), node("Tanh", "h", "y"), w=weights(3, 3))
     with refused(r"shaping\.export"):
         apply_to(proto, kc.shape(kc.read(proto).network, method="dks"))
 
@@ -210,8 +153,8 @@ def total(*values: Any) -> Any:
     return sum(values)
 
 
-def mean(tape: Tape, read: str) -> str:
-    return tape.add(Pooling, "mean", tape.shapes[read][:2], (read,), kind="mean", axes=(2, 3))
+def beside(tape: Tape, *reads: str) -> str:
+    return tape.add(Join, "cat", (2, 16, 6, 6), reads, axis=1)
 
 
 TWICE = {
@@ -220,23 +163,12 @@ TWICE = {
     "pooled": lambda tape, z: tape.apply(
         total,
         *(
-            tape.add(
-                Pooling,
-                "pool",
-                (2, 8, 3, 3),
-                (w,),
-                kind="mean",
-                axes=(2, 3),
-                window=(2, 2),
-                stride=(2, 2),
-            )
+            tape.add(Pooling, "pool", (2, 8, 3, 3), (w,), kind="mean", **squares(2))
             for w in (z, turned(tape, z))
         ),
     ),
     "side by side": lambda tape, z: tape.apply(
-        total,
-        tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1),
-        tape.add(Join, "cat", (2, 16, 6, 6), (z, z), axis=1),
+        total, beside(tape, z, turned(tape, z)), beside(tape, z, z)
     ),
 }
 
@@ -253,9 +185,7 @@ APART = {
         total, z, turned(tape, tape.apply(relu, turned(tape, z)))
     ),
     "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
-    "side by side": lambda tape, z: tape.conv(
-        tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8
-    ),
+    "side by side": lambda tape, z: tape.conv(beside(tape, z, turned(tape, z)), 8),
 }
 
 

@@ -11,46 +11,36 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 from benchmarks.architectures import NAMED  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 60}
 GROUPED = {"num_key_value_heads": 2, "intermediate_size": 64}
 LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "moe_intermediate_size"), 16),
+    **dict.fromkeys(("qk_nope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("qk_rope_head_dim", "n_routed_experts", "num_key_value_heads"), 4),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
     "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "moe_intermediate_size": 16,
-    "num_key_value_heads": 4,
     "intermediate_size": 64,
 }
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {
-    "Gemma2": ({"num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}, "gelu_tanh"),
-    "DeepseekV3": (LATENT | {"first_k_dense_replace": 1}, "swish"),
+    "Gemma2": (GROUPED | {"head_dim": 8}, "gelu_tanh"),
+    "DeepseekV3": (LATENT, "swish"),
     "Phi3": (GROUPED | {"pad_token_id": 0}, "swish"),
     "Llama": (GROUPED, "swish"),
     "Bert": ({"intermediate_size": 64}, "gelu"),
 }
 
 
-class Hidden(nn.Module):
+def hidden(name: str, options: dict[str, Any]) -> Model:
     """A model of the transformers library as a function of ids."""
-
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        super().__init__()
-        transformers = pytest.importorskip("transformers")
-        made = getattr(transformers, f"{name}Config")(**SMALL, **options)
-        made.use_cache = False
-        self.body = getattr(transformers, f"{name}Model")(made)
-
-    def forward(self, ids: Any) -> Any:
-        return self.body(ids).last_hidden_state
+    transformers = pytest.importorskip("transformers")
+    made = getattr(transformers, f"{name}Config")(**SMALL, **options)
+    made.use_cache = False
+    body = getattr(transformers, f"{name}Model")(made)
+    return Model(lambda m, ids: m.body(ids).last_hidden_state, body=body)
 
 
 def shaped_names(shaping: Any) -> set[str]:
@@ -61,11 +51,8 @@ def shaped_names(shaping: Any) -> set[str]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_transformers_are_shaped(name: str) -> None:
     options, activation = TEXTS[name]
-    model, ids = (
-        Hidden(name, options).eval(),
-        torch.tensor([[5, 7, 9, 4, 8, 6], [9, 3, 4, 6, 7, 8]]),
-    )
-    s = kc.shape(kc.read(model, ids))
+    ids = torch.tensor([[5, 7, 9, 4, 8, 6], [9, 3, 4, 6, 7, 8]])
+    s = kc.shape(kc.read(hidden(name, options).eval(), ids))
     assert isinstance(s, kc.RegionalShaping) and shaped_names(s) == {activation}
     assert all(max(found.values()) < 1e-9 for found in s.residuals.values())
 
@@ -96,24 +83,16 @@ def test_architectures_of_timm_are_shaped(name: str) -> None:
 # -- layers that are read in parts -----------------------------------------------------------------
 
 
-class Latent(nn.Module):
+def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so() -> None:
     """One projection, a part of which goes into an operation that is not read, as in DeepSeek."""
 
-    def __init__(self, used: bool = True) -> None:
-        super().__init__()
-        self.used = used
-        self.both, self.up = nn.Linear(8, 24), nn.Linear(16, 16)
-        self.head = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    def run(m: Any, x: Any) -> Any:
+        one, two = m.both(x).split([16, 8], -1)
+        return m.head(torch.relu(m.up(torch.relu(one)))) + two.sort(-1)[0][:, :3]
 
-    def forward(self, x: Any) -> Any:
-        one, two = self.both(x).split([16, 8], -1)
-        out = self.head(torch.relu(self.up(torch.relu(one))))
-        return out + two.sort(-1)[0][:, :3] if self.used else out
-
-
-def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so() -> None:
     torch.manual_seed(0)
-    model, x = Latent(), torch.randn(4, 8)
+    head = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    model, x = Model(run, both=nn.Linear(8, 24), up=nn.Linear(16, 16), head=head), torch.randn(4, 8)
     s = kc.shape(kc.read(model, x))
     assert isinstance(s, kc.RegionalShaping)
     why = s.left_alone["both[0:16]"]

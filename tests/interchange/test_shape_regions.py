@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +14,9 @@ import kcalc as kc
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch_zoo.twin import Model  # noqa: E402
 
 from kcalc.network import layers as L  # noqa: E402
-
-
-def seed(number: int) -> Any:
-    return torch.Generator().manual_seed(number)
 
 
 class Reversed(torch.autograd.Function):
@@ -35,21 +31,14 @@ class Reversed(torch.autograd.Function):
         return grads[0].flip(-1)
 
 
-class Middle(nn.Module):
+def stack(first: int, last: int) -> nn.Sequential:
+    inner = [m for _ in range(3) for m in (nn.Linear(32, 32), nn.ReLU())]
+    return nn.Sequential(nn.Linear(first, 32), nn.ReLU(), *inner, nn.Linear(32, last))
+
+
+def middle(between: Any) -> Model:
     """Two stacks around an operation of one's own."""
-
-    def __init__(self, between: Any, width: int = 32, depth: int = 3) -> None:
-        super().__init__()
-        self.between = between
-
-        def stack(first: int, last: int) -> nn.Sequential:
-            inner = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
-            return nn.Sequential(nn.Linear(first, width), nn.ReLU(), *inner, nn.Linear(width, last))
-
-        self.a, self.b = stack(8, width), stack(width, 4)
-
-    def forward(self, x: Any) -> Any:
-        return self.b(self.between(self.a(x)))
+    return Model(lambda m, x: m.b(between(m.a(x))), a=stack(8, 32), b=stack(32, 4))
 
 
 BETWEEN: dict[str, Any] = {
@@ -63,17 +52,10 @@ BETWEEN: dict[str, Any] = {
 }
 
 
-def around(model: Any, x: Any) -> Any:
-    """The regions that shaping finds, as they are, with the model's own weights."""
-    reading = kc.read(model, x)
-    left = dict(kc.shape(reading, "tanh").left_alone)
-    return SimpleNamespace(networks=reading.cut([*left]), left_alone=left)
-
-
 @pytest.mark.parametrize("name", BETWEEN)
 def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None:
     torch.manual_seed(0)
-    model, x = Middle(BETWEEN[name]), torch.randn(4, 8)
+    model, x = middle(BETWEEN[name]), torch.randn(4, 8)
     before = copy.deepcopy(model.state_dict())
     reading = kc.read(model, x)
     s = kc.shape(reading, "tanh", zeta=1.3)
@@ -88,26 +70,20 @@ def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None
     assert "q at this input of a region is assumed to be 1" in text and "heuristic" in repr(s)
     document = json.loads(json.dumps(s.to_dict()))
     assert list(document["regions"]) == list(map(str, s.regions))
-    new = s.apply_to(model, generator=seed(1))
+    new = s.apply_to(model, generator=torch.Generator().manual_seed(1))
     assert opaque <= set(s.edits.left_alone) and not opaque & {edit.node for edit in s.edits}
     assert torch.isfinite(new(torch.randn(9, 8))).all()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-class Shared(nn.Module):
-    """One weight of a region read by an operation that is left alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: Any) -> Any:
-        h = torch.tanh(self.b(torch.tanh(self.a(x))))
-        return self.c(torch.tanh((h @ self.b.weight.sort(0)[0]).sort(-1)[0]))
-
-
 def test_weights_that_are_also_read_elsewhere_are_not_drawn_anew() -> None:
-    model = Shared()
+    """One weight of a region is read by an operation that is left alone."""
+
+    def run(m: Any, x: Any) -> Any:
+        h = torch.tanh(m.b(torch.tanh(m.a(x))))
+        return m.c(torch.tanh((h @ m.b.weight.sort(0)[0]).sort(-1)[0]))
+
+    model = Model(run, **{name: nn.Linear(6, 6) for name in "abc"})
     s = kc.shape(kc.read(model, (4, 6)), "tanh")
     assert "shares the parameter 'b.weight'" in s.left_alone["b"]
     new = s.apply_to(model)
@@ -117,36 +93,20 @@ def test_weights_that_are_also_read_elsewhere_are_not_drawn_anew() -> None:
 
 
 def test_a_bias_that_two_layers_share_is_not_drawn_for_each_of_them() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-            self.b.bias = self.a.bias
-
-        def forward(self, x: Any) -> Any:
-            return self.b(torch.tanh(self.a(x)))
-
-    model = Twice()
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+    model[2].bias = model[0].bias
     network = kc.read(model, (4, 6)).network
     zeros = kc.shape(network).apply_to(model)  # the same numbers for both
-    assert not zeros.a.bias.any() and zeros.a.bias is zeros.b.bias
+    assert not zeros[0].bias.any() and zeros[0].bias is zeros[2].bias
     noisy = kc.shape(network, method="eoc", sigma_b=0.3)
-    with refused("'b'.*'a.bias'.*kc.shape"):
+    with refused("'2'.*'0.bias'.*kc.shape"):
         noisy.apply_to(model)
 
 
 def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
-    class Alone(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(6, 6)
-
-        def forward(self, x: Any) -> Any:
-            return self.a(x).sort(-1)[0]
-
     with refused("region.*activations"):
-        kc.shape(kc.read(Alone(), (4, 6)))
-    model = Middle(BETWEEN["sorting"])
+        kc.shape(kc.read(Model(lambda m, x: m.a(x).sort(-1)[0], a=nn.Linear(6, 6)), (4, 6)))
+    model = middle(BETWEEN["sorting"])
     with refused("shaped.*'a.0'"):
         kc.shape(kc.read(model, (4, 8)), zeta=0.5)
     with refused("zeta"):
@@ -154,18 +114,14 @@ def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
 
 
 def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
-    class Mixer(nn.Module):
-        def __init__(self, tokens: int, width: int) -> None:
-            super().__init__()
-            self.norm = nn.LayerNorm(width)
-            self.mix, self.back = nn.Linear(tokens, 8), nn.Linear(8, tokens)
-            self.up, self.down = nn.Linear(width, 512), nn.Linear(512, width)
+    def run(m: Any, x: Any) -> Any:
+        x = x + m.back(torch.relu(m.mix(m.norm(x).mT))).mT
+        return x + m.down(torch.relu(m.up(x)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x + self.back(torch.relu(self.mix(self.norm(x).mT))).mT
-            return x + self.down(torch.relu(self.up(x)))
-
-    model = nn.Sequential(nn.Linear(6, 512), Mixer(5, 512), nn.Linear(512, 3))
+    sizes = {"mix": (5, 8), "back": (8, 5), "up": (512, 512), "down": (512, 512)}
+    linears = {name: nn.Linear(*size) for name, size in sizes.items()}
+    mixer = Model(run, norm=nn.LayerNorm(512), **linears)
+    model = nn.Sequential(nn.Linear(6, 512), mixer, nn.Linear(512, 3))
     x = torch.randn(4, 5, 6)
     s = kc.shape(kc.read(model, x), "tanh")
     assert isinstance(s, kc.RegionalShaping) and len(s.regions) == 1
@@ -183,7 +139,7 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
 
 @pytest.mark.parametrize("target", ["onnx", "keras", "flax", "jax", "torch", "numpy", "latex"])
 def test_programs_of_a_model_shaped_in_parts_are_refused(target: str) -> None:
-    model = Middle(lambda h: h.sort(-1)[0])
+    model = middle(lambda h: h.sort(-1)[0])
     shaping = kc.shape(kc.read(model, torch.ones(2, 8)), "tanh")
     with refused(r"was left alone .* use \.apply_to\(model\)"):
         shaping.export(target)

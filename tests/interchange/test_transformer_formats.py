@@ -14,19 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from transformer_formats import (
-    FORMATS,
-    HEAD,
-    IDS,
-    D,
-    Graph,
-    H,
-    T,
-    V,
-    equinox_gpt,
-    network,
-    weights,
-)
+from transformer_formats import FORMATS, HEAD, IDS, D, Graph, H, T, V, equinox_gpt, network, weights
 
 import kcalc as kc
 
@@ -46,7 +34,7 @@ def of_guarded(mask: np.ndarray) -> tuple[Any, ...]:
         "nothing": np.float32(0),
         "scale": np.float32(HEAD**-0.5),
         "heads": np.array([2, T, H, HEAD]),
-        "joined": np.array([2, T, H * HEAD]),
+        "joined": np.array([2, T, D]),
         "kinds": np.zeros((1, 9), np.int64),
         "places": np.arange(T)[None],
     }
@@ -70,12 +58,9 @@ def rounded(net: kc.Network) -> kc.Network:
     """The network with its sizes of weights in six digits."""
 
     def layer(_: Any, found: L.Layer) -> L.Layer:
-        sizes = {
-            name: float(f"{getattr(found, name):.6g}")
-            for name in ("sigma_w", "sigma")
-            if hasattr(found, name)
-        }
-        return dataclasses.replace(found, **sizes)
+        sizes = {name: getattr(found, name, None) for name in ("sigma_w", "sigma")}
+        known = {name: float(f"{size:.6g}") for name, size in sizes.items() if size is not None}
+        return dataclasses.replace(found, **known)
 
     return net.map_layers(layer)
 
@@ -92,8 +77,8 @@ def test_a_transformer_reads_as_the_network_written_by_hand(case: tuple[str, str
 
 def crossed(p: Any, x: Any, context: Any) -> Any:
     q, k, v = (
-        (a @ p[name]).reshape(*a.shape[:2], H, HEAD)
-        for name, a in (("q", x), ("k", context), ("v", context))
+        (a @ p[name]).reshape(2, -1, H, HEAD)
+        for name, a in zip("qkv", (x, context, context), strict=True)
     )
     return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
 
@@ -159,9 +144,9 @@ def of_keras_zeros() -> tuple[Any, ...]:
 def of_operator(**attributes: Any) -> tuple[Any, ...]:
     g = Graph(W)
     g.add("Gather", "tok ids", "h1")
-    q, k, v = (g.add("MatMul", f"h1 {name}", f"h{name}") for name in "qkv")
-    heads = g.add("Attention", f"{q} {k} {v}", "heads", q_num_heads=H, kv_num_heads=H, **attributes)
-    g.add("MatMul", f"{heads} out", "logits")
+    sizes = {"q_num_heads": H, "kv_num_heads": H}
+    g.add("Attention", " ".join(g.projected()), "heads", **sizes, **attributes)
+    g.add("MatMul", "heads out", "logits")
     return (g.model(),)
 
 

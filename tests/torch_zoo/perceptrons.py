@@ -14,155 +14,89 @@ import kcalc as kc
 from kcalc.activations import X
 from kcalc.network.layers import Affine, Concat, Dropout, Input, Nonlinear, Pool, Sum  # fmt: skip
 
-from .twin import RELU, Twin, conv, entry
+from .twin import RELU, Model, Twin, entry
 
-
-@entry
-def mlp_modules() -> Any:
-    model = nn.Sequential(
-        nn.Linear(20, 64),
-        nn.ReLU(),
-        nn.Linear(64, 64),
-        nn.Tanh(),
-        nn.Dropout(0.1),
-        nn.Linear(64, 10),
-    )
-    twin = kc.chain(
-        Input(20),
-        Affine(64),
-        Nonlinear("relu"),
-        Affine(64),
-        Nonlinear("tanh"),
-        Dropout(0.1),
-        Affine(10),
-    )
-    return model, ((4, 20),), twin
-
-
-class Functional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(20, 32), nn.Linear(32, 32, bias=False)
-        self.weight = nn.Parameter(torch.randn(32, 5) / 6)
-
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        x = F.gelu(self.first(x.flatten(1)))
-        x = F.dropout(F.elu(self.second(x)), 0.25, self.training)
-        return {"logits": x @ self.weight}
+TANH = Nonlinear("tanh")
 
 
 @entry
 def mlp_functional() -> Any:
-    twin = kc.chain(
-        Input(20),
-        Affine(32),
-        Nonlinear("gelu"),
-        Affine(32, bias=False),
-        Nonlinear("elu"),
-        Dropout(0.25),
-        Affine(5, bias=False),
-    )
-    return Functional(), ((3, 20),), twin
+    def run(m: Any, x: Any) -> Any:
+        x = F.gelu(m.first(x.flatten(1)))
+        return {"logits": F.dropout(F.elu(m.second(x)), 0.25, m.training) @ m.weight}
+
+    model = Model(run, first=nn.Linear(20, 32), second=nn.Linear(32, 32, bias=False))
+    model.weight = nn.Parameter(torch.randn(32, 5) / 6)
+    first = Input(20), Affine(32), Nonlinear("gelu"), Affine(32, bias=False), Nonlinear("elu")
+    return model, ((3, 20),), kc.chain(*first, Dropout(0.25), Affine(5, bias=False))
 
 
-class ByHand(nn.Module):
+def by_hand(m: Any, x: Any) -> Any:
     """Activations as people type them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(7)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layers[0](x)
-        x = self.layers[1](x * torch.sigmoid(x))
-        x = self.layers[2](x * torch.tanh(F.softplus(x)))
-        x = self.layers[3](
-            0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-        )
-        x = self.layers[4](x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
-        x = self.layers[5](torch.where(x > 0, x, 0.2 * x))
-        return self.layers[6](torch.sin(x) ** 2 + x)
+    x = m.layers[0](x)
+    x = m.layers[1](x * torch.sigmoid(x))
+    x = m.layers[2](x * torch.tanh(F.softplus(x)))
+    x = m.layers[3](0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    x = m.layers[4](x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
+    x = m.layers[5](torch.where(x > 0, x, 0.2 * x))
+    return m.layers[6](torch.sin(x) ** 2 + x)
 
 
 @entry
 def hand_written_activations() -> Any:
     leaky = kc.activation(sp.Piecewise((X / 5, X < 0), (X, True)))
-    names = ("swish", "mish", "gelu_tanh", "gelu", leaky, "snake")
-    twin = kc.chain(
-        Input(16), Affine(16), *(layer for name in names for layer in (Nonlinear(name), Affine(16)))
-    )
-    return ByHand(), ((2, 16),), twin
-
-
-class WeightedResidual(nn.Module):
-    def __init__(self, width: int = 24, blocks: int = 3) -> None:
-        super().__init__()
-        self.stem = nn.Linear(width, width)
-        self.branches = nn.ModuleList(
-            [nn.Sequential(nn.Tanh(), nn.Linear(width, width)) for _ in range(blocks)]
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        for branch in self.branches:
-            x = 0.6 * x + 0.8 * branch(x)
-        return x
+    names = "swish", "mish", "gelu_tanh", "gelu", leaky, "snake"
+    twin = [layer for name in names for layer in (Nonlinear(name), Affine(16))]
+    model = Model(by_hand, layers=nn.ModuleList(nn.Linear(16, 16) for _ in range(7)))
+    return model, ((2, 16),), kc.chain(Input(16), Affine(16), *twin)
 
 
 @entry
 def scalar_weighted_residuals() -> Any:
+    def run(m: Any, x: Any) -> Any:
+        x = m.stem(x)
+        for branch in m.branches:
+            x = 0.6 * x + 0.8 * branch(x)
+        return x
+
+    branches = nn.ModuleList(nn.Sequential(nn.Tanh(), nn.Linear(24, 24)) for _ in range(3))
     t = Twin()
     x = t.line(t(Input(24)), Affine(24))
     for _ in range(3):
-        x = t(Sum((0.6, 0.8)), x, t.line(x, Nonlinear("tanh"), Affine(24)))
-    return WeightedResidual(), ((2, 24),), t.network()
-
-
-class Crelu(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.out = (
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.Conv2d(16, 8, 3, padding=1),
-            nn.Linear(16, 4),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in (self.one, self.two):
-            x = layer(x)
-            x = torch.cat([F.relu(x), F.relu(-x)], dim=1)
-        return self.out(x.mean(dim=(-2, -1)))
+        x = t(Sum((0.6, 0.8)), x, t.line(x, TANH, Affine(24)))
+    return Model(run, stem=nn.Linear(24, 24), branches=branches), ((2, 24),), t.network()
 
 
 @entry
 def crelu() -> Any:
+    def run(m: Any, x: Any) -> Any:
+        for layer in (m.one, m.two):
+            x = layer(x)
+            x = torch.cat([F.relu(x), F.relu(-x)], dim=1)
+        return m.out(x.mean(dim=(-2, -1)))
+
+    convs = {name: nn.Conv2d(n, 8, 3, padding=1) for name, n in (("one", 3), ("two", 16))}
     t = Twin()
     x = t(Input(3, (8, 8)))
     for _ in range(2):
-        x = t(conv(8, bias=True), x)
+        x = t(Affine(8, 3), x)
         x = t(Concat(), t(RELU, x), t(Nonlinear(sp.Max(-X, 0)), x))
-    return Crelu(), ((2, 3, 8, 8),), t.network(t.line(x, Pool("mean"), Affine(4)))
-
-
-class TwoTowers(nn.Module):
-    """Two inputs in a dictionary, two outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(6, 16), nn.Linear(9, 16)
-        self.mean, self.spread = nn.Linear(32, 2), nn.Linear(32, 2)
-
-    def forward(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        h = torch.cat([torch.tanh(self.left(batch["a"])), torch.tanh(self.right(batch["b"]))], -1)
-        return self.mean(h), F.softplus(self.spread(h))
+    t.line(x, Pool("mean"), Affine(4))
+    return Model(run, **convs, out=nn.Linear(16, 4)), ((2, 3, 8, 8),), t.network()
 
 
 @entry
 def two_inputs_two_outputs() -> Any:
+    """Two inputs in a dictionary, two outputs."""
+
+    def run(m: Any, batch: Any) -> Any:
+        h = torch.cat([torch.tanh(m.left(batch["a"])), torch.tanh(m.right(batch["b"]))], -1)
+        return m.mean(h), F.softplus(m.spread(h))
+
+    sizes = {"left": (6, 16), "right": (9, 16), "mean": (32, 2), "spread": (32, 2)}
+    model = Model(run, **{name: nn.Linear(*size) for name, size in sizes.items()})
     t = Twin()
-    a, b = t(Input(6)), t(Input(9))
-    h = t(
-        Concat(), t.line(a, Affine(16), Nonlinear("tanh")), t.line(b, Affine(16), Nonlinear("tanh"))
-    )
+    inputs = t(Input(6)), t(Input(9))
+    h = t(Concat(), *(t.line(x, Affine(16), TANH) for x in inputs))
     ends = t(Affine(2), h), t.line(h, Affine(2), Nonlinear("softplus"))
-    return TwoTowers(), ({"a": torch.randn(3, 6), "b": torch.randn(3, 9)},), t.network(*ends)
+    return model, ({"a": torch.randn(3, 6), "b": torch.randn(3, 9)},), t.network(*ends)

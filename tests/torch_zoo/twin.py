@@ -11,11 +11,25 @@ import kcalc as kc
 from kcalc.network.layers import Affine, Nonlinear  # fmt: skip
 
 ZOO: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], kc.Network]]] = {}
+RELU = Nonlinear("relu")
 
 
 def entry(make: Callable[[], Any]) -> Callable[[], Any]:
     ZOO[make.__name__] = make
     return make
+
+
+class Model(nn.Module):
+    """A function of submodules and inputs."""
+
+    def __init__(self, function: Callable[..., Any], **modules: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
 
 
 class Twin:
@@ -38,15 +52,6 @@ class Twin:
         return kc.Network.from_steps(self.steps, outputs or None)
 
 
-def conv(
-    features: int,
-    kernel: int = 3,
-    stride: int = 1,
-    padding: Any = "same",
-    groups: int = 1,
-    bias: bool = False,
-) -> Affine:
-    return Affine(features, kernel=kernel, stride=stride, padding=padding, groups=groups, bias=bias)
-
-
-RELU = Nonlinear("relu")
+def conv(features: int, kernel: int = 3, *more: Any, **options: Any) -> Affine:
+    """A convolution without biases."""
+    return Affine(features, kernel, *more, bias=False, **options)
