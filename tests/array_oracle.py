@@ -5,7 +5,7 @@ No JAX, no kcalc rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
@@ -32,26 +32,6 @@ def starts(size: int, window: int, stride: int, padding: Any, axis: int) -> list
     return list(range(-pad, size + pad - window + 1, stride))
 
 
-def taps(
-    rows: Iterable[int],
-    columns: Iterable[int],
-    window: tuple[int, int],
-    sizes: tuple[int, int],
-    padding: Any,
-) -> Iterator[tuple[int, ...]]:
-    """(row out, column out, window row, window column, row, column) of taps inside the image.
-
-    ``rows``, ``columns``: where the windows begin.
-    """
-    for (a, top), (b, left) in product(enumerate(rows), enumerate(columns)):
-        for i, j in np.ndindex(*window):
-            r, c = top + i, left + j
-            if padding == "circular":
-                r, c = r % sizes[0], c % sizes[1]
-            if 0 <= r < sizes[0] and 0 <= c < sizes[1]:
-                yield a, b, i, j, r, c
-
-
 def windows(
     x: Array, window: tuple[int, int], stride: tuple[int, int], padding: Any
 ) -> tuple[Array, Array]:
@@ -65,9 +45,14 @@ def windows(
     )
     values = np.zeros((n, len(rows), len(columns), *window, channels))
     inside = np.zeros((len(rows), len(columns), *window), bool)
-    for a, b, i, j, r, c in taps(rows, columns, window, (height, width), padding):
-        values[:, a, b, i, j] = x[:, r, c]
-        inside[a, b, i, j] = True
+    for (a, top), (b, left) in product(enumerate(rows), enumerate(columns)):
+        for i, j in np.ndindex(*window):
+            r, c = top + i, left + j
+            if padding == "circular":
+                r, c = r % height, c % width
+            if 0 <= r < height and 0 <= c < width:
+                values[:, a, b, i, j] = x[:, r, c]
+                inside[a, b, i, j] = True
     return values, inside
 
 

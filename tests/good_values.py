@@ -50,16 +50,16 @@ def path_to(name: str) -> str:
     return str(Path(tempfile.mkdtemp()) / name)
 
 
-def x(rows: int = 3, columns: int = 8) -> np.ndarray:
-    return data()[0][:rows, :columns]
+def x(rows: int = 3) -> np.ndarray:
+    return data()[0][:rows]
 
 
 def y() -> np.ndarray:
     return data()[1][:3]
 
 
-def spatial(images: int = 2) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(images, 32, 32, 1))
+def spatial() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(2, 32, 32, 1))
 
 
 def save_weights(path: str) -> None:

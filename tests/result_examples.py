@@ -87,14 +87,17 @@ def comparison() -> training.Comparison:
 def run() -> training.Run:
     record = training.runs.Record
     names = record.__dataclass_fields__
-    history = tuple(
-        record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20)
-    )
+    history = tuple(record(**dict.fromkeys(names, 0.5) | {"step": step}) for step in (0, 10, 20))
     return training.Run(training.Settings(), history, None, None)
 
 
 # {public function: its arguments, or their makers}
 CALLS: dict[str, tuple[Any, ...]] = {
+    "activation_bounds": (tanh,),
+    "token_map": (vanilla, 8),
+    "node_values": (vanilla, [0.1, 0.2]),
+    "depth_laws": (lambda: A.transformer_stack(2, 8, 2), 4),
+    "learnable_kernel": (lambda: A.vanilla(2),),
     "c_map": (vanilla,),
     "q_map": (vanilla,),
     "depth_profile": (vanilla,),
@@ -125,19 +128,18 @@ def called(name: str) -> Any:
 # {name: maker}: the key begins with the public name that makes it
 RESULTS: dict[str, Callable[[], Any]] = {
     **{name: partial(called, name) for name in CALLS},
-    "Network": vanilla,
-    "activation": lambda: tanh(),
-    "activation.transformed": lambda: tanh().transformed(0.5, 0.1, 2, -0.3),
     "activation.c_map": lambda: tanh().c_map,
     "activation.q_map": lambda: tanh().q_map,
+    "Network": vanilla,
+    "activation": tanh,
+    "activation.transformed": lambda: tanh().transformed(0.5, 0.1, 2, -0.3),
     "activation.c_map.derivative": lambda: tanh().c_map.derivative(1),
     "activation.c_map.table": lambda: tanh().c_map.table(),
     "activation.q_map.table": lambda: tanh().q_map.table(),
     "activation.c_map.ball": lambda: tanh().c_map.ball(0.5),
     "activation.c_map.fixed_points": lambda: tanh().c_map.fixed_points()[0],
-    "activation_bounds": lambda: kc.activation_bounds(tanh()),
     "audit": lambda: kc.audit(torch_model, (2, 8)),
-    "Sampling": lambda: kc.Sampling(),
+    "Sampling": kc.Sampling,
     "tied_readout": lambda: kc.tied_readout(A.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
     "token_phases": lambda: kc.token_phases(
@@ -146,7 +148,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
         values=np.array([0.5, 1.0]),
         scores=np.array([0.5, 1.0]),
     ),
-    "token_map": lambda: kc.token_map(vanilla(), 8),
     "token_map.table": lambda: kc.token_map(vanilla(), 8).table(),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,
@@ -155,7 +156,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "coordinate_check": lambda: kc.coordinate_check(
         A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2
     ),
-    "depth_laws": lambda: kc.depth_laws(A.transformer_stack(2, 8, 2), 4),
     "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
     "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
@@ -166,11 +166,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
         A.vanilla(2, features=8), features=8, draws=2, batch=4
     ),
     "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
-    "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
     "lsuv": lambda: kc.lsuv(*model()),
     "maximal": lambda: kc.maximal(residual(), kc.activation("relu").c_map),
     "maximal_slope.bounds": lambda: kc.maximal_slope(residual()).bounds(1.1),
-    "node_values": lambda: kc.node_values(vanilla(), [0.1, 0.2]),
     "ntk": ntk,
     "ntk.nngp": lambda: ntk().nngp,
     "ntk.layers": lambda: next(iter(ntk().layers.values())),
