@@ -5,7 +5,7 @@ No JAX, no kcalc rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
@@ -32,26 +32,6 @@ def starts(size: int, window: int, stride: int, padding: Any, axis: int) -> list
     return list(range(-pad, size + pad - window + 1, stride))
 
 
-def taps(
-    rows: Iterable[int],
-    columns: Iterable[int],
-    window: tuple[int, int],
-    sizes: tuple[int, int],
-    padding: Any,
-) -> Iterator[tuple[int, ...]]:
-    """(row out, column out, window row, window column, row, column) of taps inside the image.
-
-    ``rows``, ``columns``: where the windows begin.
-    """
-    for (a, top), (b, left) in product(enumerate(rows), enumerate(columns)):
-        for i, j in np.ndindex(*window):
-            r, c = top + i, left + j
-            if padding == "circular":
-                r, c = r % sizes[0], c % sizes[1]
-            if 0 <= r < sizes[0] and 0 <= c < sizes[1]:
-                yield a, b, i, j, r, c
-
-
 def windows(
     x: Array, window: tuple[int, int], stride: tuple[int, int], padding: Any
 ) -> tuple[Array, Array]:
@@ -65,35 +45,25 @@ def windows(
     )
     values = np.zeros((n, len(rows), len(columns), *window, channels))
     inside = np.zeros((len(rows), len(columns), *window), bool)
-    for a, b, i, j, r, c in taps(rows, columns, window, (height, width), padding):
-        values[:, a, b, i, j] = x[:, r, c]
-        inside[a, b, i, j] = True
+    for (a, top), (b, left) in product(enumerate(rows), enumerate(columns)):
+        for i, j in np.ndindex(*window):
+            r, c = top + i, left + j
+            if padding == "circular":
+                r, c = r % height, c % width
+            if 0 <= r < height and 0 <= c < width:
+                values[:, a, b, i, j] = x[:, r, c]
+                inside[a, b, i, j] = True
     return values, inside
 
 
-def convolution(layer: layers.Affine, x: Array, weight: Array) -> Array:
+def affine(layer: layers.Affine, x: Array, weight: Array) -> Array:
     """Groups one by one."""
-    values, _ = windows(x, weight.shape[:2], two(layer.stride), layer.padding)
-    size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
-    parts = [
-        np.einsum(
-            "nabijc,ijco->nabo",
-            values[..., g * size : (g + 1) * size],
-            weight[..., g * out : (g + 1) * out],
-        )
-        for g in range(layer.groups)
-    ]
-    return np.concatenate(parts, axis=-1)
-
-
-def dense(layer: layers.Affine, x: Array, weight: Array) -> Array:
-    """Groups one by one."""
-    size, out = x.shape[-1] // layer.groups, weight.shape[-1] // layer.groups
-    parts = [
-        x[..., g * size : (g + 1) * size] @ weight[:, g * out : (g + 1) * out]
-        for g in range(layer.groups)
-    ]
-    return np.concatenate(parts, axis=-1)
+    terms = "...c,co->...o"
+    if weight.ndim == 4:
+        x, _ = windows(x, weight.shape[:2], two(layer.stride), layer.padding)
+        terms = "nabijc,ijco->nabo"
+    groups = (np.split(part, layer.groups, -1) for part in (x, weight))
+    return np.concatenate([np.einsum(terms, *pair) for pair in zip(*groups, strict=True)], axis=-1)
 
 
 def pooled(layer: layers.Pool, x: Array, weight: Array | None) -> Array:
@@ -136,31 +106,24 @@ def run(
             case layers.Input():
                 values[node] = np.asarray(x[node] if isinstance(x, dict) else x, float)
             case layers.Affine():
-                weight = own["weight"] * scales(node)
-                out = (
-                    convolution(layer, below[0], weight)
-                    if weight.ndim == 4
-                    else dense(layer, below[0], weight)
-                )
+                out = affine(layer, below[0], own["weight"] * scales(node))
                 values[node] = out + own.get("bias", 0.0)
             case layers.Nonlinear():
                 values[node] = activation(layer.activation, below[0])
             case layers.Sum():
-                values[node] = sum(
-                    float(w) * h
-                    for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
-                )
+                weights = map(float, layer.weights or (1,) * len(below))
+                values[node] = sum(w * h for w, h in zip(weights, below, strict=True))
             case layers.Product():
                 values[node] = np.prod(np.stack(below), axis=0)
             case layers.Concat():
                 values[node] = np.concatenate(below, axis=-1)
             case layers.Scale():
                 values[node] = float(layer.factor) * below[0]
-            case layers.LayerNorm():
-                centred = below[0] - below[0].mean(axis=-1, keepdims=True)
+            case layers.LayerNorm() | layers.RMSNorm():
+                centred = below[0]
+                if isinstance(layer, layers.LayerNorm):
+                    centred = centred - centred.mean(axis=-1, keepdims=True)
                 values[node] = centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True))
-            case layers.RMSNorm():
-                values[node] = below[0] / np.sqrt(np.mean(below[0] ** 2, axis=-1, keepdims=True))
             case layers.Pool():
                 values[node] = pooled(layer, below[0], own.get("weight"))
             case layers.Flatten():
@@ -178,6 +141,6 @@ def activation(phi: Any, x: Array) -> Array:
     base = FUNCTIONS.get(phi.base.name, phi.base)
     if t is None:
         return base(x)
-    return float(t.output_scale) * (
-        base(float(t.input_scale) * x + float(t.input_shift)) + float(t.output_shift)
-    )
+    numbers = (t.output_scale, t.input_scale, t.input_shift, t.output_shift)
+    outer, inner, shift, added = map(float, numbers)
+    return outer * (base(inner * x + shift) + added)

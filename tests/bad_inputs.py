@@ -7,11 +7,13 @@ import inspect
 import math
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import networkx as nx
 import numpy as np
 import sympy as sp
+from command_words import words
 from good_calls import Good
 from result_examples import shaped
 
@@ -24,17 +26,17 @@ class Hostile:
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("hostile")
 
-    __float__ = __int__ = __index__ = __complex__ = __array__ = __iter__ = __len__ = __bool__ = (
-        _fail  # pyright: ignore
-    )
-    __repr__ = __str__ = __format__ = __lt__ = __gt__ = __le__ = __ge__ = __add__ = __mul__ = _fail  # pyright: ignore
+
+for _name in words(
+    """
+    float int index complex array iter len bool repr str format lt gt le ge add mul
+    """
+):
+    setattr(Hostile, f"__{_name}__", Hostile._fail)
 
 
-def _recursive() -> list[Any]:
-    made: list[Any] = [1.0]
-    made.append(made)
-    return made
-
+RECURSIVE: list[Any] = [1.0]
+RECURSIVE.append(RECURSIVE)
 
 # {kind: (maker, whether it never makes sense: a parameter that takes it stands in TAKEN)}
 KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
@@ -65,7 +67,7 @@ KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
     "unknown keys": (lambda: {"nobody": 1.0, ("a", 1): None}, True),
     "function": (lambda: lambda x: x, False),
     "class": (lambda: dict, True),
-    "recursive": (_recursive, True),
+    "recursive": (lambda: RECURSIVE, True),
     "generator": (lambda: (i for i in (1.0, None)), True),
     "hostile": (Hostile, True),
     "shaping": (shaped, False),
@@ -81,30 +83,25 @@ def slots(function: Callable[..., Any], call: Good) -> Iterator[tuple[str, Calla
     """(parameter, how to put a value there) for every parameter of a function, whether or not the
     good call gives it.
     """
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            fixed = sum(
-                p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-                for p in inspect.signature(function).parameters.values()
-            )
-            for i in range(fixed, max(len(call.args), fixed + 1)):
-                yield (
-                    f"{name}[{i}]",
-                    lambda v, i=i: Good((*call.args[:i], v, *call.args[i + 1 :]), call.named),
-                )
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            for key in call.named.keys() - inspect.signature(function).parameters.keys():
-                yield key, lambda v, key=key: Good(call.args, {**call.named, key: v})
+
+    def placed(at: int, value: Any) -> Good:
+        return Good((*call.args[:at], value, *call.args[at + 1 :]), call.named)
+
+    def named(key: str, value: Any) -> Good:
+        return Good(call.args, {**call.named, key: value})
+
+    parameters = inspect.signature(function).parameters
+    for at, (name, parameter) in enumerate(parameters.items()):
+        if parameter.kind is parameter.VAR_POSITIONAL:  # all before it have places
+            for i in range(at, max(len(call.args), at + 1)):
+                yield f"{name}[{i}]", partial(placed, i)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            for key in call.named.keys() - parameters.keys():
+                yield key, partial(named, key)
+        elif at < len(call.args) and parameter.kind is not parameter.KEYWORD_ONLY:
+            yield name, partial(placed, at)
         else:
-            order = list(inspect.signature(function).parameters)
-            at = order.index(name)
-            if at < len(call.args) and parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-                yield (
-                    name,
-                    lambda v, at=at: Good((*call.args[:at], v, *call.args[at + 1 :]), call.named),
-                )
-            else:
-                yield name, lambda v, name=name: Good(call.args, {**call.named, name: v})
+            yield name, partial(named, name)
 
 
 @contextlib.contextmanager

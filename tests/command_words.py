@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kcalc.cli import main
+
 
 def words(text: str) -> list[str]:
     """The words of a command line without spaces in them."""
     return text.split()
+
+
+def run(capsys: Any, line: str, status: int = 0) -> Any:
+    """(out, err) of a command without spaces in its words, which ends with ``status``."""
+    try:
+        found = main(words(line))
+    except SystemExit as stop:
+        found = stop.code
+    assert found == status
+    return capsys.readouterr()
+
+
+def refused(capsys: Any, line: str) -> str:
+    """The error of a command that says one line and nothing else."""
+    out, err = run(capsys, line, 2)
+    assert not out and err.count("\n") == 1
+    return err

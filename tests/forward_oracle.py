@@ -35,9 +35,9 @@ def redrawn(model: Any, generator: Any, exact: bool = False) -> Any:
     return model
 
 
-def images(shape: Sequence[int], c: float, seed: int = 0) -> torch.Tensor:
+def images(shape: Sequence[int], c: float) -> torch.Tensor:
     """Two inputs (2, channels, ...) with q = 1 and cosine c at every location."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, *shape))
     a /= np.sqrt(np.square(a).mean(axis=0))
     b -= a * (a * b).mean(axis=0)
@@ -58,7 +58,5 @@ def measured(
         found.append(((y[0] * y[0]).mean().item(), (y[0] * y[1]).mean().item()))
     numbers = np.array(found)
     errors = numbers.std(axis=0, ddof=1) / np.sqrt(draws)
-    q, k = (
-        Estimate(float(m), float(e), draws) for m, e in zip(numbers.mean(0), errors, strict=True)
-    )
-    return q, k
+    means = zip(numbers.mean(0), errors, strict=True)
+    return tuple(Estimate(float(mean), float(error), draws) for mean, error in means)

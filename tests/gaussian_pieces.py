@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -44,18 +44,16 @@ class Pieces:
     parts: tuple[tuple[float, ...], ...]
     rates: tuple[float, ...] = ()
 
-    def _rates(self) -> tuple[float, ...]:
-        return self.rates or (0.0,) * len(self.parts)
+    def pieces(self) -> list[tuple[tuple[float, ...], float]]:
+        """(coefficients, rate) of every piece."""
+        return list(zip(self.parts, self.rates or (0.0,) * len(self.parts), strict=True))
 
     def _derived(self, n: int) -> list[tuple[np.polynomial.Polynomial, float]]:
         """The n-th derivative of every piece."""
-        out = []
-        for part, rate in zip(self.parts, self._rates(), strict=True):
-            poly = np.polynomial.Polynomial(part)
-            for _ in range(n):
-                poly = poly.deriv() + rate * poly
-            out.append((poly, rate))
-        return out
+        pieces = [(np.polynomial.Polynomial(p), b) for p, b in self.pieces()]
+        for _ in range(n):
+            pieces = [(poly.deriv() + rate * poly, rate) for poly, rate in pieces]
+        return pieces
 
     def numeric(self, n: int = 0) -> Callable[[Array], Array]:
         pieces = self._derived(n)
@@ -63,28 +61,24 @@ class Pieces:
         def values(x: Array) -> Array:
             x = np.asarray(x, dtype=float)
             piece = np.searchsorted(np.array(self.kink_points), x, side="right")
-            out = np.zeros_like(x)
-            for i, (poly, rate) in enumerate(pieces):
-                here = piece == i
-                out[here] = poly(x[here]) * np.exp(rate * x[here])
-            return out
+            here = [piece == i for i in range(len(pieces))]
+            return np.piecewise(
+                x, here, [lambda v, p=p, b=b: p(v) * np.exp(b * v) for p, b in pieces]
+            )
 
         return values
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
-        sizes = []
-        for k, ((left, a), (right, b)) in zip(
-            self.kink_points, pairwise(self._derived(n)), strict=True
-        ):
-            sizes.append(float(right(k) * math.exp(b * k) - left(k) * math.exp(a * k)))
-        return tuple(sizes)
+        sides = zip(self.kink_points, pairwise(self._derived(n)), strict=True)
+        return tuple(
+            float(right(k) * math.exp(b * k) - left(k) * math.exp(a * k))
+            for k, ((left, a), (right, b)) in sides
+        )
 
     def exact(self, x: Any) -> Any:
         """The value at an arb, right-continuous."""
-        index = sum(bool(x >= k) for k in self.kink_points)
-        return (
-            arb_poly([arb(a) for a in self.parts[index]])(x) * (arb(self._rates()[index]) * x).exp()
-        )
+        part, rate = self.pieces()[sum(bool(x >= k) for k in self.kink_points)]
+        return arb_poly([arb(a) for a in part])(x) * (arb(rate) * x).exp()
 
 
 @dataclass(frozen=True)
@@ -106,13 +100,11 @@ class Given:
 
 def wave(frequency: float, phase: float) -> Given:
     """cos(w x + phase)."""
-    return Given(
-        "wave",
-        tuple(
-            lambda x, n=n: frequency**n * np.cos(frequency * x + phase + n * math.pi / 2)
-            for n in range(5)
-        ),  # type: ignore[misc]
-    )
+
+    def derivative(n: int, x: Array) -> Array:
+        return frequency**n * np.cos(frequency * x + phase + n * math.pi / 2)
+
+    return Given("wave", tuple(partial(derivative, n) for n in range(5)))
 
 
 def density(z: Any) -> Any:
@@ -121,16 +113,11 @@ def density(z: Any) -> Any:
 
 def _share(low: Any, high: Any) -> Any:
     """P(low < z < high), an end of None being infinite."""
+    if low is not None and low > 0:  # tails of the other side, whose digits do not cancel
+        low, high = None if high is None else -high, -low
     root = arb(2).sqrt()
-    if low is None:
-        return arb(1) if high is None else (-high / root).erfc() / 2
-    if high is None:
-        return (low / root).erfc() / 2
-    return (
-        ((low / root).erfc() - (high / root).erfc()) / 2
-        if low > 0
-        else ((-high / root).erfc() - (-low / root).erfc()) / 2
-    )
+    ends = arb(0) if low is None else (-low / root).erfc()
+    return ((arb(2) if high is None else (-high / root).erfc()) - ends) / 2
 
 
 def _truncated(low: Any, high: Any, count: int) -> list[Any]:
@@ -153,51 +140,38 @@ def hermite(n: int) -> arb_poly:
     return arb_poly([0, 1]) * hermite(n - 1) - (n - 1) * hermite(n - 2)
 
 
-def weighted(
-    f: Pieces, m: Any, sigma: Any, factors: Sequence[arb_poly], power: int = 1
-) -> list[Any]:
-    """E[f(m + sigma y)^power g(y)] for each polynomial g of ``factors``."""
+def weighted(f: Pieces, m: Any, sigma: Any, factors: Sequence[arb_poly]) -> list[Any]:
+    """E[f(m + sigma y) g(y)] for each polynomial g of ``factors``."""
     m, sigma, totals = arb(m), arb(sigma), [arb(0)] * len(factors)
     ends = [None, *((arb(k) - m) / sigma for k in f.kink_points), None]
-    for (low, high), part, rate in zip(pairwise(ends), f.parts, f._rates(), strict=True):
-        if not any(part):
-            continue
-        b = arb(rate) * power
+    for (low, high), (part, rate) in zip(pairwise(ends), f.pieces(), strict=True):
+        b = arb(rate)
         shift = b * sigma  # y = t + shift completes the square
-        inside = arb_poly([arb(a) for a in part])(arb_poly([m + sigma * shift, sigma])) ** power
+        inside = arb_poly([arb(a) for a in part])(arb_poly([m + sigma * shift, sigma]))
         scale = (b * m + shift * shift / 2).exp()
         moved = [inside * g(arb_poly([shift, 1])) for g in factors]
         moments = _truncated(
             *(None if end is None else end - shift for end in (low, high)), max(map(len, moved))
         )
         for i, g in enumerate(moved):
-            totals[i] += scale * sum(
-                (a * t for a, t in zip(g.coeffs(), moments, strict=False)), arb(0)
-            )
+            terms = zip(g.coeffs(), moments, strict=False)
+            totals[i] += scale * sum((a * t for a, t in terms), arb(0))
     return totals
-
-
-def smooth(f: Pieces, n: int, m: Any, sigma: Any) -> Any:
-    """E f^(n)(m + sigma y), f^(n) away from kinks."""
-    exact = [
-        (arb_poly([arb(a) for a in part]), arb(rate))
-        for part, rate in zip(f.parts, f._rates(), strict=True)
-    ]
-    for _ in range(n):
-        exact = [(poly.derivative() + rate * poly, rate) for poly, rate in exact]
-    pieces = Pieces(
-        f.name,
-        f.kink_points,
-        tuple(tuple(poly.coeffs()) or (0,) for poly, _ in exact),
-        tuple(rate for _, rate in exact),
-    )
-    return weighted(pieces, m, sigma, [arb_poly([1])])[0]
 
 
 @lru_cache(maxsize=8)
 def _legendre(n: int, dps: int) -> list[tuple[Any, Any]]:
     with digits(dps):
         return [arb.legendre_p_root(n, k, weight=True) for k in range(n)]
+
+
+def _nodes(cuts: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """(node, weight) of a rule for Gaussian integrals over the intervals between cuts."""
+    for low, high in pairwise(sorted(cuts, key=lambda e: e.mid())):
+        middle, half = (low + high) / 2, (high - low) / 2
+        for node, weight in _legendre(28, flint.ctx.dps) if half > 0 else ():
+            x = middle + half * node
+            yield x, half * weight * density(x)
 
 
 def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: float) -> list[Any]:
@@ -214,31 +188,18 @@ def plane(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int, theta: floa
     for k in psi.kink_points:
         edges |= {float(k / (c * r2) + i * s) for i in range(-16, 17, 2)}
     kinks = [arb(k) / r1 for k in phi.kink_points]
-    cuts = sorted(
-        [*(arb(e) for e in edges if all(abs(e - float(k)) > 1e-30 for k in kinks)), *kinks],
-        key=lambda e: e.mid(),
-    )
+    cuts = [*(arb(e) for e in edges if all(abs(e - float(k)) > 1e-30 for k in kinks)), *kinks]
     totals = [arb(0)] * 3
-    table = _legendre(28, flint.ctx.dps)
     factors = [hermite(n) for n in range(5)]
-    for low, high in pairwise(cuts):
-        middle, half = (low + high) / 2, (high - low) / 2
-        for node, weight in table:
-            x = middle + half * node
-            outer = weight * half * phi.exact(r1 * x) * density(x)
-            means = weighted(psi, c * r2 * x, s * r2, factors)
-            m = [mean / (s * r2) ** n for n, mean in enumerate(means)]
-            slope = r2 * x * m[1] - c * r2**2 * m[2]
-            bend = (
-                (r2 * x) ** 2 * m[2]
-                - 2 * c * r2**3 * x * m[3]
-                + c * c * r2**4 * m[4]
-                - r2**2 * m[2]
-            )
-            totals = [
-                total + outer * part
-                for total, part in zip(totals, (m[0], slope, bend), strict=True)
-            ]
+    for x, weight in _nodes(cuts):
+        outer = weight * phi.exact(r1 * x)
+        means = weighted(psi, c * r2 * x, s * r2, factors)
+        m = [mean / (s * r2) ** n for n, mean in enumerate(means)]
+        v, w = r2 * x, c * r2**2
+        slope = v * m[1] - w * m[2]
+        bend = v**2 * m[2] - 2 * w * v * m[3] + w**2 * m[4] - r2**2 * m[2]
+        for i, part in enumerate((m[0], slope, bend)):
+            totals[i] += outer * part
     return totals
 
 
@@ -250,14 +211,8 @@ def at_end(phi: Pieces, q1: float, psi: Pieces, q2: float, sign: int) -> Any:
         *(k / r1 for k in phi.kink_points),
         *(k / r2 for k in psi.kink_points),
     ]
-    total, cuts = arb(0), sorted(points, key=lambda e: e.mid())
-    for low, high in pairwise(cuts):
-        middle, half = (low + high) / 2, (high - low) / 2
-        if half > 0:
-            for node, weight in _legendre(28, flint.ctx.dps):
-                x = middle + half * node
-                total += half * weight * phi.exact(r1 * x) * psi.exact(r2 * x) * density(x)
-    return total
+    values = (weight * phi.exact(r1 * x) * psi.exact(r2 * x) for x, weight in _nodes(points))
+    return sum(values, arb(0))
 
 
 STEPS = Pieces("steps", (-0.5, 0.75), ((-0.5, 0.25), (0.5,), (-0.25, 1.0)))

@@ -9,12 +9,12 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
+from command_words import words
 from good_values import (
     NEEDED,
     handed_on,
     pool,
-    saved_edits,
-    saved_weights,
+    saved,
     small,
     torch_shaped,
     x,
@@ -28,51 +28,18 @@ from kcalc import training
 A = kc.architectures
 ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
 # results, which functions make; and what enters the catalogue of the process
-MADE = {
-    "Activation",
-    "Audit",
-    "Constants",
-    "DepthLaws",
-    "DepthProfile",
-    "Edits",
-    "Equilibrium",
-    "Fluctuations",
-    "TiedReadout",
-    "Gradients",
-    "JacobianSpectrum",
-    "MapComparison",
-    "Model",
-    "Moments",
-    "Reading",
-    "RegionalShaping",
-    "ResidualSpectrum",
-    "Scaling",
-    "Shaping",
-    "Smoothness",
-    "ParameterRule",
-    "TrainedCoordinates",
-    "Transfer",
-    "TransferCheck",
-    "activations.register",
-    "activations.Erf",
-    "activations.Exponential",
-    "activations.Leaky",
-    "activations.Polynomial",
-    "activations.RectifiedPower",
-    "activations.Transformation",
-    "claims.Bench",
-    "claims.Claim",
-    "claims.Erratum",
-    "claims.Evidence",
-    "claims.Method",
-    "claims.Paper",
-    "claims.Report",
-    "claims.Verdict",
-    "training.Comparison",
-    "training.Diverged",
-    "training.Run",
-    "training.Result",
-}
+MADE = words(
+    """
+    Activation Audit Constants DepthLaws DepthProfile Edits Equilibrium Fluctuations
+    TiedReadout Gradients JacobianSpectrum MapComparison Model Moments Reading RegionalShaping
+    ResidualSpectrum Scaling Shaping Smoothness ParameterRule TrainedCoordinates Transfer
+    TransferCheck activations.register activations.Erf activations.Exponential
+    activations.Leaky activations.Polynomial activations.RectifiedPower
+    activations.Transformation claims.Bench claims.Claim claims.Erratum claims.Evidence
+    claims.Method claims.Paper claims.Report claims.Verdict training.Comparison
+    training.Diverged training.Run training.Result
+    """
+)
 
 FIXED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -179,7 +146,7 @@ SPECIAL: dict[str, Callable[[], Good]] = {
     # a network is read without example inputs, whatever they are
     "read": lambda: Good((torch_model(), (2, 8)), {}),
     # weights and edits of one model
-    "load_edited": lambda: Good((torch_shaped(), saved_weights(), saved_edits()), {}),
+    "load_edited": lambda: Good((torch_shaped(), saved("weights.pt"), saved("edits.json")), {}),
     "equilibrium": lambda: Good((0.01, 0.1), {}),
     # many activations have no half-stable point
     "critical_point": lambda: Good(("gelu",), {}),
@@ -196,30 +163,15 @@ def good_call(label: str) -> Callable[[], Good]:
 
 # -- methods ---------------------------------------------------------------------------------------
 
-# hooks between the parts of the library, which hand each other states, fields and jets
-HOOKS = {
-    "edits_on",
-    "beside",
-    "strengths",
-    "steepness",
-    "refuse_rough",
-    "Keyed.get",  # takes any name, as of a dictionary
-    "ball_gaps",
-    "ball_values",
-    "gaps",
-    "values",
-    "cross_drop",
-    "jax_values",
-    "mean_slope_series",
-    "q_product_series",
-    "q_series",
-    "refuse_numeric_only",
-    "refuse_symbols",
-    "taylor",
-    "Enclosure.checked",
-    "Enclosure.of",
-    "Finding.of",
-}
+# hooks between the parts of the library, which hand each other states, fields and jets; and
+# Keyed.get, which takes any name, as of a dictionary
+HOOKS = words(
+    """
+    edits_on beside strengths steepness refuse_rough Keyed.get ball_gaps ball_values gaps
+    values cross_drop jax_values mean_slope_series q_product_series q_series
+    refuse_numeric_only refuse_symbols taylor Enclosure.checked Enclosure.of Finding.of
+    """
+)
 
 
 MORE: dict[
@@ -245,72 +197,21 @@ MORE: dict[
 }
 
 # the results in tests/result_examples.py that have methods of their own
-EXAMPLES = (
-    "Network",
-    "activation",
-    "audit",
-    "activation.c_map",
-    "activation.q_map",
-    "activation.c_map.derivative",
-    "activation.c_map.table",
-    "activation.q_map.table",
-    "verification.training_spectra",
-    "verification.variance_spectra",
-    "activation.c_map.ball",
-    "c_map",
-    "c_map.derivative",
-    "q_map",
-    "c_map.expr",
-    "c_map.spatial",
-    "compare",
-    "critical_point",
-    "coordinate_check",
-    "equivalent_parameters",
-    "fluctuations",
-    "gaussian_process",
-    "gradients",
-    "hessian_blocks",
-    "kernel_regression",
-    "learnable_kernel",
-    "maximal",
-    "maximal_c_value",
-    "maximal_curvature",
-    "maximal_slope",
-    "moments.open",
-    "moments_at_depth",
-    "ntk",
-    "read",
-    "ntk.regime",
-    "ntk.regime.limit",
-    "ntk.spectrum",
-    "ntk.spatial",
-    "phase_diagram",
-    "residual_spectrum",
-    "scaling",
-    "equilibrium",
-    "trained_coordinates",
-    "token_map",
-    "token_map.table",
-    "token_phases",
-    "depth_profile",
-    "transfer",
-    "transfer.parameters",
-    "transfer_check",
-    "shape.read",
-    "shape.regions",
-    "shape.edits",
-    "shape.constants",
-    "shape.geometric",
-    "smoothness.level",
-    "subnetworks",
-    "to_jax",
-    "training_curve.tested",
-    "vanilla_maps",
-    "verify_kernels.wide",
-    "claims.verify",
-    "training.Comparison",
-    "training.Run",
-    "verification.layer_jacobians",
+EXAMPLES = words(
+    """
+    Network activation audit activation.c_map activation.q_map activation.c_map.derivative
+    activation.c_map.table activation.q_map.table verification.training_spectra
+    verification.variance_spectra activation.c_map.ball c_map c_map.derivative q_map
+    c_map.expr c_map.spatial compare critical_point coordinate_check equivalent_parameters
+    fluctuations gaussian_process gradients hessian_blocks kernel_regression learnable_kernel
+    maximal maximal_c_value maximal_curvature maximal_slope moments.open moments_at_depth ntk
+    read ntk.regime ntk.regime.limit ntk.spectrum ntk.spatial phase_diagram residual_spectrum
+    scaling equilibrium trained_coordinates token_map token_map.table token_phases
+    depth_profile transfer transfer.parameters transfer_check shape.read shape.regions
+    shape.edits shape.constants shape.geometric smoothness.level subnetworks to_jax
+    training_curve.tested vanilla_maps verify_kernels.wide claims.verify training.Comparison
+    training.Run verification.layer_jacobians
+    """
 )
 
 

@@ -10,7 +10,7 @@ import copy
 import inspect
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,46 +50,37 @@ def path_to(name: str) -> str:
     return str(Path(tempfile.mkdtemp()) / name)
 
 
-def x(rows: int = 3, columns: int = 8) -> np.ndarray:
-    return data()[0][:rows, :columns]
+def x(rows: int = 3) -> np.ndarray:
+    return data()[0][:rows]
 
 
 def y() -> np.ndarray:
     return data()[1][:3]
 
 
-def spatial(images: int = 2) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(images, 32, 32, 1))
+def spatial() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(2, 32, 32, 1))
 
 
-@cache
-def saved() -> str:
-    path = path_to("network.json")
-    kc.save_json(vanilla(), path)
-    return path
-
-
-@cache
-def saved_edits() -> str:
-    path = path_to("edits.json")
-    torch_edits().save(path)
-    return path
-
-
-@cache
-def saved_weights() -> str:
+def save_weights(path: str) -> None:
     import torch
 
-    path = path_to("weights.pt")
     torch.save(torch_shaped().state_dict(), path)
-    return path
+
+
+WRITERS: dict[str, Callable[[str], Any]] = {
+    "network.json": lambda path: kc.save_json(vanilla(), path),
+    "edits.json": lambda path: torch_edits().save(path),
+    "weights.pt": save_weights,
+    "baseline.lock": lambda path: kc.audit(torch_model, (2, 8)).lock(path),
+}
 
 
 @cache
-def locked() -> str:
-    path = path_to("baseline.lock")
-    kc.audit(torch_model, (2, 8)).lock(path)
-    return path
+def saved(name: str) -> str:
+    """A file that was written."""
+    WRITERS[name](path_to(name))
+    return path_to(name)
 
 
 @cache
@@ -194,10 +185,8 @@ LOOSE: dict[str, Pool] = {
     "bool": given(True, False),
 }
 PATHS = [
-    *(lambda name=name: path_to(name) for name in ("saved.json", "init.lock", "table.csv")),
-    saved,
-    locked,
-    saved_edits,
+    *(partial(path_to, name) for name in ("saved.json", "init.lock", "table.csv")),
+    *(partial(saved, name) for name in ("network.json", "baseline.lock", "edits.json")),
 ]
 NETWORKS = TYPES["Network"]
 ARRAYS = [x, spatial, lambda: np.eye(3)]
@@ -231,29 +220,22 @@ NAMES: dict[str, Pool] = {
     "y_test": [lambda: y()[:2]],
     "cross": [lambda: np.ones((2, 12))],
     "theta": [lambda: 0.5, lambda: np.eye(3)],
-    **dict.fromkeys(("c", "q", "gap", "rho", "t", "noise", "negative_slope"), given(0.5)),
+    **dict.fromkeys(("b", "c", "q", "gap", "rho", "t", "noise", "negative_slope"), given(0.5)),
     **dict.fromkeys(("kappa", "lr", "ridge"), given(0.1)),
     "psi": NUMBERS,
     "target": [*given(1.5, 0.5, 0.8, "numpy", "json"), lambda: np.eye(2)],
-    "sigma_w": given(1.0),
     "level": given(0.6),
-    "low": given(1.0),
+    **dict.fromkeys(("low", "sigma_w", "variance"), given(1.0)),
     "high": given(2.0),
     "least": given(0.0),
     "matrix": [lambda: [[1.0]], lambda: np.eye(2)],
-    "value": [lambda: np.eye(2)],
-    "source": [lambda: np.eye(2)],
+    **dict.fromkeys(("value", "source", "logits", "h_res"), (lambda: np.eye(2),)),
     "mixing": [lambda: np.eye(3)],
-    "logits": [lambda: np.eye(2)],
-    "h_res": [lambda: np.eye(2)],
     **dict.fromkeys(("h_pre", "h_post"), given([1.0, 0.5])),
     **dict.fromkeys(("streams", "top_k"), given(2)),
-    "num_experts": given(4),
-    "variance": given(1.0),
+    **dict.fromkeys(("num_experts", "tokens"), given(4)),
     **dict.fromkeys(("a", "k", "factor"), given(2)),
-    "b": given(0.5),
     "n": given(3),
-    "tokens": given(4),
     **dict.fromkeys(("inputs", "outputs", "width"), given(2, 8)),
     "depth": given(3, 50),
     **dict.fromkeys(("block", "key", "index"), given(0, 1, "tanh")),
@@ -276,15 +258,10 @@ NAMES: dict[str, Pool] = {
 }
 # Of parameters with a default, so that a call is quick.
 QUICK: dict[str, Any] = {
+    **dict.fromkeys(("draws", "batch", "steps", "seeds"), 2),
+    **dict.fromkeys(("gradients", "tangent", "progress"), False),
     "widths": (4, 8),
-    "draws": 2,
-    "batch": 2,
-    "steps": 2,
-    "seeds": 2,
     "folds": 5,
-    "gradients": False,
-    "tangent": False,
-    "progress": False,
     "processes": 1,
     "rates": (0.01,),
     "ids": ["DKS-dist"],
@@ -339,14 +316,11 @@ def alternatives(annotation: Any) -> list[str]:
         return []
     if not isinstance(annotation, str):
         annotation = getattr(annotation, "__name__", str(annotation))
-    parts, waiting = [], [ast.parse(annotation, mode="eval").body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            waiting += [node.right, node.left]
-        else:
-            parts.append(node)
-    return [ast.unparse(part) for part in parts]
+    node, parts = ast.parse(annotation, mode="eval").body, []
+    while isinstance(node, ast.BinOp):  # a | b | c is (a | b) | c
+        node, part = node.left, node.right
+        parts.append(part)
+    return [ast.unparse(part) for part in (node, *reversed(parts))]
 
 
 def literals(text: str) -> Pool:

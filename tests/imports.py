@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import deletion
+
 import kcalc as kc
 
 ROOT = Path(kc.__file__).parent
@@ -42,3 +44,13 @@ def wanted(path: Path, text: str, typing: bool = True) -> Iterator[tuple[str, st
             for alias in node.names:
                 inner = f"{module}.{alias.name}"
                 yield (inner, "") if inner in modules() else (module, alias.name)
+
+
+def guests_of(guests: set[str]) -> dict[Path, set[str]]:
+    """{file of kcalc: the guests that it belongs to}, of some guests."""
+    found: dict[Path, set[str]] = {}
+    for guest in guests:
+        for path in deletion.files(guest):
+            for file in path.rglob("*.py") if path.is_dir() else [path]:
+                found.setdefault(file, set()).add(guest)
+    return found

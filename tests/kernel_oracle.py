@@ -7,11 +7,12 @@ knows what a cross term is.
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ POLYNOMIALS = (
 )
 GAUSSIANS, POINTS = 3, 7
 SINGLE = ("affine", "phi", "scale", "norm", "rms")
-KINDS = (
+KINDS = [
     "affine",
     "affine",
     "phi",
@@ -46,166 +47,118 @@ KINDS = (
     "norm",
     "rms",
     "concat",
-)
+]
+# A feature map: (share of the channels, values for the first input, values for the second) ...
+State = Sequence[tuple[Fraction, Array, Array]]
+
+# Points (a, b) for every Gaussian: (sqrt(q1) a, sqrt(q2) (c a + sqrt(1 - c^2) b)) is the pair of
+# its values.
+NODES, WEIGHTS = hermegauss(POINTS)
+AXES = np.meshgrid(*[NODES] * (2 * GAUSSIANS), indexing="ij", sparse=True)
 
 
-@dataclass(frozen=True)
-class Functions:
-    """A feature map: (share of the channels, values for the first input, values for the second)."""
-
-    groups: tuple[tuple[Fraction, Array, Array], ...]
-
-
-class Grid:
-    """Points (a, b) for every Gaussian.
-
-    (sqrt(q1) a, sqrt(q2) (c a + sqrt(1 - c^2) b)) is the pair of its values.
-    """
-
-    def __init__(self) -> None:
-        nodes, weights = hermegauss(POINTS)
-        self.axes = np.meshgrid(*[nodes] * (2 * GAUSSIANS), indexing="ij", sparse=True)
-        self.weights = weights / weights.sum()
-
-    def mean(self, values: Array) -> float:
-        """The expectation; axes of length 1 are Gaussians that do not matter."""
-        while values.ndim:
-            values = values[0] if len(values) == 1 else np.tensordot(self.weights, values, 1)
-        return float(values)
+def mean(values: Array) -> float:
+    """The expectation; axes of length 1 are Gaussians that do not matter."""
+    while values.ndim:
+        weights = WEIGHTS / WEIGHTS.sum()
+        values = values[0] if len(values) == 1 else np.tensordot(weights, values, 1)
+    return float(values)
 
 
-GRID = Grid()
+def table(state: State) -> list[float]:
+    """[E f1^2, E f2^2, E f1 f2, E f1, E f2] over channels."""
+    rows = [
+        [float(share) * mean(v) for v in (one * one, two * two, one * two, one, two)]
+        for share, one, two in state
+    ]
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
-class Oracle:
-    """(q1, q2, c) of every node, and the tangent kernel by nudging the covariances of the
-    Gaussians.
-    """
-
-    def __init__(self, c: float, q1: float, q2: float, nudge: float = 0.0) -> None:
-        self.entry, self.nudge, self.used = (q1, q2, c), nudge, 0
-        self.cosines: dict[Node, tuple[float, float, float]] = {}
-
-    def table(self, state: Functions) -> tuple[float, float, float, float, float]:
-        """(E f1^2, E f2^2, E f1 f2, E f1, E f2) over channels."""
-        sums = np.zeros(5)
-        for share, one, two in state.groups:
-            sums += float(share) * np.array(
-                [GRID.mean(v) for v in (one * one, two * two, one * two, one, two)]
-            )
-        return tuple(map(float, sums))  # type: ignore[return-value]
-
-    def gaussian(self, q1: float, q2: float, joint: float) -> Functions:
-        a, b = GRID.axes[2 * self.used : 2 * self.used + 2]
-        self.used += 1
-        c = joint / np.sqrt(q1 * q2)
-        return Functions(
-            ((Fraction(1), np.sqrt(q1) * a, np.sqrt(q2) * (c * a + np.sqrt(1 - c * c) * b)),)
-        )
-
-    def rule(self, layer: Any, node: Node, inputs: Sequence[Any]) -> Any:
-        """The state a layer emits; None stands for the network's input."""
-        if isinstance(layer, L.Affine):
-            q1, q2, c = self.entry
-            own = (q1, q2, c * np.sqrt(q1 * q2)) if inputs[0] is None else self.table(inputs[0])[:3]
-            first, second, joint = (
-                float(layer.sigma_w) ** 2 * v + float(layer.sigma_b) ** 2 for v in own
-            )
-            return self.gaussian(first, second, joint + self.nudge * joint)
-        if isinstance(layer, L.Nonlinear):
-            function = sp.lambdify(X, layer.activation.expr)
-            return Functions(
-                tuple((share, function(one), function(two)) for share, one, two in inputs[0].groups)
-            )
-        if isinstance(layer, L.Scale):
-            return Functions(
-                tuple(
-                    (share, float(layer.factor) * one, float(layer.factor) * two)
-                    for share, one, two in inputs[0].groups
-                )
-            )
-        if isinstance(layer, L.Concat):
-            return Functions(
-                tuple(
-                    (share / len(inputs), one, two)
-                    for state in inputs
-                    for share, one, two in state.groups
-                )
-            )
-        if isinstance(layer, L.LayerNorm | L.RMSNorm):
-            q1, q2, _, mean1, mean2 = self.table(inputs[0])
-            mean1, mean2 = (mean1, mean2) if isinstance(layer, L.LayerNorm) else (0.0, 0.0)
-            one, two = np.sqrt(q1 - mean1**2), np.sqrt(q2 - mean2**2)
-            return Functions(
-                tuple(
-                    (share, (f - mean1) / one, (g - mean2) / two)
-                    for share, f, g in inputs[0].groups
-                )
-            )
-        weights = (
-            [float(w) for w in sum_weights(layer, len(inputs))]
-            if isinstance(layer, L.Sum)
-            else None
-        )
-        groups = []
-        for low, high in itertools.pairwise(
-            sorted({edge for state in inputs for edge in _edges(state)})
-        ):
-            parts = [_at(state, low) for state in inputs]
-            groups.append(
-                (high - low, *(_joined([part[i] for part in parts], weights) for i in (0, 1)))
-            )
-        return Functions(tuple(groups))
-
-    def read(self, network: kc.Network) -> dict[Node, Any]:
-        states: dict[Node, Any] = {}
-        for node, layer, parents in network.steps():
-            states[node] = (
-                None
-                if isinstance(layer, L.Input)
-                else self.rule(layer, node, [states[p] for p in parents])
-            )
-        return states
+def mapped(
+    state: State, first: Callable[[Array], Array], second: Callable[[Array], Array]
+) -> State:
+    return [(share, first(one), second(two)) for share, one, two in state]
 
 
-def _edges(state: Functions) -> list[Fraction]:
-    return list(itertools.accumulate((share for share, _, _ in state.groups), initial=Fraction(0)))
+def states_of(
+    network: kc.Network, c: float, q1: float, q2: float, nudge: float = 0.0
+) -> dict[Node, State]:
+    """The state of every node but the input, the covariances of Gaussians nudged."""
+    unused = iter(zip(AXES[::2], AXES[1::2], strict=True))
 
+    def gaussian(layer: Any, state: State | None) -> State:
+        """Behind weights; None stands for the network's input."""
+        own = (q1, q2, c * np.sqrt(q1 * q2)) if state is None else table(state)[:3]
+        one, two, joint = (float(layer.sigma_w) ** 2 * v + float(layer.sigma_b) ** 2 for v in own)
+        (a, b), cosine = next(unused), joint * (1 + nudge) / np.sqrt(one * two)
+        mixed = cosine * a + np.sqrt(1 - cosine * cosine) * b
+        return [(Fraction(1), np.sqrt(one) * a, np.sqrt(two) * mixed)]
 
-def _at(state: Functions, low: Fraction) -> tuple[Array, Array]:
-    edges = _edges(state)
-    return next(
-        (one, two) for (_, one, two), end in zip(state.groups, edges[1:], strict=True) if low < end
-    )
-
-
-def _joined(parts: list[Array], weights: list[float] | None) -> Array:
-    out = parts[0] * (1.0 if weights is None else weights[0])
-    for k, part in enumerate(parts[1:], 1):
-        out = out * part if weights is None else out + weights[k] * part
-    return out
-
-
-def node_values(
-    network: kc.Network, c: float, q1: float, q2: float
-) -> dict[Node, tuple[float, float, float]]:
-    """{node: (q1, q2, c)} of all nodes but the input."""
-    oracle = Oracle(c, q1, q2)
-    found = {}
-    for node, state in oracle.read(network).items():
-        if state is not None:
-            first, second, joint = oracle.table(state)[:3]
-            found[node] = (first, second, joint / np.sqrt(first * second))
+    found: dict[Node, Any] = {}
+    for node, layer, parents in network.steps():
+        if parents:
+            inputs = [found.get(p) for p in parents]
+            given = isinstance(layer, L.Affine)
+            found[node] = gaussian(layer, inputs[0]) if given else emitted(layer, inputs)
     return found
 
 
-def output_values(
-    network: kc.Network, c: float, q1: float, q2: float
-) -> tuple[float, float, float]:
-    """(q1, q2, c) of the output."""
-    oracle = Oracle(c, q1, q2)
-    first, second, joint = oracle.table(oracle.read(network)[network.outputs[0]])[:3]
+def emitted(layer: Any, inputs: Sequence[Any]) -> State:
+    """The state that a layer without weights emits."""
+    state = inputs[0]
+    match layer:
+        case L.Nonlinear():
+            function = sp.lambdify(X, layer.activation.expr)
+            return mapped(state, function, function)
+        case L.Scale():
+            return mapped(state, *[lambda f: float(layer.factor) * f] * 2)
+        case L.Concat():
+            return [(s / len(inputs), one, two) for state in inputs for s, one, two in state]
+        case L.LayerNorm() | L.RMSNorm():
+            q1, q2, _, *means = table(state)
+            m1, m2 = means if isinstance(layer, L.LayerNorm) else (0.0, 0.0)
+            one, two = np.sqrt(q1 - m1**2), np.sqrt(q2 - m2**2)
+            return mapped(state, lambda f: (f - m1) / one, lambda f: (f - m2) / two)
+    edges = sorted({edge for state in inputs for edge in _edges(state)})
+    groups = []
+    for low, high in pairwise(edges):
+        parts = zip(*(_at(state, low) for state in inputs), strict=True)
+        groups.append((high - low, *(_joined(part, layer) for part in parts)))
+    return groups
+
+
+def _edges(state: State) -> list[Fraction]:
+    return list(accumulate((share for share, _, _ in state), initial=Fraction(0)))
+
+
+def _at(state: State, low: Fraction) -> tuple[Array, Array]:
+    ends = _edges(state)[1:]
+    return next((one, two) for (_, one, two), end in zip(state, ends, strict=True) if low < end)
+
+
+def _joined(parts: Sequence[Array], layer: Any) -> Array:
+    if isinstance(layer, L.Product):
+        return reduce(mul, parts)
+    weights = sum_weights(layer, len(parts))
+    return sum(float(w) * part for w, part in zip(weights, parts, strict=True))
+
+
+Values = tuple[float, float, float]
+
+
+def _values(state: State) -> Values:
+    first, second, joint, *_ = table(state)
     return first, second, joint / np.sqrt(first * second)
+
+
+def node_values(network: kc.Network, c: float, q1: float, q2: float) -> dict[Node, Values]:
+    """{node: (q1, q2, c)} of all nodes but the input."""
+    return {node: _values(state) for node, state in states_of(network, c, q1, q2).items()}
+
+
+def output_values(network: kc.Network, c: float, q1: float, q2: float) -> Values:
+    """(q1, q2, c) of the output."""
+    return _values(states_of(network, c, q1, q2)[network.outputs[0]])
 
 
 def tangent(network: kc.Network, c: float, q1: float, q2: float) -> float:
@@ -213,16 +166,15 @@ def tangent(network: kc.Network, c: float, q1: float, q2: float) -> float:
 
     Every Affine's covariance k adds e k, and this is the derivative in e.
     """
-
-    def kernel(nudge: float) -> float:
-        oracle = Oracle(c, q1, q2, nudge)
-        return oracle.table(oracle.read(network)[network.outputs[0]])[2]
-
     h = 1e-3
-    around = {k: kernel(k * h) for k in (-3, -2, -1, 1, 2, 3)}
-    return (
-        45 * (around[1] - around[-1]) - 9 * (around[2] - around[-2]) + around[3] - around[-3]
-    ) / (60 * h)
+
+    def around(k: int) -> float:
+        def kernel(nudge: float) -> float:
+            return table(states_of(network, c, q1, q2, nudge)[network.outputs[0]])[2]
+
+        return kernel(k * h) - kernel(-k * h)
+
+    return (45 * around(1) - 9 * around(2) + around(3)) / (60 * h)
 
 
 def random_network(seed: int, size: int = 12) -> kc.Network:
@@ -242,38 +194,36 @@ def random_network(seed: int, size: int = 12) -> kc.Network:
         parents = tuple(rng.choices(usable, k=1 if kind in SINGLE else rng.randint(2, 3)))
         if kind == "affine":
             parents = (rng.choice(["x", *usable]),)
-        if (kind == "affine" and affine == GAUSSIANS) or (
-            kind not in SINGLE and len({width[p] for p in parents}) > 1
-        ):
+        unequal = kind not in SINGLE and len({width[p] for p in parents}) > 1
+        if unequal or (kind == "affine" and affine == GAUSSIANS):
             continue
-        layer = {
-            "affine": lambda: L.Affine(
-                4, sigma_w=rng.uniform(0.6, 1.2), sigma_b=rng.choice([0, 0.3])
-            ),
-            "phi": lambda: L.Nonlinear(kc.activation(rng.choice(POLYNOMIALS))),
-            "sum": lambda parents=parents: L.Sum([rng.uniform(-1.2, 1.2) for _ in parents]),
-            "product": L.Product,
-            "scale": lambda: L.Scale(rng.choice([-0.7, 1.3])),
-            "norm": L.LayerNorm,
-            "rms": L.RMSNorm,
-            "concat": L.Concat,
-        }[kind]()
-        name = f"{kind}{i}"
+        layer = drawn(kind, rng, len(parents))
         channels = sum(width[p] for p in parents) if kind == "concat" else width[parents[0]]
-        tried = [*steps, (name, layer, parents)]
+        tried = [*steps, (f"{kind}{i}", layer, parents)]
         if channels > 16 or _degree(tried) > 2 * POINTS - 1 or not _followed(tried):
             continue
-        steps, affine, width[name] = (
-            tried,
-            affine + (kind == "affine"),
-            4 if kind == "affine" else channels,
-        )
+        steps, affine = tried, affine + (kind == "affine")
+        width[f"{kind}{i}"] = 4 if kind == "affine" else channels
         if len(steps) > size:
             break
     return kc.Network.from_steps(steps, [steps[-1][0]])
 
 
-def _degree(steps: Sequence[Any]) -> int:
+def drawn(kind: str, rng: random.Random, reads: int) -> Any:
+    match kind:
+        case "affine":
+            return L.Affine(4, sigma_w=rng.uniform(0.6, 1.2), sigma_b=rng.choice([0, 0.3]))
+        case "phi":
+            return L.Nonlinear(kc.activation(rng.choice(POLYNOMIALS)))
+        case "sum":
+            return L.Sum([rng.uniform(-1.2, 1.2) for _ in range(reads)])
+        case "scale":
+            return L.Scale(rng.choice([-0.7, 1.3]))
+    kinds = {"product": L.Product, "norm": L.LayerNorm, "rms": L.RMSNorm, "concat": L.Concat}
+    return kinds[kind]()
+
+
+def _degree(steps: Iterable[Any]) -> int:
     """Twice the degree of the last node in its Gaussians: what the grid must integrate."""
     degree: dict[str, int] = {}
     for name, layer, parents in steps:
@@ -284,7 +234,7 @@ def _degree(steps: Sequence[Any]) -> int:
             degree[name] = below[0] * int(sp.Poly(layer.activation.expr, X).degree())
         else:
             degree[name] = sum(below) if isinstance(layer, L.Product) else max(below)
-    return 2 * degree[steps[-1][0]]
+    return 2 * degree[name]
 
 
 def _followed(steps: Sequence[Any]) -> bool:

@@ -1,9 +1,7 @@
 """Dense networks drawn and differentiated in NumPy, and random networks.
 
-Independent truth for exact moments.
-
-Nothing here knows the recursion: weights are drawn, feature maps computed, Jacobians propagated
-backwards as matrices.
+Independent truth for exact moments. Nothing here knows the recursion: weights are drawn, feature
+maps computed, and matrices of cotangents propagated backwards.
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+import kcalc as kc
 from kcalc.network import layers
-from kcalc.network.network import Network, sum_weights
+from kcalc.network.network import Network
 
 Array = np.ndarray
 Node = Hashable
@@ -25,7 +24,11 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
     "laplace": lambda rng, shape: rng.laplace(0, 0.5**0.5, shape),
-    "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
+}
+# The functions of known activations and their derivatives, written out.
+FUNCTIONS: dict[str, Any] = {
+    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
+    "leaky_relu(1/5)": (lambda x: np.where(x > 0, x, x / 5), lambda x: np.where(x > 0, 1.0, 0.2)),
 }
 
 
@@ -37,7 +40,7 @@ class Estimate:
     error: float
 
     @classmethod
-    def of(cls, sample: Array) -> Estimate:
+    def of(cls, sample: Array) -> Any:
         return cls(float(sample.mean()), float(sample.std(ddof=1) / np.sqrt(sample.size)))
 
     def deviation(self, expected: float) -> float:
@@ -46,185 +49,149 @@ class Estimate:
         return 0.0 if distance <= 1e-10 * abs(expected) else distance / max(self.error, 1e-300)
 
 
-def flat_input(n: int) -> Array:
-    """All entries of one size, norm 1, signs alternating."""
-    return np.where(np.arange(n) % 2, -1.0, 1.0) / np.sqrt(n)
-
-
-def draw(
+def run(
     network: Network,
-    draws: int,
-    rng: np.random.Generator,
-    laws: dict[Node, str] | str = "gaussian",
-    x: Array | None = None,
-) -> Any:
-    """(|y|^2 by node, |J|^2 by Affine) of many draws, each an array of shape (draws,)."""
+    entries: Callable[[Node, tuple[int, int]], Array],
+    inputs: Callable[[Any], Array],
+    cotangents: Callable[[Array], Array],
+    rng: np.random.Generator | None = None,
+) -> tuple[dict[Node, Array], dict[Node, Array]]:
+    """({node: values}, {node: gradients}), (draws, channels) and (draws, cotangents, channels).
 
-    def entries(node: Node, shape: tuple[int, int]) -> Array:
-        return LAWS[laws if isinstance(laws, str) else laws[node]](rng, (draws, *shape))
+    ``entries(node, (out, in))`` has shape (draws, out, in) and variance 1, ``inputs`` gives the
+    values of an input layer, and ``cotangents`` those of the values of the first output.
+    """
+    values: dict[Node, Array] = {}
+    back: dict[Node, Callable[[Array], list[Array]]] = {}
+    for node, layer, parents in network.steps():
+        if parents:
+            xs = [values[p] for p in parents]
+            values[node], back[node] = _step(layer, xs, lambda s, n=node: entries(n, s), rng)
+        else:
+            values[node], back[node] = inputs(layer), lambda g: []
+    many, out = max(map(len, values.values())), network.outputs[0]
+    start = cotangents(values[out])
+    gradients = {node: np.zeros((many, start.shape[1], v.shape[1])) for node, v in values.items()}
+    gradients[out] += start
+    for node, _, parents in reversed(list(network.steps())):
+        for parent, sent in zip(parents, back[node](gradients[node]), strict=True):
+            gradients[parent] += sent
+    return values, gradients
 
-    return propagated(network, entries, x)
+
+def _step(layer: Any, xs: list[Array], entries: Any, rng: Any) -> tuple[Array, Any]:
+    """What a layer makes of its inputs, and of the gradient of that."""
+    match layer:
+        case layers.Affine():
+            n = xs[0].shape[1]
+            weight = entries((layer.features, n)) * float(layer.sigma_w) / np.sqrt(n)
+            return (weight @ xs[0][..., None])[..., 0], lambda g: [g @ weight]
+        case layers.Sum():
+            weights = [float(w) for w in layer.weights or (1,) * len(xs)]
+            total = sum(w * x for w, x in zip(weights, xs, strict=True))
+            return total, lambda g: [w * g for w in weights]
+        case layers.Concat():
+            ends = np.cumsum([x.shape[1] for x in xs])[:-1]
+            draws = max(map(len, xs))
+            equal = [np.broadcast_to(x, (draws, x.shape[1])) for x in xs]
+            return np.concatenate(equal, axis=1), lambda g: np.split(g, ends, axis=2)
+        case layers.Nonlinear():
+            own = (layer.activation, layer.activation.numeric(1))
+            function, derivative = FUNCTIONS.get(layer.activation.name, own)
+            slope = np.asarray(derivative(xs[0]))[:, None]
+            return np.asarray(function(xs[0])), lambda g: [g * slope]
+        case layers.Scale():
+            factor = float(layer.factor)
+        case layers.Dropout():
+            rate = float(layer.rate)
+            factor = (rng.uniform(size=xs[0].shape) >= rate) / (1 - rate)
+            return factor * xs[0], lambda g: [factor[:, None] * g]
+        case _:
+            factor = 1.0
+    return factor * xs[0], lambda g: [factor * g]
 
 
 def propagated(
     network: Network, entries: Callable[[Node, tuple[int, int]], Array], x: Array | None = None
 ) -> Any:
-    """(|y|^2 by node, |J|^2 by Affine) for many weights.
-
-    ``entries(node, (out, in))`` has shape (many, out, in) and variance 1.
+    """(|y|^2 by node, |J|^2 by Affine) for many weights, of an input of norm 1 and entries of one
+    size and alternating signs if none is given.
     """
-    values: dict[Node, Array] = {}
-    weights: dict[Node, Array] = {}
-    for node, layer, parents in network.steps():
-        below = [values[p] for p in parents]
-        if isinstance(layer, layers.Affine):
-            n = below[0].shape[1]
-            weights[node] = entries(node, (layer.features, n)) * float(layer.sigma_w) / np.sqrt(n)  # type: ignore[arg-type]
-            values[node] = np.einsum(
-                "bij,bj->bi", weights[node], np.broadcast_to(below[0], (len(weights[node]), n))
-            )
-        elif isinstance(layer, layers.Input):
-            values[node] = (flat_input(layer.features) if x is None else x)[None]  # type: ignore[arg-type]
-        elif isinstance(layer, layers.Sum):
-            values[node] = sum(
-                float(w) * h for w, h in zip(sum_weights(layer, len(below)), below, strict=True)
-            )  # type: ignore[assignment]
-        elif isinstance(layer, layers.Concat):
-            many = max(len(h) for h in below)
-            values[node] = np.concatenate(
-                [np.broadcast_to(h, (many, h.shape[1])) for h in below], axis=1
-            )
-        elif isinstance(layer, layers.Scale):
-            values[node] = float(layer.factor) * below[0]
-        elif isinstance(layer, layers.Nonlinear):
-            values[node] = np.asarray(layer.activation(below[0]))
-        else:
-            values[node] = below[0]
-    many = max(len(v) for v in values.values())
-    values = {node: np.broadcast_to(v, (many, v.shape[1])) for node, v in values.items()}
-    return {node: np.sum(v**2, axis=1) for node, v in values.items()}, _jacobians(
-        network, values, weights
-    )
 
+    def given(layer: Any) -> Array:
+        signs = np.where(np.arange(layer.features) % 2, -1.0, 1.0)
+        return (signs / np.sqrt(layer.features) if x is None else x)[None]
 
-def _jacobians(
-    network: Network, values: dict[Node, Array], weights: dict[Node, Array]
-) -> dict[Node, Array]:
-    out = network.outputs[0]
-    draws, n = values[out].shape
-    back: dict[Node, Array] = {node: np.zeros((draws, n, v.shape[1])) for node, v in values.items()}
-    back[out] = back[out] + np.eye(n)
-    found: dict[Node, Array] = {}
-    for node, layer, parents in reversed(list(network.steps())):
-        own = back[node]
-        if isinstance(layer, layers.Affine):
-            found[node] = np.sum(own**2, axis=(1, 2)) * np.sum(values[parents[0]] ** 2, axis=1)
-            back[parents[0]] += own @ weights[node]
-        elif isinstance(layer, layers.Sum):
-            for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True):
-                back[p] += float(w) * own
-        elif isinstance(layer, layers.Concat):
-            start = 0
-            for p in parents:
-                stop = start + values[p].shape[1]
-                back[p] += own[:, :, start:stop]
-                start = stop
-        elif isinstance(layer, layers.Nonlinear):
-            slope = np.asarray(layer.activation.numeric(1)(values[parents[0]]))
-            back[parents[0]] += own * slope[:, None, :]
-        elif isinstance(layer, layers.Scale):
-            back[parents[0]] += float(layer.factor) * own
-        elif not isinstance(layer, layers.Input):
-            back[parents[0]] += own
-    return found
+    values, gradients = run(network, entries, given, lambda out: np.eye(out.shape[1])[None])
+    many = max(map(len, values.values()))
+    squares = {n: np.broadcast_to(np.sum(v**2, axis=1), many) for n, v in values.items()}
+    return squares, {
+        node: np.sum(gradients[node] ** 2, axis=(1, 2)) * squares[network.parents(node)[0]]
+        for node in network.nodes_of(layers.Affine)
+    }
 
 
 def deviations(
-    moments: Any,
-    network: Network,
-    draws: int,
-    seed: int,
-    laws: Any = "gaussian",
-    x: Array | None = None,
-    jacobian: bool = True,
+    moments: Any, network: Network, draws: int, seed: int, laws: Any = "gaussian"
 ) -> dict[Any, float]:
     """{(what, node): standard errors between predicted and drawn E s and E s^2} of all nodes and
     weights.
     """
-    rng, batch = np.random.default_rng(seed), max(1, min(draws, 4000))
-    parts = [draw(network, batch, rng, laws, x) for _ in range(max(1, draws // batch))]
+    rng, batch = np.random.default_rng(seed), min(draws, 4000)
+
+    def entries(node: Node, shape: tuple[int, int]) -> Array:
+        return LAWS[laws if isinstance(laws, str) else laws[node]](rng, (batch, *shape))
+
+    parts = [propagated(network, entries) for _ in range(draws // batch)]
     found: dict[Any, float] = {}
-    tables = [("y", 0, moments.nodes)] + ([("J", 1, moments.weights)] if jacobian else [])
-    for name, place, table in tables:
+    for place, table in enumerate((moments.nodes, moments.weights)):
         for node, moment in table.items():
             sample = np.concatenate([part[place][node] for part in parts])
-            found[name, 2, node] = Estimate.of(sample).deviation(moment.mean)
-            found[name, 4, node] = Estimate.of(sample**2).deviation(moment.fourth)
+            found["yJ"[place], 2, node] = Estimate.of(sample).deviation(moment.mean)
+            found["yJ"[place], 4, node] = Estimate.of(sample**2).deviation(moment.fourth)
     return found
 
 
 # -- networks --------------------------------------------------------------------------------------
 
 
-def resnet(blocks: int, branch: int, n: int, alpha: Any = 1) -> Network:
+def resnet(blocks: int, branch: int, n: int, alpha: Any) -> Network:
     """y + W_m relu(... relu(W_1 y)), hidden weights 2 alpha/n, the last alpha/n."""
-    steps: list[Any] = [("x", layers.Input(n), ())]
-    tail: Node = "x"
-    for b in range(blocks):
-        h = tail
-        for j in range(branch - 1):
-            steps.append(
-                (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,))
-            )
-            steps.append((f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)))
-            h = f"r{b}{j}"
-        steps.append(
-            (f"W{b}{branch - 1}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,))
-        )
-        steps.append((f"y{b}", layers.Sum(), (tail, f"W{b}{branch - 1}")))
-        tail = f"y{b}"
-    return Network.from_steps(steps)
+    hidden = [layers.Affine(n, sigma_w=sp.sqrt(2 * alpha)), layers.Nonlinear("relu")]
+    last = layers.Affine(n, sigma_w=sp.sqrt(alpha))
+    block = kc.residual(kc.chain(*hidden * (branch - 1), last))
+    return kc.chain(layers.Input(n), kc.repeat(block, blocks))
 
 
-def densenet(count: int, n: int, alpha: Any = 1, flat: bool = False) -> Network:
-    """y_l = relu(W [y_0 ... y_{l-1}]), weights 2 alpha/(n l).
-
-    ``flat``: every Concat lists all, else it extends the one before.
-    """
-    steps: list[Any] = [("y0", layers.Input(n), ())]
-    tail: Node = "y0"
+def densenet(count: int, n: int, alpha: Any) -> Network:
+    """y_l = relu(W [y_0 ... y_{l-1}]), weights 2 alpha/(n l)."""
+    steps: list[Any] = [("c0", layers.Input(n), ())]
     for i in range(1, count + 1):
-        steps.append((f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (tail,)))
-        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
-        if i < count:
-            steps.append(
-                (
-                    f"c{i}",
-                    layers.Concat(),
-                    tuple(f"y{j}" for j in range(i + 1)) if flat else (tail, f"y{i}"),
-                )
-            )
-            tail = f"c{i}"
-    return Network.from_steps(steps)
+        steps += [
+            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * alpha)), (f"c{i - 1}",)),
+            (f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)),
+            (f"c{i}", layers.Concat(), (f"c{i - 1}", f"y{i}")),
+        ]
+    return Network.from_steps(steps[:-1])
 
 
-def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
+def crelu(depth: int, n: int, alpha: Any) -> Network:
     """y = W [relu(y), relu(-y)] repeated after a first linear layer.
 
     Entries of weights have variance alpha/n.
     """
     steps: list[Any] = [
         ("x", layers.Input(n), ()),
-        ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("x",)),
+        ("W0", layers.Affine(n, sigma_w=sp.sqrt(alpha)), ("x",)),
     ]
     for i in range(1, depth + 1):
-        steps.append((f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)))
-        steps.append((f"m{i}", layers.Scale(-1), (f"W{i - 1}",)))
-        steps.append((f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)))
-        steps.append((f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")))
-        steps.append(
-            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",))
-        )
+        steps += [
+            (f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)),
+            (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
+            (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)),
+            (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
+            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * alpha)), (f"c{i}",)),
+        ]
     return Network.from_steps(steps)
 
 
@@ -241,49 +208,39 @@ def random_network(seed: int, size: int = 9) -> Network:
     steps: list[Any] = [("x", layers.Input(width["x"]), ())]
     linear: list[str] = []
     usable = ["x"]
+
+    def add(name: str, layer: Any, channels: int, *parents: str) -> None:
+        steps.append((name, layer, parents))
+        width[name] = channels
+
     for i in range(size):
         kind = rng.choice(["affine", "relu", "relu", "sum", "sum", "concat", "scale"])
         source = str(rng.choice(usable[-4:]))
-        name = f"{kind}{i}"
+        name, n = f"{kind}{i}", width[source]
         if kind == "relu" and linear:
             source = str(rng.choice(linear))
-            steps.append((name, layers.Nonlinear(str(rng.choice(ACTIVATIONS))), (source,)))
-            width[name] = width[source]
+            layer = layers.Nonlinear(str(rng.choice(ACTIVATIONS)))
+            add(name, layer, width[source], source)
         elif kind == "sum":
             other = str(rng.choice(usable[-4:]))
-            steps.append(
-                (
-                    f"W{i}",
-                    layers.Affine(width[source], sigma_w=float(rng.uniform(0.5, 1.5))),
-                    (other,),
-                )
-            )
-            width[f"W{i}"] = width[source]
-            steps.append(
-                (
-                    name,
-                    layers.Sum((float(rng.uniform(0.3, 1)), float(rng.uniform(-1, 1)))),
-                    (source, f"W{i}"),
-                )
-            )
-            width[name] = width[source]
+            add(f"W{i}", layers.Affine(n, sigma_w=float(rng.uniform(0.5, 1.5))), n, other)
+            weights = float(rng.uniform(0.3, 1)), float(rng.uniform(-1, 1))
+            add(name, layers.Sum(weights), n, source, f"W{i}")
         elif kind == "concat":
             other = str(rng.choice(usable[-4:]))
-            steps.append((name, layers.Concat(), (source, other)))
-            width[name] = width[source] + width[other]
+            add(name, layers.Concat(), n + width[other], source, other)
         elif kind == "scale":
-            steps.append((name, layers.Scale(float(rng.choice([-0.7, 1.2]))), (source,)))
-            width[name] = width[source]
+            add(name, layers.Scale(float(rng.choice([-0.7, 1.2]))), n, source)
         else:
-            width[name] = int(rng.integers(2, 6))
-            steps.append(
-                (name, layers.Affine(width[name], sigma_w=float(rng.uniform(0.7, 1.6))), (source,))
-            )
+            n = int(rng.integers(2, 6))
+            add(name, layers.Affine(n, sigma_w=float(rng.uniform(0.7, 1.6))), n, source)
             linear.append(name)
         usable.append(name)
     read = {p for _, _, parents in steps for p in parents}
     loose = [name for name, _, _ in steps if name not in read]
-    steps.append(("join", layers.Concat(), tuple(loose)))
-    steps.append(("W", layers.Affine(3), ("join",)))
-    steps.append(("out", layers.Nonlinear("relu"), ("W",)))
+    steps += [
+        ("join", layers.Concat(), tuple(loose)),
+        ("W", layers.Affine(3), ("join",)),
+        ("out", layers.Nonlinear("relu"), ("W",)),
+    ]
     return Network.from_steps(steps)

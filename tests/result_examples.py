@@ -6,7 +6,7 @@ By public function where there is one, and by attribute for what results hand ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,16 @@ def ntk() -> Any:
     return kc.ntk(vanilla())
 
 
+def tanh() -> Any:
+    return kc.activation("tanh")
+
+
 def block() -> kc.Network:
     return kc.chain(L.Input(), L.Affine(sigma_w=1.2, sigma_b=0.3), L.Nonlinear("tanh"))
+
+
+def block_of_relu() -> kc.Network:
+    return kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"))
 
 
 @cache
@@ -79,39 +87,67 @@ def comparison() -> training.Comparison:
 def run() -> training.Run:
     record = training.runs.Record
     names = record.__dataclass_fields__
-    history = tuple(
-        record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20)
-    )
+    history = tuple(record(**dict.fromkeys(names, 0.5) | {"step": step}) for step in (0, 10, 20))
     return training.Run(training.Settings(), history, None, None)
 
 
-# {name: (maker, ...)}: the key begins with the public name that makes it
+# {public function: its arguments, or their makers}
+CALLS: dict[str, tuple[Any, ...]] = {
+    "activation_bounds": (tanh,),
+    "token_map": (vanilla, 8),
+    "node_values": (vanilla, [0.1, 0.2]),
+    "depth_laws": (lambda: A.transformer_stack(2, 8, 2), 4),
+    "learnable_kernel": (lambda: A.vanilla(2),),
+    "c_map": (vanilla,),
+    "q_map": (vanilla,),
+    "depth_profile": (vanilla,),
+    "gradients": (vanilla,),
+    "jacobian_spectrum": (vanilla,),
+    "moments": (relu,),
+    "scaling": (relu,),
+    "maximal_c_value": (residual,),
+    "maximal_curvature": (residual,),
+    "maximal_slope": (residual,),
+    "subnetworks": (residual,),
+    "depth_limit": (block,),
+    "equivalent_parameters": (shaped,),
+    "moments_at_depth": (block_of_relu,),
+    "crelu_budget": (64, 10),
+    "critical_point": ("gelu",),
+    "equilibrium": (0.01, 0.1),
+    "moe_statistics": (4, 2, 1.0),
+    "residual_spectrum": (1.0, 1.0, 0.5),
+    "vanilla_maps": ("relu",),
+}
+
+
+def called(name: str) -> Any:
+    return getattr(kc, name)(*(one() if callable(one) else one for one in CALLS[name]))
+
+
+# {name: maker}: the key begins with the public name that makes it
 RESULTS: dict[str, Callable[[], Any]] = {
+    **{name: partial(called, name) for name in CALLS},
+    "activation.c_map": lambda: tanh().c_map,
+    "activation.q_map": lambda: tanh().q_map,
     "Network": vanilla,
-    "activation": lambda: kc.activation("tanh"),
-    "activation.transformed": lambda: kc.activation("tanh").transformed(0.5, 0.1, 2, -0.3),
-    "activation.c_map": lambda: kc.activation("tanh").c_map,
-    "activation.q_map": lambda: kc.activation("tanh").q_map,
-    "activation.c_map.derivative": lambda: kc.activation("tanh").c_map.derivative(1),
-    "activation.c_map.table": lambda: kc.activation("tanh").c_map.table(),
-    "activation.q_map.table": lambda: kc.activation("tanh").q_map.table(),
-    "activation.c_map.ball": lambda: kc.activation("tanh").c_map.ball(0.5),
-    "activation.c_map.fixed_points": lambda: kc.activation("tanh").c_map.fixed_points()[0],
-    "activation_bounds": lambda: kc.activation_bounds(kc.activation("tanh")),
+    "activation": tanh,
+    "activation.transformed": lambda: tanh().transformed(0.5, 0.1, 2, -0.3),
+    "activation.c_map.derivative": lambda: tanh().c_map.derivative(1),
+    "activation.c_map.table": lambda: tanh().c_map.table(),
+    "activation.q_map.table": lambda: tanh().q_map.table(),
+    "activation.c_map.ball": lambda: tanh().c_map.ball(0.5),
+    "activation.c_map.fixed_points": lambda: tanh().c_map.fixed_points()[0],
     "audit": lambda: kc.audit(torch_model, (2, 8)),
-    "c_map": lambda: kc.c_map(vanilla()),
-    "Sampling": lambda: kc.Sampling(),
-    "tied_readout": lambda: kc.tied_readout(
-        kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4
-    ),
+    "Sampling": kc.Sampling,
+    "tied_readout": lambda: kc.tied_readout(A.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
     "token_phases": lambda: kc.token_phases(
-        kc.architectures.transformer_stack(2, 8, 2, placement="post"),
+        A.transformer_stack(2, 8, 2, placement="post"),
         4,
         values=np.array([0.5, 1.0]),
         scores=np.array([0.5, 1.0]),
     ),
-    "token_map": lambda: kc.token_map(vanilla(), 8),
     "token_map.table": lambda: kc.token_map(vanilla(), 8).table(),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
     "c_map.expr": lambda: kc.c_map(residual()).expr,
@@ -120,36 +156,19 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "coordinate_check": lambda: kc.coordinate_check(
         A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2
     ),
-    "crelu_budget": lambda: kc.crelu_budget(64, 10),
-    "critical_point": lambda: kc.critical_point("gelu"),
-    "depth_laws": lambda: kc.depth_laws(kc.architectures.transformer_stack(2, 8, 2), 4),
-    "depth_limit": lambda: kc.depth_limit(block()),
-    "depth_profile": lambda: kc.depth_profile(vanilla()),
     "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
-    "equivalent_parameters": lambda: kc.equivalent_parameters(shaped()),
-    "equilibrium": lambda: kc.equilibrium(0.01, 0.1),
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
     "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
-    "gradients": lambda: kc.gradients(vanilla()),
     "gradients.tokens": lambda: kc.gradients(
-        kc.architectures.gpt2(1, 8, 2, 20, 4), tokens=4, sampling=kc.Sampling(2, 2)
+        A.gpt2(1, 8, 2, 20, 4), tokens=4, sampling=kc.Sampling(2, 2)
     ),
     "hessian_blocks": lambda: kc.hessian_blocks(
         A.vanilla(2, features=8), features=8, draws=2, batch=4
     ),
-    "jacobian_spectrum": lambda: kc.jacobian_spectrum(vanilla()),
     "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
-    "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
     "lsuv": lambda: kc.lsuv(*model()),
     "maximal": lambda: kc.maximal(residual(), kc.activation("relu").c_map),
-    "maximal_c_value": lambda: kc.maximal_c_value(residual()),
-    "maximal_curvature": lambda: kc.maximal_curvature(residual()),
-    "maximal_slope": lambda: kc.maximal_slope(residual()),
     "maximal_slope.bounds": lambda: kc.maximal_slope(residual()).bounds(1.1),
-    "moe_statistics": lambda: kc.moe_statistics(4, 2, 1.0),
-    "moments": lambda: kc.moments(relu()),
-    "moments_at_depth": lambda: kc.moments_at_depth(block_of_relu()),
-    "node_values": lambda: kc.node_values(vanilla(), [0.1, 0.2]),
     "ntk": ntk,
     "ntk.nngp": lambda: ntk().nngp,
     "ntk.layers": lambda: next(iter(ntk().layers.values())),
@@ -158,12 +177,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "ntk.spectrum": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1).spectrum,
     "ntk.spatial": lambda: kc.ntk(A.lenet(), spatial="exact"),
     "phase_diagram": lambda: kc.phase_diagram("tanh", np.linspace(0.5, 3, 6), np.linspace(0, 1, 5)),
-    "q_map": lambda: kc.q_map(vanilla()),
     "read": lambda: kc.read(torch_model(), (2, 8)),
     "residual_blocks": lambda: kc.residual_blocks(residual())[0],
-    "residual_spectrum": lambda: kc.residual_spectrum(1.0, 1.0, 0.5),
     "scale_output": lambda: kc.scale_output(*model()),
-    "scaling": lambda: kc.scaling(relu()),
     "shape": shaped,
     "shape.constants": lambda: shaped().constants,
     "shape.constants[]": lambda: shaped().constants["tanh"],
@@ -176,7 +192,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "smoothness": lambda: kc.smoothness(
         A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0
     ),
-    "subnetworks": lambda: kc.subnetworks(residual()),
     "subnetworks[]": lambda: kc.subnetworks(residual())[0],
     "to_jax": lambda: model()[0],
     "transfer": lambda: kc.transfer(perceptron, batch()[0], base=4, to=8),
@@ -188,7 +203,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
         perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=2, seeds=5
     ),
     "training_curve": lambda: kc.training_curve(ntk(), *data()),
-    "vanilla_maps": lambda: kc.vanilla_maps("relu"),
     "verify_kernels": lambda: kc.verify_kernels(
         kc.to_jax(relu(), features=8), draws=4, gradients=False, tangent=False
     ),
@@ -204,10 +218,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "verification.variance_spectra": lambda: verification.variance_spectra(relu(), draws=2),
     "verification.layer_jacobians": lambda: verification.layer_jacobians(model()[0]),
 }
-
-
-def block_of_relu() -> kc.Network:
-    return kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"))
 
 
 def perceptron(width: int) -> Any:
@@ -238,18 +248,9 @@ def torch_edits() -> Any:
 
 @cache
 def torch_sorted() -> Any:
-    import torch
-    from torch import nn
+    from modern_zoo import Model
 
-    class Sorted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch_shaped()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layers(x).sort(-1)[0]
-
-    return Sorted()
+    return Model(lambda m, x: m.layers(x).sort(-1)[0], layers=torch_shaped())
 
 
 def torch_model() -> Any:

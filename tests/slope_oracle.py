@@ -4,8 +4,9 @@ straight from the definitions.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import kcalc as kc
 from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Product, Sum
 
 Node = Hashable
-Parents = Mapping[Node, Sequence[Node]]
 MP = mpmath.MPContext()
 MP.dps = 50
 STEEP = MP.pi / (MP.pi - 1)  # q / (q - m^2) of a LayerNorm behind a ReLU
@@ -36,7 +36,7 @@ class Slope(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def mixing_network(seed: int, products: bool = True) -> kc.Network:
+def mixing_network(seed: int) -> kc.Network:
     """ReLUs behind weights, LayerNorms behind some, and mixes of two to ten maps, each behind
     weights of its own, with unequal shares.
     """
@@ -48,9 +48,7 @@ def mixing_network(seed: int, products: bool = True) -> kc.Network:
         steps.append((f"n{len(steps)}", layer, parents))
         return steps[-1][0]
 
-    kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm"] + [
-        "product"
-    ] * products
+    kinds = ["relu", "relu", "relu", "norm", "sum", "sum", "concat", "plain norm", "product"]
     for _ in range(rng.randint(4, 9)):
         kind = rng.choice(kinds)
         if kind in ("relu", "norm"):
@@ -62,33 +60,25 @@ def mixing_network(seed: int, products: bool = True) -> kc.Network:
             count = rng.randint(2, 3) if kind == "product" else rng.choice([2, 2, 3, 10])
             chosen = [rng.choice(maps[-5:]) for _ in range(count)]
             parents = [add(Affine(), parent) for parent in chosen]
-            weights = tuple(
+            weights = [
                 sp.Rational(rng.randint(0 if k else 1, 5), rng.randint(1, 4)) for k in range(count)
-            )
-            layer = {
-                "sum": Sum(weights),
-                "concat": Concat(tuple(rng.randint(1, 6) for _ in chosen)),
-                "product": Product(),
-            }[kind]
-            maps.append(add(layer, *parents))
+            ]
+            channels = tuple(rng.randint(1, 6) for _ in chosen)
+            layer = {"sum": Sum(weights), "concat": Concat(channels), "product": Product()}
+            maps.append(add(layer[kind], *parents))
     read = {parent for step in steps for parent in step[2]}
     loose = [step[0] for step in steps if step[0] not in read]
-    last = add(
-        Sum(tuple(sp.Rational(k + 1, 3) for k in range(len(loose)))),
-        *(add(Affine(), node) for node in loose),
-    )
+    ends = [add(Affine(), node) for node in loose]
+    last = add(Sum([sp.Rational(k + 1, 3) for k in range(len(ends))]), *ends)
     heads = [node for node in maps if rng.random() < 0.15 and node not in ("x0", "x1")]
     return kc.Network.from_steps(steps, list(dict.fromkeys([last, *heads])))
 
 
 def amounts(layer: Any, count: int) -> list[Fraction]:
     """What a mix takes of each map, but for q values."""
-    given = (
-        [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * count]
-        if isinstance(layer, Sum)
-        else map(Fraction, layer.channels)
-    )
-    return list(given)
+    if isinstance(layer, Sum):
+        return [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * count]
+    return [Fraction(k) for k in layer.channels]
 
 
 @lru_cache(maxsize=256)
@@ -108,9 +98,7 @@ def q_values(net: kc.Network, start: Fraction) -> dict[Node, Fraction]:
             whole = sum(shares) if isinstance(layer, Concat) else 1
             q[node] = sum(a * b for a, b in zip(shares, below, strict=True)) / whole
         else:
-            q[node] = below[0] / 2 if isinstance(layer, Nonlinear) else below[0]
-            for factor in below[1:]:
-                q[node] *= factor
+            q[node] = math.prod(below) / (2 if isinstance(layer, Nonlinear) else 1)
     return q
 
 
@@ -127,12 +115,8 @@ def shares_of(net: kc.Network, node: Node, q: Fraction | None) -> list[Any]:
     if q is not None:
         table = q_values(net, q)
         parts = [a * table[p] for a, p in zip(parts, parents, strict=True)]
-    return [
-        MP.mpf(part.numerator)
-        / part.denominator
-        / (MP.mpf(sum(parts).numerator) / sum(parts).denominator)
-        for part in parts
-    ]
+    shares = [Fraction(part) / sum(parts) for part in parts]
+    return [MP.mpf(share.numerator) / share.denominator for share in shares]
 
 
 def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, Slope]:
@@ -147,60 +131,49 @@ def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, S
             found[node] = Slope(psi * below[0].value, psi * (below[0].value + below[0].moved))
         elif isinstance(layer, Sum | Concat | Product):
             parts = [1] * len(below) if isinstance(layer, Product) else shares_of(net, node, q)
-            found[node] = Slope(
-                *(sum(a * s[i] for a, s in zip(parts, below, strict=True)) for i in (0, 1))
-            )
+            values, moved = zip(*below, strict=True)
+            found[node] = Slope(MP.fdot(parts, values), MP.fdot(parts, moved))
         else:
             factor = steepness(net, node, q) if isinstance(layer, LayerNorm) else 1
-            found[node] = Slope(factor * below[0].value, factor * below[0].moved)
+            found[node] = Slope(*(factor * part for part in below[0]))
     return found
 
 
 def log_of_mix(weights: Any, logs: Any) -> Any:
     """``log sum_j w_j exp(l_j) / sum_j w_j`` of floats."""
-    return MP.log(
-        sum(MP.mpf(w) * MP.exp(MP.mpf(x)) for w, x in zip(weights, logs, strict=True))
-        / sum(map(MP.mpf, weights))
-    )
+    return MP.log(sum(_terms(weights, logs)) / sum(map(MP.mpf, weights)))
 
 
 def degree_of_mix(weights: Any, logs: Any, degrees: Any) -> Any:
     """The mean of degrees by what each term of a mix contributes."""
-    parts = [MP.mpf(w) * MP.exp(MP.mpf(x)) for w, x in zip(weights, logs, strict=True)]
-    return sum(p * MP.mpf(d) for p, d in zip(parts, degrees, strict=True)) / sum(parts)
+    parts = _terms(weights, logs)
+    return MP.fdot(parts, map(MP.mpf, degrees)) / sum(parts)
+
+
+def _terms(weights: Any, logs: Any) -> list[Any]:
+    return [MP.mpf(w) * MP.exp(MP.mpf(x)) for w, x in zip(weights, logs, strict=True)]
 
 
 # -- subnetworks -----------------------------------------------------------------------------------
 
 
-def behind(parents: Parents, entry: Any, exit: Any) -> set[Any]:
-    """All that is reached backwards from ``exit`` without passing ``entry``."""
-    found, waiting = {exit}, [exit]
-    while waiting:
-        for parent in parents[waiting.pop()]:
-            if parent != entry and parent not in found:
-                found.add(parent)
-                waiting.append(parent)
-    return found
-
-
-def is_region(parents: Parents, outputs: Iterable[Any], entry: Any, exit: Any) -> bool:
+def is_region(net: kc.Network, entry: Any, exit: Any) -> bool:
     """Rules 1-3: nothing but ``entry`` is read from outside, and only ``exit`` is used there."""
-    inside = behind(parents, entry, exit)
-    if any(not parents[node] for node in inside) or not any(
-        entry in parents[node] for node in inside
-    ):
+    inside, waiting = {exit}, [exit]
+    while waiting:
+        new = {*net.parents(waiting.pop())} - inside - {entry}
+        inside |= new
+        waiting += new
+    read = [net.parents(node) for node in inside]
+    if not all(read) or not any(entry in above for above in read):
         return False
-    used = {p for node, above in parents.items() if node not in inside for p in above} | set(
-        outputs
-    )
+    used = {p for node in set(net) - inside for p in net.parents(node)} | set(net.outputs)
     return inside & used == {exit}
 
 
 def strict_pairs(net: kc.Network) -> list[tuple[Node, Node]]:
     """(entry, exit) of every subnetwork, by the rules tried on every pair of nodes."""
-    parents = {node: above for node, _, above in net.steps()}
-    return [(s, t) for t in net for s in net if s != t and is_region(parents, net.outputs, s, t)]
+    return [(s, t) for t in net for s in net if s != t and is_region(net, s, t)]
 
 
 def strict_slopes(

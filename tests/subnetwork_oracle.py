@@ -52,14 +52,8 @@ def _draw(rng: random.Random, kinds: list[str]) -> kc.Network:
             rng.choice(unread if unread and rng.random() < 0.6 else recent) for _ in range(count)
         )
         if kind == "sum":
-            layer: Any = Sum(
-                rng.choice(
-                    [
-                        None,
-                        tuple(sp.Rational(rng.randint(1, 4), rng.randint(1, 3)) for _ in parents),
-                    ]
-                )
-            )
+            weights = [sp.Rational(rng.randint(1, 4), rng.randint(1, 3)) for _ in parents]
+            layer: Any = Sum(rng.choice([None, weights]))
         elif kind == "concat":
             layer = Concat(rng.choice([None, tuple(rng.randint(1, 5) for _ in parents)]))
         else:
@@ -88,11 +82,8 @@ def mix_shares(net: kc.Network) -> dict[Node, list[Fraction]]:
     found: dict[Node, list[Fraction]] = {}
     for node, layer, parents in net.steps():
         known = [width[p] for p in parents]
-        width[node] = (
-            None
-            if isinstance(layer, Input | Affine)
-            else max((k for k in known if k), default=None)
-        )
+        open_ = isinstance(layer, Input | Affine)
+        width[node] = None if open_ else max(filter(None, known), default=None)
         if isinstance(layer, Sum):
             amounts = [Fraction(str(v)) ** 2 for v in layer.weights or (1,) * len(parents)]
         elif isinstance(layer, Concat):

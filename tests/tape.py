@@ -40,47 +40,19 @@ class Tape:
     def dense(
         self, read: str, out: int, wish: str = "fc", parameter: str | None = None, **more: Any
     ) -> str:
-        shape = self.shapes[read]
-        weight = RNG.standard_normal((out, shape[-1])) / math.sqrt(shape[-1])
-        axis = len(shape) - 1
-        return self.add(
-            Linear,
-            wish,
-            (*shape[:-1], out),
-            (read,),
-            weight=weight,
-            parameter=parameter or f"{wish}{len(self.ops)}",
-            axis=axis,
-            out_axis=axis,
-            **more,
-        )
+        *shape, width = self.shapes[read]
+        weight = RNG.standard_normal((out, width)) / math.sqrt(width)
+        name = parameter or f"{wish}{len(self.ops)}"
+        given = {"weight": weight, "parameter": name, "axis": len(shape), "out_axis": len(shape)}
+        return self.add(Linear, wish, (*shape, out), (read,), **given, **more)
 
-    def conv(
-        self,
-        read: str,
-        out: int,
-        k: int = 3,
-        stride: int = 1,
-        pad: tuple[int, int] = (1, 1),
-        **more: Any,
-    ) -> str:
+    def conv(self, read: str, out: int) -> str:
+        """3 x 3, padded to the size of what it reads."""
         n, c, *size = self.shapes[read]
-        weight = RNG.standard_normal((out, c // more.get("groups", 1), k, k))
-        sizes = [(s + sum(pad) - k) // stride + 1 for s in size]
-        return self.add(
-            Linear,
-            "conv",
-            (n, out, *sizes),
-            (read,),
-            weight=weight,
-            parameter=f"conv{len(self.ops)}",
-            axis=1,
-            out_axis=1,
-            stride=(stride,) * 2,
-            padding=(pad,) * 2,
-            dilation=(1, 1),
-            **more,
-        )
+        weight = RNG.standard_normal((out, c, 3, 3))
+        places = {"stride": (1, 1), "padding": ((1, 1),) * 2, "dilation": (1, 1)}
+        given = {"weight": weight, "parameter": f"conv{len(self.ops)}", "axis": 1, "out_axis": 1}
+        return self.add(Linear, "conv", (n, out, *size), (read,), **given, **places)
 
     def apply(self, function: Callable[..., Any], *reads: str, label: str = "f") -> str:
         shapes = np.broadcast_shapes(*(self.shapes[r] for r in reads))

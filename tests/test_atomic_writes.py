@@ -9,14 +9,16 @@ import ast
 import errno
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -33,63 +35,44 @@ from kcalc.interchange.json_format import write_json
 from kcalc.lab.report.api import NetworkReport
 from kcalc.lab.training import Comparison
 
+A = kc.architectures
 OLD = b"what was there\n"
 
 
 @cache
 def shaped() -> Any:
-    return kc.shape(kc.architectures.vanilla(3, "tanh"), method="dks")
-
-
-def page() -> NetworkReport:
-    return NetworkReport("net", "<p>" * 2000)
+    return kc.shape(A.vanilla(3, "tanh"), method="dks")
 
 
 @cache
 def figure() -> Any:
-    return kc.c_map(kc.architectures.vanilla(2, "relu")).plot().figure
-
-
-def claims_page(path: Path) -> None:
-    write_whole(path, what_holds.page())
+    return kc.c_map(A.vanilla(2, "relu")).plot().figure
 
 
 WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "network": ("net.json", lambda path: kc.save_json(kc.architectures.vanilla(20), path)),
+    "network": ("net.json", lambda path: kc.save_json(A.vanilla(20), path)),
     "data": ("data.json", lambda path: write_json({"a": [1] * 900}, path)),
     "export": ("net.py", lambda path: shaped().export("torch", path)),
-    "report": ("page.html", lambda path: page().save(path)),
+    "report": ("page.html", lambda path: NetworkReport("net", "<p>" * 2000).save(path)),
     "plot": ("c.png", lambda path: plotting.save(figure(), path)),
     "drawing": ("c.svg", lambda path: plotting.save(figure(), path)),
     "table": ("rows.csv", lambda path: Comparison("t", ()).save_table(path)),
     "claims": ("verify.html", lambda path: write(str(path), "x" * 5000)),
-    "what_holds": ("holds.md", claims_page),
+    "what_holds": ("holds.md", lambda path: write_whole(path, what_holds.page())),
     "command": (
         "out.py",
-        lambda path: run(
-            "shape", "vanilla-3", "--activation", "tanh", "--export", "numpy", "-o", str(path)
-        ),
+        lambda path: run(f"shape vanilla-3 --activation tanh --export numpy -o {path}"),
     ),
 }
 
 
-def run(*arguments: str) -> None:
+def run(line: str) -> None:
     """A command; its refusal as the error that it is in Python."""
-    if main(arguments):
+    if main(line.split()):
         raise kc.KcalcError("refused")
 
 
-class Halfway:
-    """``os.fsync`` that fails: what was written is on its way, and the file not yet in
-    its place.
-    """
-
-    def __init__(self, error: BaseException) -> None:
-        self.error, self.calls = error, 0
-
-    def __call__(self, *_: object) -> None:
-        self.calls += 1
-        raise self.error
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -100,13 +83,14 @@ def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(
     name, write = WRITERS[kind]
     path = tmp_path / name
     path.write_bytes(OLD)
-    for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
-        failing = Halfway(error)
+    for error in (FULL, KeyboardInterrupt()):
+        # what was written is on its way, and the file not yet in its place
+        failing = Mock(side_effect=error)
         with monkeypatch.context() as patch:
             patch.setattr(os, step, failing)
-            with pytest.raises(kc.KcalcError if isinstance(error, OSError) else KeyboardInterrupt):
+            with pytest.raises(kc.KcalcError if error is FULL else KeyboardInterrupt):
                 write(path)
-        assert failing.calls == 1
+        failing.assert_called_once()
         assert path.read_bytes() == OLD
         assert [entry.name for entry in tmp_path.iterdir()] == [name]
     write(path)
@@ -117,11 +101,10 @@ def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(
 @pytest.mark.parametrize("journal", ["claims", "matrix"])
 def test_journals_and_records_too(journal: str, tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "k.jsonl"
-    K, x = kc.ntk(kc.architectures.vanilla(2, "relu")), np.eye(6)
-    again: Callable[[], Any] = {
-        "claims": partial(Journal, path, "quick", 0),
-        "matrix": partial(K.matrix, x, out=tmp_path / "k.npy", block_rows=2),
-    }[journal]  # fmt: skip
+    K, x = kc.ntk(A.vanilla(2, "relu")), np.eye(6)
+    again = partial(Journal, path, "quick", 0)
+    if journal == "matrix":
+        again = partial(K.matrix, x, out=tmp_path / "k.npy", block_rows=2)
     again()
     if journal == "matrix":
         path = next(entry for entry in tmp_path.iterdir() if entry.suffix == ".json")
@@ -129,7 +112,7 @@ def test_journals_and_records_too(journal: str, tmp_path: Path, monkeypatch) -> 
         record["finished"].pop("2")  # as after an interruption
         path.write_text(json.dumps(record))
     before, entries = path.read_bytes(), sorted(tmp_path.iterdir())
-    monkeypatch.setattr(os, "replace", Halfway(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(os, "replace", Mock(side_effect=FULL))
     with refused("No space"):
         again()
     assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == entries
@@ -192,49 +175,39 @@ def test_a_full_disk_and_a_killed_process(tmp_path: Path) -> None:
     """
     places = os.pathsep.join([str(Path(kc.__file__).parents[1]), str(Path(__file__).parent)])
     environment = os.environ | {"PYTHONPATH": places, "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.check_output(command, env=environment, text=True, timeout=300)
+    found = json.loads(done.splitlines()[-1])
     assert len(found) == 8
     for place, (code, intact, entries) in found.items():
-        assert intact, place
-        assert (
-            (code, entries) == (7, 1) if place.endswith("limited") else (code, entries) == (-9, 2)
-        ), (place, code, entries)
+        expected = (7, 1) if place.endswith("limited") else (-9, 2)
+        assert intact and (code, entries) == expected, (place, code, entries)
 
 
 def test_permissions_are_the_usual_ones_or_those_there_were(tmp_path: Path) -> None:
-    mask = os.umask(0o027)
+    path, mask = tmp_path / "new", os.umask(0o027)
     try:
-        write_whole(tmp_path / "new", b"1")
+        write_whole(path, b"1")
     finally:
         os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
-    (tmp_path / "new").chmod(0o604)
-    write_whole(tmp_path / "new", "2")
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o604
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    path.chmod(0o604)
+    write_whole(path, "2")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
 
 
 def test_links_stay_and_pipes_are_written_to(tmp_path: Path) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "link.json").symlink_to(tmp_path / "far" / "net.json")
+    far, link = tmp_path / "far" / "net.json", tmp_path / "link.json"
+    far.parent.mkdir()
+    link.symlink_to(far)
     for _ in range(2):  # a link that leads to nothing yet, and one to a file
-        kc.save_json(kc.architectures.vanilla(2), tmp_path / "link.json")
-        assert (tmp_path / "link.json").is_symlink()
-        assert kc.load_json(tmp_path / "far" / "net.json") == kc.architectures.vanilla(2)
+        kc.save_json(A.vanilla(2), link)
+        assert link.is_symlink() and kc.load_json(far) == A.vanilla(2)
     os.mkfifo(tmp_path / "pipe")
-    got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
-    reader.start()
-    write_whole(tmp_path / "pipe", b"through")
-    reader.join(20)
-    assert got == [b"through"] and (tmp_path / "pipe").is_fifo()
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit((tmp_path / "pipe").read_bytes)
+        write_whole(tmp_path / "pipe", b"through")
+    assert got.result(20) == b"through" and (tmp_path / "pipe").is_fifo()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["far", "link.json", "pipe"]
 
 
@@ -276,18 +249,12 @@ def _spoilt(path: Path, error: BaseException) -> None:
 
 def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> None:
     texts = [bytes([65 + i]) * 200_000 for i in range(8)]
-    seen: list[bytes] = []
 
-    def work(text: bytes) -> None:
-        for _ in range(5):
-            write_whole(tmp_path / "file", text)
-            seen.append((tmp_path / "file").read_bytes())
+    def work(text: bytes) -> list[bytes]:
+        return [write_whole(tmp_path / "file", text).read_bytes() for _ in range(5)]
 
-    threads = [threading.Thread(target=work, args=(text,)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        seen = [found for part in pool.map(work, texts) for found in part]
     assert len(seen) == 40 and set(seen) <= set(texts)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
@@ -302,19 +269,9 @@ DIRECT = {
 
 
 ALWAYS = ("write_text", "write_bytes", "tofile", "mkstemp", "NamedTemporaryFile")
-WRITING = {
-    *ALWAYS,
-    "open",
-    "fdopen",
-    "open_memmap",
-    "memmap",
-    "savefig",
-    "replace",
-    "save",
-    "savez",
-    "savetxt",
-    "savez_compressed",
-}
+OPENING = ("open", "fdopen", "open_memmap", "memmap")
+SAVING = ("save", "savez", "savetxt", "savez_compressed")
+MODE = re.compile(r"'([wax]b?|[rw]\+b?)'|.*O_WRONLY.*")
 
 
 def test_nothing_else_in_the_library_opens_a_file_to_write() -> None:
@@ -328,39 +285,17 @@ def test_nothing_else_in_the_library_opens_a_file_to_write() -> None:
 
 
 def _writing(path: Path) -> list[str]:
-    calls = [
-        node
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-    ]
-    return [name for call in calls if (name := _name(call.func)) and _writes(name, call)]
-
-
-def _name(function: ast.expr) -> str:
-    return (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else function.id
-        if isinstance(function, ast.Name)
-        else ""
-    )
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    names = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
+    return [name for name, call in zip(names, calls, strict=True) if _writes(name, call)]
 
 
 def _writes(name: str, call: ast.Call) -> bool:
-    if name not in WRITING:
-        return False
-    given = [
-        ast.unparse(argument)
-        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-    ]
-    if name in ("open", "fdopen", "open_memmap", "memmap"):
-        return any(
-            text.strip("'") in ("w", "wb", "a", "ab", "x", "xb", "r+", "r+b", "w+", "w+b")
-            or "O_WRONLY" in text
-            for text in given
-        ) and (name != "open_memmap" or "'w+'" in given)
-    if name == "savefig":
+    values = (*call.args, *(keyword.value for keyword in call.keywords))
+    given, function = list(map(ast.unparse, values)), ast.unparse(call.func)
+    if name in OPENING:
+        return any(map(MODE.fullmatch, given)) and (name != "open_memmap" or "'w+'" in given)
+    if name == "savefig" or (name in SAVING and function.startswith("np.")):
         return given[0] != "stream"
-    if name == "replace":
-        return ast.unparse(call.func) == "os.replace"
-    return name in ALWAYS or (ast.unparse(call.func).startswith("np.") and given[0] != "stream")
+    return name in ALWAYS or function == "os.replace"

@@ -15,6 +15,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 from bad_inputs import KINDS, senseless, slots, within
+from command_words import words
 from good_calls import EXAMPLES, FUNCTIONS, example, function_of, good_call, methods
 from good_values import pool
 from result_examples import RESULTS
@@ -22,100 +23,32 @@ from result_examples import RESULTS
 import kcalc as kc
 
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow
-DEAR = (
-    "coordinate_check",
-    "trained_coordinates",
-    "transfer_check",
-    "empirical_ntk",
-    "hessian_blocks",
-    "verify_kernels",
-    "lsuv",
-    "wli",
-    "scale_output",
-    "to_jax",
-    "report",
-    "read",
-    "c_map.spatial",
-    "ntk.spatial",
-    "claims",
-    "verification",
-    "shape.",
-    "learnable_kernel",
-    "gaussian_process",
-    "Network.draw",
-    "sklearn_kernel",
-    "smoothness",
-    "activation.plot",
-    "ntk",
-    "phase_diagram",
-    "architectures.preactivation",
-    "architectures.layernorm",
-    "training.Comparison",
-    "training.Run",
-    "training.compare",
-    "training.fit",
+DEAR = tuple(
+    words(
+        """
+    coordinate_check trained_coordinates transfer_check empirical_ntk hessian_blocks
+    verify_kernels lsuv wli scale_output to_jax report read c_map.spatial ntk.spatial claims
+    verification shape. learnable_kernel gaussian_process Network.draw sklearn_kernel
+    smoothness activation.plot ntk phase_diagram architectures.preactivation
+    architectures.layernorm training.Comparison training.Run training.compare training.fit
+        """
+    )
 )
-TRUE_OR_FALSE = {
-    "assume_independent",
-    "backward",
-    "batch_norm",
-    "bias",
-    "biases",
-    "by_layer",
-    "causal",
-    "centre",
-    "centred",
-    "collapse",
-    "downsample",
-    "inplace",
-    "expand",
-    "free_slope",
-    "gated",
-    "gradients",
-    "heuristic",
-    "images",
-    "input_symmetric",
-    "jacobian",
-    "jacobians",
-    "labels",
-    "legend",
-    "nonnegative",
-    "normalise",
-    "pairs",
-    "permissive",
-    "progress",
-    "readout",
-    "remat",
-    "resume",
-    "rolled",
-    "shared",
-    "sigmas",
-    "standard",
-    "standardised",
-    "symbols_by_activation",
-    "tangent",
-    "train",
-    "trainable_norms",
-    "trained",
-    "uniform",
-    "zero_readout",
-}
+TRUE_OR_FALSE = words(
+    """
+    assume_independent backward batch_norm bias biases by_layer causal centre centred collapse
+    downsample inplace expand free_slope gated gradients heuristic images input_symmetric
+    jacobian jacobians labels legend nonnegative normalise pairs permissive progress readout
+    remat resume rolled shared sigmas standard standardised symbols_by_activation tangent
+    train trainable_norms trained uniform zero_readout
+    """
+)
 # Parameters that take arrays of any shape, empty ones too.
-ARRAYS = {
-    "c",
-    "gap",
-    "q",
-    "q1",
-    "q2",
-    "rho",
-    "theta",
-    "x",
-    "t",
-    "kappa",
-    "psi",
-    "negative_slope",
-    "target",
-}
+ARRAYS = words(
+    """
+    c gap q q1 q2 rho theta x t kappa psi negative_slope target
+    """
+)
 SYMBOLIC = (
     "activation.c_map",
     "activation.q_map",
@@ -131,27 +64,17 @@ EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 TAKEN: dict[str, set[str]] = {
     **{f".{name}": {"True"} for name in TRUE_OR_FALSE},
     **{f".{name}": {"empty array"} for name in ARRAYS},
-    "activation.c_expr.c": EXACT,
-    "activation.c_expr.q1": EXACT,
-    "activation.c_expr.q2": EXACT,
-    "activation.q_expr.q": EXACT,
+    **{f"activation.{name}": EXACT for name in words("c_expr.c c_expr.q1 c_expr.q2 q_expr.q")},
     **{f"{name}.symbolic.{q}": EXACT for name in SYMBOLIC for q in ("q", "q1", "q2")},
-    "activation.q_map.ball.q": {"huge"},
+    **{f"activation.{name}": {"huge"} for name in ("q_map.ball.q", "c_map.ball.contains.x")},
     "q_map.ball.q": {"huge"},
-    "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},
     "token_mixing.exponential.start": {"inf"},
-    **{f"{name}.dtype": {"empty array"} for name in ("to_jax",)},
+    "to_jax.dtype": {"empty array"},
     "read.shapes": {"unknown keys"},
     ".looks": {"unknown keys"},  # of lines that are not drawn
-    "report.example_inputs": {
-        "ragged",
-        "objects",
-        "generator",
-        "recursive",
-        "empty array",
-        "texts",
-    },  # a network needs none
+    # a network needs none
+    "report.example_inputs": {"empty array", *words("ragged objects generator recursive texts")},
     **{f"sklearn_kernel.sigma_{name}_bounds": set(KINDS) for name in "wb"},  # scikit-learn's own
     "to_jax.inputs_of.x": {"nan", "inf", "-inf", "True"},
     "shape.constants.get.default": set(KINDS),
@@ -172,10 +95,6 @@ OWN = {
 MOST = 3  # values of a type that are tried
 
 
-def has_default(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not parameter.empty
-
-
 def taken(label: str, parameter: str) -> set[str]:
     """The kinds that a parameter may take though others may not."""
     return TAKEN.get(f"{label}.{parameter}", set()) | TAKEN.get(f".{parameter}", set())
@@ -183,10 +102,10 @@ def taken(label: str, parameter: str) -> set[str]:
 
 def complaint(label: str, parameter: str, kind: str) -> str | None:
     """What is wrong with how a call took a bad argument."""
-    value, never = KINDS[kind][0](), KINDS[kind][1]
+    make, never = KINDS[kind]
     if kind in OWN.get(f"{label}.{parameter}", ()):
         return None
-    wrong = refused_or_sound(label, parameter, value)
+    wrong = refused_or_sound(label, parameter, make())
     if wrong is None and never and kind not in taken(label, parameter):
         return "taken as if it were fine"
     return wrong or None
@@ -214,11 +133,13 @@ def refused_or_sound(label: str, parameter: str, value: Any) -> str | None:
 
 def typed(label: str) -> None:
     """Give a function's parameters with a default, one by one, the values of their types."""
-    found = []
-    for name, parameter in inspect.signature(function_of(label)).parameters.items():
-        for number, make in enumerate(pool(parameter)[:MOST] if has_default(parameter) else ()):
-            if wrong := refused_or_sound(label, name, make()):
-                found.append(f"{label}({name} = value {number} of its type): {wrong}")
+    found = [
+        f"{label}({name} = value {number} of its type): {wrong}"
+        for name, parameter in inspect.signature(function_of(label)).parameters.items()
+        if parameter.default is not parameter.empty
+        for number, make in enumerate(pool(parameter)[:MOST])
+        if (wrong := refused_or_sound(label, name, make()))
+    ]
     assert not found, "\n".join(found)
 
 

@@ -5,13 +5,15 @@ No time is asserted.
 
 from __future__ import annotations
 
-import importlib
 import math
+import re
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from command_words import words
 
 import benchmarks.__main__
 from benchmarks import child
@@ -29,15 +31,8 @@ def cells(line: str) -> list[str]:
 
 def tables_of(text: str) -> list[list[list[str]]]:
     """The rows of every table, heads first."""
-    groups: list[list[list[str]]] = []
-    before = ""
-    for line in text.splitlines():
-        if line.startswith("|"):
-            groups[-1].append(cells(line)) if before.startswith("|") else groups.append(
-                [cells(line)]
-            )
-        before = line
-    return groups
+    tables = re.findall(r"(?:^\|.*\n?)+", text, re.M)
+    return [[cells(line) for line in table.splitlines()] for table in tables]
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +45,11 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> str:
     started = child.run
 
     def run(function: str, **job: Any) -> Any:
-        module, name = function.split(":")
-        return (
-            started(function, **job)
-            if name == "dense"
-            else getattr(importlib.import_module(module), name)(**job)
-        )
+        if function.endswith(":dense"):
+            return started(function, **job)
+        return resolve_name(function)(**job)
 
-    command = [
-        "benchmarks",
-        "--quick",
-        "--only",
-        "subnetworks",
-        "finite_width",
-        "--output",
-        str(path),
-    ]
+    command = words(f"benchmarks --quick --only subnetworks finite_width --output {path}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", command)
         patch.setattr(child, "run", run)
@@ -95,10 +79,8 @@ def test_exponents_are_slopes_of_logarithms() -> None:
     assert exponent([10, 100, 1000], [2e-3 * n**1.5 for n in (10, 100, 1000)]) == pytest.approx(1.5)
     assert math.isnan(exponent([10], [1.0]))
     steep = Measured(Work("w", len, why="N^2 entries"), {10.0: 1.0, 100.0: 100.0, 1000.0: 1e4})
-    assert (steep.fitted, steep.last) == (
-        pytest.approx(2),
-        pytest.approx(2),
-    ) and steep.remark == "steep: N^2 entries"
+    assert (steep.fitted, steep.last) == pytest.approx((2, 2))
+    assert steep.remark == "steep: N^2 entries"
     assert "not explained" in Measured(Work("w", len), steep.found).remark
     assert Measured(Work("w", len), {10.0: 1.0, 100.0: 11.0, 1000.0: 120.0}).remark == ""
 
@@ -116,30 +98,23 @@ def test_rounds_alternate_and_reverse() -> None:
 
 
 def test_numbers_as_text() -> None:
-    assert [seconds(v) for v in (2.5, 0.0123, 4.2e-6, math.nan)] == [
-        "2.50 s",
-        "12.3 ms",
-        "4.20 us",
-        "-",
-    ]
+    times = list(map(seconds, (2.5, 0.0123, 4.2e-6, math.nan)))
+    assert times == ["2.50 s", "12.3 ms", "4.20 us", "-"]
     assert [digits(v) for v in (0.0, 1234.5, 0.5, 1e-9)] == ["0", "1234", "0.500", "1e-09"]
 
 
 def test_verdicts_follow_from_the_figures() -> None:
-    keys = {demand.key: demand for demand in DEMANDS}
+    what = {demand.key: demand.what for demand in DEMANDS}
     figures = {"import": Figure(0.7, "700 ms"), "unrolled": Figure(30, "30 x")}
     every = tables_of(page([Section("s", "", [], figures)], []))[0]
     assert [row[0] for row in every[2:]] == [demand.what for demand in DEMANDS]
     rows = {row[0]: row for row in every}
-    assert (
-        rows[keys["import"].what][3].startswith("**short**")
-        and rows[keys["unrolled"].what][3] == "met"
-    )
-    assert rows[keys["dks_ratio"].what][3] == "not measured: needs --peers"
+    assert rows[what["import"]][3].startswith("**short**")
+    assert rows[what["unrolled"]][3] == "met"
+    assert rows[what["dks_ratio"]][3] == "not measured: needs --peers"
     some = tables_of(page([Section("s", "", [], figures)], [], every=False))[0]
-    assert {row[0] for row in some[1:]} >= {keys["import"].what, keys["unrolled"].what} and keys[
-        "dks_ratio"
-    ].what not in {r[0] for r in some}
+    told = {row[0] for row in some}
+    assert told >= {what["import"], what["unrolled"]} and what["dks_ratio"] not in told
     with pytest.raises(KeyError, match="never"):
         page([Section("s", "", [], {"never": Figure(1, "1")})], [])
 

@@ -49,57 +49,38 @@ def test_values_against_the_results() -> None:
         i, j = list(found.sigma_b).index(row.sigma_b), list(found.sigma_w).index(row.sigma_w)
         assert (row.q, row.chi, row.depth) == (found.q[i, j], found.chi[i, j], found.depth[i, j])
     g = kc.gradients(vanilla())
-    assert dict(zip(g.to_dataframe().node, g.to_dataframe().node_gradient, strict=True)) == {
-        str(n): v for n, v in g.nodes.items()
-    }
-    assert kc.subnetworks(residual()).to_dataframe().layers.tolist() == [
-        len(piece.layers) for piece in kc.subnetworks(residual())
-    ]
-    both = shaped().compare(kc.shape(vanilla(), method="tat"))
-    assert both.to_dataframe()["zeta"].tolist()[0] == 1.5 and both.to_dataframe()[
-        "method"
-    ].tolist() == ["dks", "tat"]
-    assert kc.compare(vanilla(), ["relu", "tanh"]).to_dataframe().activation.tolist() == [
-        "relu",
-        "tanh",
-    ]
+    frame = g.to_dataframe().set_index("node")
+    assert frame.node_gradient.to_dict() == {str(n): v for n, v in g.nodes.items()}
+    pieces = kc.subnetworks(residual())
+    assert pieces.to_dataframe().layers.tolist() == [len(piece.layers) for piece in pieces]
+    both = shaped().compare(kc.shape(vanilla(), method="tat")).to_dataframe()
+    assert both.zeta[0] == 1.5 and both.method.tolist() == ["dks", "tat"]
+    compared = kc.compare(vanilla(), ["relu", "tanh"]).to_dataframe()
+    assert compared.activation.tolist() == ["relu", "tanh"]
 
 
 def test_singular_values_and_blocks_row_by_row() -> None:
     pytest.importorskip("pandas")
-    for name in (
-        "verification.layer_jacobians",
-        "verification.variance_spectra",
-        "verification.training_spectra",
-    ):
-        found = RESULTS[name]()
+    for name in ("layer_jacobians", "variance_spectra", "training_spectra"):
+        found = RESULTS[f"verification.{name}"]()
         values = list(found.values.values()) if isinstance(found.values, dict) else [found.values]
         frame = found.to_dataframe()
         assert frame.singular_value.tolist() == [float(v) for part in values for v in part.ravel()]
         assert frame["rank"].max() == max(part.shape[1] for part in values)
     blocks = RESULTS["hessian_blocks"]()
     frame = blocks.to_dataframe()
-    assert (
-        frame.weight.tolist() == [str(node) for node in blocks.nodes]
-        and frame.measured.tolist() == blocks.squares.diagonal().tolist()
-    )
+    assert frame.weight.tolist() == [str(node) for node in blocks.nodes]
+    assert frame.measured.tolist() == blocks.squares.diagonal().tolist()
     bounds = RESULTS["maximal_slope.bounds"]()
-    assert bounds.to_dataframe().slope.tolist() == [
-        bounds.strict,
-        bounds.forward,
-        bounds.longest_path,
-    ]
+    expected = [bounds.strict, bounds.forward, bounds.longest_path]
+    assert bounds.to_dataframe().slope.tolist() == expected
 
 
 def test_node_values_have_names_and_unpack() -> None:
     values = kc.node_values(vanilla(), 0.5, q=2.0)
-    q1, q2, c = values["affine_2"]
     node = values["affine_2"]
-    assert (q1, q2, c) == (node.q1, node.q2, node.c) and q1 == q2 == kc.q_values(vanilla(), 2.0)[
-        "affine_2"
-    ]
-    assert (
-        str(values).splitlines()[0].split() == ["node", "q1", "q2", "c"]
-        and "<td>0.5</td>" in values._repr_html_()
-    )
+    assert tuple(node) == (node.q1, node.q2, node.c)
+    assert node.q1 == node.q2 == kc.q_values(vanilla(), 2.0)["affine_2"]
+    assert str(values).splitlines()[0].split() == ["node", "q1", "q2", "c"]
+    assert "<td>0.5</td>" in values._repr_html_()
     assert values.to_dict()["nodes"]["input"] == {"q1": 2.0, "q2": 2.0, "c": 0.5}

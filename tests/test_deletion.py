@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import deletion
+import imports
 import pytest
 
 CLIENTS = {"claims", "lab", "clients"}
@@ -47,12 +48,8 @@ def test_each_test_of_a_spine_room_belongs_to_one_wing() -> None:
 
 def guests_of() -> dict[str, set[str]]:
     """{file of kcalc: the guests that it belongs to}."""
-    found: dict[str, set[str]] = {}
-    for guest in set(deletion.guests()) - CLIENTS:
-        for path in deletion.files(guest):
-            for file in path.rglob("*.py") if path.is_dir() else [path]:
-                found.setdefault(str(file.relative_to(deletion.ROOT)), set()).add(guest)
-    return found
+    found = imports.guests_of(set(deletion.guests()) - CLIENTS)
+    return {str(file.relative_to(deletion.ROOT)): guests for file, guests in found.items()}
 
 
 def imported(file: Path) -> Iterator[str]:

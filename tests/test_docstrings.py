@@ -65,22 +65,24 @@ def test_pages_are_listed_once() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
+def section(thing: object, name: str) -> list[str]:
+    return sections(inspect.getdoc(thing) or "").get(name, [])
+
+
+def differ(thing: object) -> bool:
+    """Whether a docstring lists other parameters than the signature."""
+    names = inspect.signature(thing).parameters.keys() - {"self", "cls"}
+    return sorted(listed(section(thing, "Parameters"))) != sorted(names)
+
+
 def test_the_parameters_are_those_of_the_signature() -> None:
-    wrong = []
-    for name, function in CALLABLES.items():
-        names = [
-            key for key in inspect.signature(function).parameters if key not in ("self", "cls")
-        ]
-        entries = sections(inspect.getdoc(function) or "").get("Parameters", [])
-        if sorted(listed(entries)) != sorted(names):
-            wrong.append(name)
-    assert not wrong
+    assert not [name for name, function in CALLABLES.items() if differ(function)]
 
 
 def test_the_returned_type_is_that_of_the_annotation() -> None:
     wrong = []
     for name, function in CALLABLES.items():
-        found = sections(inspect.getdoc(function) or "").get("Returns", [])
+        found = section(function, "Returns")
         annotation = inspect.signature(inspect.unwrap(function)).return_annotation
         nothing = annotation in (None, "None", inspect.Signature.empty)
         expected = "" if nothing else str(annotation).strip("'\"")
@@ -90,32 +92,18 @@ def test_the_returned_type_is_that_of_the_annotation() -> None:
 
 
 def test_the_parameters_of_layers_are_their_fields() -> None:
-    wrong = []
-    for name in NAMES:
-        if ".layers." not in name or name.endswith(".Layer"):
-            continue  # Layer is the base, which nobody calls
-        layer = pydoc.locate(name)
-        names = [key for key in inspect.signature(layer).parameters if key != "self"]
-        entries = sections(inspect.getdoc(layer) or "").get("Parameters", [])
-        if sorted(listed(entries)) != sorted(names):
-            wrong.append(name)
-    assert not wrong
+    layers = {name for name in NAMES if ".layers." in name}
+    layers -= {"kcalc.layers.Layer"}  # the base, which nobody calls
+    assert layers and not [name for name in layers if differ(pydoc.locate(name))]
 
 
 def test_the_first_line_is_a_sentence() -> None:
     first = {name: (inspect.getdoc(pydoc.locate(name)) or " ").splitlines()[0] for name in NAMES}
     abbreviated = re.compile(r"\b(sec|App|eq|al|Fig)\. ")  # it would end the summary
-    assert not {
-        name: line
-        for name, line in first.items()
-        if not line.endswith(".") or abbreviated.search(line)
-    }
+    lines = first.values()
+    assert not [line for line in lines if not line.endswith(".") or abbreviated.search(line)]
 
 
 def test_no_docstring_has_a_section_in_a_sentence() -> None:
-    wrong = [
-        name
-        for name, function in CALLABLES.items()
-        if re.search(r"(?<![`\w])(Parameters|Returns|Raises): ", inspect.getdoc(function) or "")
-    ]
-    assert not wrong
+    head = re.compile(r"(?<![`\w])(Parameters|Returns|Raises): ")
+    assert not [name for name, f in CALLABLES.items() if head.search(inspect.getdoc(f) or "")]

@@ -7,11 +7,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import pytest
+from command_words import words
 
 import kcalc as kc
 
@@ -21,20 +23,14 @@ sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT / "docs" / "pictures")]
 import pages  # noqa: E402
 
 BUILT = ("_build", "_generated", "notebooks", "_static")  # below docs/, not ours
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted(
-        path
-        for path in ROOT.glob("docs/**/*.md")
-        if path.relative_to(ROOT / "docs").parts[0] not in BUILT
-    ),
-]
-# the README's marks on what .ci/run executes in fresh environments
-RUN_BY_CI = (
-    "main-job",
-    "test",
+DOCS = sorted(
+    path
+    for path in ROOT.glob("docs/**/*.md")
+    if path.relative_to(ROOT / "docs").parts[0] not in BUILT
 )
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+# the README's marks on what .ci/run executes in fresh environments
+RUN_BY_CI = re.compile("<!-- (main-job|test) -->")
 
 
 def _name(path: Path) -> str:
@@ -43,12 +39,8 @@ def _name(path: Path) -> str:
 
 def _text(path: Path) -> str:
     """The page, without the README's blocks that .ci/run executes."""
-    text = path.read_text(encoding="utf-8")
-    for mark in RUN_BY_CI:
-        text = text.replace(
-            f"<!-- {mark} -->", "<!-- not run: .ci/run executes it in a fresh environment -->"
-        )
-    return text
+    reason = "<!-- not run: .ci/run executes it in a fresh environment -->"
+    return RUN_BY_CI.sub(reason, path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -115,15 +107,12 @@ def test_a_page_writes_files_and_says_which_status_commands_end_with(
 
 
 def test_documents_that_are_shown_can_be_read(tmp_path: Path) -> None:
-    found = [
-        block
-        for path in PAGES
-        for block in pages.blocks(_text(path))
-        if block.language == "json" and "kcalc.network/1" in block.text
-    ]
+    blocks = [block for path in PAGES for block in pages.blocks(_text(path))]
+    texts = [block.text for block in blocks if block.language == "json"]
+    found = [text for text in texts if "kcalc.network/1" in text]
     assert found
-    for block in found:
-        (tmp_path / "net.json").write_text(block.text, encoding="utf-8")
+    for text in found:
+        (tmp_path / "net.json").write_text(text, encoding="utf-8")
         kc.c_map(kc.load_json(tmp_path / "net.json"))
 
 
@@ -153,11 +142,8 @@ def test_the_picture_of_the_readme_can_be_drawn_anew(
     import depth
 
     monkeypatch.setattr(depth, "DEPTHS", (1, 3))
-    monkeypatch.setattr(
-        depth,
-        "COLOURS",
-        {name: (ink, line, curves[:2]) for name, (ink, line, curves) in depth.COLOURS.items()},
-    )
+    few = {name: (*looks, curves[:2]) for name, (*looks, curves) in depth.COLOURS.items()}
+    monkeypatch.setattr(depth, "COLOURS", few)
     names = sorted(path.name for path in depth.write(tmp_path))
     assert names == sorted(path.name for path in (ROOT / "docs" / "pictures").glob("depth-*.svg"))
 
@@ -174,18 +160,11 @@ def test_the_reference_has_every_public_name() -> None:
     text = "\n".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")
     )
-    modules = {
-        "activations",
-        "architectures",
-        "claims",
-        "layers",
-        "symbols",
-        "token_mixing",
-        "__version__",
-    }
-    missing = [
-        name for name in kc.__all__ if name not in modules and f"   kcalc.{name}\n" not in text
-    ]
+    modules = words(
+        "activations architectures claims layers symbols token_mixing __version__",
+    )
+    names = set(kc.__all__) - set(modules)
+    missing = [name for name in names if f"   kcalc.{name}\n" not in text]
     assert not missing, f"docs/reference lacks {missing}"
     assert not [name for name in kc.layers.KINDS if f"   kcalc.layers.{name}\n" not in text]
 
@@ -208,11 +187,8 @@ def test_the_reference_has_every_public_name() -> None:
     ],
 )
 def test_outputs_are_compared_to_the_digits_shown(shown: str, printed: str, same: bool) -> None:
-    if same:
+    with nullcontext() if same else pytest.raises(pages.PageError):
         pages.compare(shown, printed)
-    else:
-        with pytest.raises(pages.PageError):
-            pages.compare(shown, printed)
 
 
 @pytest.mark.parametrize(

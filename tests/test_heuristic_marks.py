@@ -17,10 +17,15 @@ from kcalc.cli.shape import shape_text
 from kcalc.network import layers as L
 from kcalc.network.notes import Note
 
+
+def rough(net: kc.Network) -> kc.Network:
+    """The network with a note that its first weights are not what they should be."""
+    node = net.nodes_of(L.Affine)[0]
+    return net.with_notes([Note(node, "approximate", "its weights are not independent draws")])
+
+
 PLAIN = kc.architectures.vanilla(3, "tanh")
-ROUGH = PLAIN.with_notes(
-    [Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are not independent draws")]
-)
+ROUGH = rough(PLAIN)
 
 
 RESULTS = {
@@ -38,32 +43,23 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_repr_says_heuristic_exactly_where_an_assumption_is(name: str) -> None:
-    exact, rough = RESULTS[name](PLAIN), RESULTS[name](ROUGH)
+    exact, marked = RESULTS[name](PLAIN), RESULTS[name](ROUGH)
     assert "heuristic" not in repr(exact)
-    assert "heuristic" in repr(rough)
-    base = getattr(rough, "base", rough)
+    assert "heuristic" in repr(marked)
+    base = getattr(marked, "base", marked)
     assert base.heuristic and any(a.kind == "heuristic" for a in base.assumptions)
 
 
 def test_spatial_kernels_and_tables_say_it() -> None:
-    net = kc.chain(
-        L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(4, kernel=3), L.Flatten(), L.Affine()
-    )
-    rough = net.with_notes(
-        [Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are not independent draws")]
-    )
+    conv = L.Affine(4, kernel=3)
+    net = kc.chain(conv, L.Nonlinear("relu"), conv, L.Flatten(), L.Affine())
     exact, marked = (
-        kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough)
+        kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough(net))
     )
-    assert (
-        "heuristic" not in repr(exact)
-        and "heuristic" in repr(marked)
-        and "heuristic" in repr(marked.nngp)
-    )
-    assert (
-        "heuristic" in kc.gradients(ROUGH)._repr_html_()
-        and "heuristic" not in kc.gradients(PLAIN)._repr_html_()
-    )
+    assert "heuristic" not in repr(exact)
+    assert "heuristic" in repr(marked) and "heuristic" in repr(marked.nngp)
+    assert "heuristic" in kc.gradients(ROUGH)._repr_html_()
+    assert "heuristic" not in kc.gradients(PLAIN)._repr_html_()
 
 
 def test_the_first_line_of_a_command_says_it() -> None:
@@ -73,9 +69,9 @@ def test_the_first_line_of_a_command_says_it() -> None:
         [kernel_text(one, kc.ntk(one.network), 1.0, False) for one in named],
         [shape_text(one, kc.shape(one.network)) for one in named],
     ]
-    for exact, rough in texts:
+    for exact, marked in texts:
         assert not exact.startswith("heuristic")
-        assert rough.startswith("heuristic: its weights are not independent draws")
+        assert marked.startswith("heuristic: its weights are not independent draws")
 
 
 def test_the_report_has_a_badge_beside_its_results(tmp_path: Path) -> None:
@@ -90,17 +86,11 @@ def test_the_report_has_a_badge_beside_its_results(tmp_path: Path) -> None:
 def test_models_and_files_give_their_networks_a_name(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
-    class Classifier(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.Sequential(
-                torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
-            )
+    class Classifier(torch.nn.Sequential):
+        pass
 
-        def forward(self, x):
-            return self.layers(x)
-
-    assert kc.read(Classifier(), (2, 5)).network.name == "Classifier"
+    model = Classifier(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    assert kc.read(model, (2, 5)).network.name == "Classifier"
     kc.save_json(PLAIN, tmp_path / "my_net.json")
     assert kc.read(tmp_path / "my_net.json").network.name == "my_net"
 

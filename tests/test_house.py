@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import census
 import pytest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "dev" / "places.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("| where is ...")[2].partition("\n\n")[0].splitlines()[2:]
+
+
+def nodes() -> Iterator[tuple[str, Any]]:
+    """(path, node) of all files."""
+    for path, tree in census.trees():
+        for node in census.ast.walk(tree):
+            yield path, node
 
 
 def test_layers_are_known_in_few_places() -> None:
@@ -22,12 +32,7 @@ def test_layers_are_known_in_few_places() -> None:
 
 def test_tests_of_classes_are_found() -> None:
     """The census sees them where layers must be known: builders and shaping."""
-    found = {
-        path
-        for path, tree in census.trees()
-        for node in census.ast.walk(tree)
-        if census.tested(node)
-    }
+    found = {path for path, node in nodes() if census.tested(node)}
     assert {"network/combinators.py", "shaping/absorption.py", "shaping/base.py"} <= found
 
 
@@ -54,36 +59,24 @@ def test_the_table_of_places_names_what_there_is(row: str) -> None:
 
 # Gauss rules and Chebyshev series of NumPy and SciPy, and where they are called. Claims compute
 # apart from the rest.
+SERIES, RULES = "fields/chebyshev.py", "gaussian/expectations/quadrature.py"
 ELSEWHERE = {
-    "leggauss": {"fields/chebyshev.py"},
-    "gauss_legendre": {
-        "fields/chebyshev.py",
-        "gaussian/expectations/quadrature.py",
-        "maps/sphere.py",
-        "spectra/slopes.py",
-    },
-    "hermegauss": {"gaussian/expectations/quadrature.py"},
-    "hermgauss": set(),
-    "roots_legendre": set(),
+    "leggauss": {SERIES},
+    "gauss_legendre": {SERIES, RULES, "maps/sphere.py", "spectra/slopes.py"},
+    "hermegauss": {RULES},
     "chebval": {"matrices/gram/norms.py"},
-    "chebfit": set(),
-    "chebinterpolate": set(),
-    "Chebyshev": set(),
 }
+NOWHERE = {"hermgauss", "roots_legendre", "chebfit", "chebinterpolate", "Chebyshev"}
 
 
 def test_nodes_and_tables_are_made_in_one_place() -> None:
-    found: dict[str, set[str]] = {name: set() for name in ELSEWHERE}
-    for path, tree in census.trees():
-        for node in census.ast.walk(tree):
-            name = getattr(node, "attr", getattr(node, "id", None))
-            if name in found and not path.startswith("claims/"):
-                found[name].add(path)
-    assert {name: files - ELSEWHERE[name] for name, files in found.items() if files} == {
-        name: set() for name, files in found.items() if files
-    }
-    assert found["leggauss"] == {"fields/chebyshev.py"}
-    assert found["hermegauss"] == {"gaussian/expectations/quadrature.py"}
+    found = defaultdict(set)
+    for path, node in nodes():
+        if not path.startswith("claims/"):
+            found[getattr(node, "attr", getattr(node, "id", None))].add(path)
+    assert not NOWHERE & found.keys()
+    assert all(found[name] <= files for name, files in ELSEWHERE.items())
+    assert found["leggauss"] == {SERIES} and found["hermegauss"] == {RULES}
 
 
 # Questions about an expression that no value of its parts answers, by file.
@@ -99,12 +92,11 @@ HEADS = re.compile(r"\bsp\.(Add|Mul|Pow|Piecewise|Max|Min)\b")
 def test_expressions_are_walked_in_one_module() -> None:
     """Only the fold asks of which kind a part is; other modules say what kinds are to them."""
     asked, traversed = set(), set()
-    for path, tree in census.trees():
-        for node in census.ast.walk(tree):
-            text = census.ast.unparse(node) if isinstance(node, ASKING) else ""
-            if re.match(r"isinstance\(", text) or re.search(r"type\(|\.func\b", text):
-                asked |= {path} if HEADS.search(text) else set()
-            if getattr(node, "attr", getattr(node, "id", "")).endswith("order_traversal"):
-                traversed.add(path)
+    for path, node in nodes():
+        text = census.ast.unparse(node) if isinstance(node, ASKING) else ""
+        if re.match(r"isinstance\(", text) or re.search(r"type\(|\.func\b", text):
+            asked |= {path} if HEADS.search(text) else set()
+        if getattr(node, "attr", getattr(node, "id", "")).endswith("order_traversal"):
+            traversed.add(path)
     assert asked == {"fields/expressions.py"}
     assert traversed == set(TRAVERSALS)

@@ -30,9 +30,9 @@ def test_the_best_rate_is_inside(losses: dict[float, float | None], rate: float 
 
 
 def test_inputs_have_mean_square_one() -> None:
-    for network, axis in (("MLP-60", 1), ("ResNet-28", 1)):
+    for network in ("MLP-60", "ResNet-28"):
         images = choose.digits(network)[0]
-        assert float((images.square().mean(axis) - 1).abs().max()) < 1e-5
+        assert float((images.square().mean(1) - 1).abs().max()) < 1e-5
 
 
 def test_the_page_is_that_of_the_journal() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,10 @@ def python(code: str, data: bytes = b"") -> str:
     return done.stdout.decode().strip()
 
 
+def moving(match: str) -> Any:
+    return pytest.warns(DeprecationWarning, match=match)
+
+
 def modules() -> list[str]:
     """Every module of the moved rooms, below ``kcalc.lab``."""
     lab = Path(kc.__file__).parent / "lab"
@@ -56,12 +61,9 @@ def test_names_of_a_room_are_those_of_the_new_path(room: str) -> None:
     old = importlib.import_module(f"kcalc.{room}")
     names = getattr(new, "__all__", ["explore"])
     for name in names:
-        with pytest.warns(DeprecationWarning, match=rf"kcalc\.{room} is now kcalc\.lab\.{room};"):
+        with moving(rf"kcalc\.{room} is now kcalc\.lab\.{room};"):
             assert getattr(old, name) is getattr(new, name)
-    with (
-        pytest.warns(DeprecationWarning, match="is now"),
-        pytest.raises(AttributeError, match="nothing"),
-    ):
+    with moving("is now"), pytest.raises(AttributeError, match="nothing"):
         _ = old.nothing
 
 
@@ -94,7 +96,7 @@ def test_a_room_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setitem(sys.modules, "kcalc.somewhere", None)
     moved({"somewhere": "foundation"})
-    with pytest.warns(DeprecationWarning, match="kcalc.somewhere.errors is now"):
+    with moving("kcalc.somewhere.errors is now"):
         assert importlib.import_module("kcalc.somewhere.errors") is kc.foundation.errors
     monkeypatch.delitem(sys.modules, "kcalc.somewhere.errors")
 
@@ -104,13 +106,10 @@ def test_former_names_lead_to_the_new_ones(room: str, name: str) -> None:
     said = rf"kcalc\.{room}\.{name} is now kcalc\."
     module = importlib.import_module(f"kcalc.{room}")
     if isinstance(vars(module).get(name), types.ModuleType):  # where the function was
-        with (
-            pytest.warns(DeprecationWarning, match=said),
-            pytest.raises((TypeError, kc.KcalcError)),
-        ):
+        with moving(said), pytest.raises((TypeError, kc.KcalcError)):
             getattr(module, name)()
         return
-    with pytest.warns(DeprecationWarning, match=said):
+    with moving(said):
         found = getattr(module, name)
     assert found is FORMER[room, name]
 
@@ -120,7 +119,7 @@ def test_functions_of_the_name_of_a_module_can_be_called_before_and_after_its_im
 
     net = kc.architectures.vanilla(3)
     for _ in range(2):
-        with pytest.warns(DeprecationWarning, match=r"kcalc\.shaping\.depth_laws is now"):
+        with moving(r"kcalc\.shaping\.depth_laws is now"):
             assert depth_laws(net).to_dict() == kc.depth_laws(net).to_dict()
         kc.shaping.depth_laws.DepthLaws  # noqa: B018
 
@@ -128,7 +127,7 @@ def test_functions_of_the_name_of_a_module_can_be_called_before_and_after_its_im
 @pytest.mark.parametrize("old", [old for old in wiring.FORMER_MODULES if "." in old])
 def test_former_modules_are_the_new_ones(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"kcalc.{old}", raising=False)
-    with pytest.warns(DeprecationWarning, match=rf"kcalc\.{old} is now"):
+    with moving(rf"kcalc\.{old} is now"):
         found = importlib.import_module(f"kcalc.{old}")
     assert found is importlib.import_module(f"kcalc.{wiring.FORMER_MODULES[old]}")
 

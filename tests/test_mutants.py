@@ -54,14 +54,12 @@ def test_every_fault_changes_one_place_and_compiles(tool, tmp_path: Path) -> Non
     path = tmp_path / "source.py"
     path.write_text(SOURCE, encoding="utf-8")
     made = tool.mutants(path, tmp_path)
-    assert {(m.before, m.after) for m in made} == CHANGES
-    assert len(made) == len(CHANGES)
+    assert sorted((m.before, m.after) for m in made) == sorted(CHANGES)
     for mutant in made:
         text = mutant.applied(SOURCE)
         compile(text, "mutant", "exec")
-        assert text != SOURCE and text.replace(mutant.after, mutant.before, 1).count(
-            "\n"
-        ) == SOURCE.count("\n")
+        back = text.replace(mutant.after, mutant.before, 1)
+        assert text != SOURCE and back.count("\n") == SOURCE.count("\n")
         assert SOURCE.splitlines()[mutant.line - 1].find(mutant.before.splitlines()[0]) >= 0
 
 
@@ -72,13 +70,8 @@ def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_p
         equal.Equal("f", 'return -a * LIMIT', "-a", "(a)", "the second", place=2),
         equal.Equal("", "LIMIT = 0.5", "0.5", "(0.5 + 1)", "of the module"),
     ]  # fmt: skip
-    lines = SOURCE.replace("    for", "        return -a * LIMIT\n    for", 1).splitlines(
-        keepends=True
-    )
-    for name, text in (
-        ("one.py", "".join(lines)),
-        ("other/two.py", "".join(["import math\n", "\n", *lines])),
-    ):
+    twice = SOURCE.replace("    for", "        return -a * LIMIT\n    for", 1)
+    for name, text in (("one.py", twice), ("other/two.py", f"import math\n\n{twice}")):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -88,14 +81,9 @@ def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_p
         assert text[: found[entries[1]][0].start].count("-a * LIMIT") == 1
     both = {"here": made, "there": tool.mutants(tmp_path / "one.py", tmp_path)}
     assert not any(equal.explained(entries, both).values())
-    assert (
-        len(
-            equal.explained(
-                [equal.Equal("f", "return -a * LIMIT", "*", "/", "of a room", room="there")], both
-            ).popitem()[1]
-        )
-        == 2
-    )
+    entry = equal.Equal("f", "return -a * LIMIT", "*", "/", "of a room", room="there")
+    ((_, faults),) = equal.explained([entry], both).items()
+    assert len(faults) == 2
 
 
 CONSTANT = """from .other import rule

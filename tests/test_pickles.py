@@ -32,10 +32,6 @@ def test_every_result_is_carried(name: str) -> None:
         assert str(getattr(other, "assumptions", ())) == str(getattr(one, "assumptions", ()))
 
 
-def fits(X: Any, y: Any) -> list[Any]:
-    return [make(ntk().nngp, X, y, 0.1) for make in REGRESSIONS]
-
-
 def numbers(fit: Any, X: Any) -> list[np.ndarray]:
     """All that a fit says of new inputs."""
     found = [fit.predict(X), fit.leave_one_out(), fit.coefficients, fit.spectrum.eigenvalues]
@@ -51,14 +47,14 @@ def test_doubles_of_jax_stay_doubles() -> None:
 
     X, y = data()
     X = X * np.sqrt(8) / np.linalg.norm(X, axis=1)[:, None]
-    with jax.enable_x64(True):
-        doubles = jax.numpy.asarray(X), jax.numpy.asarray(y)
-    singles = jax.numpy.asarray(X, dtype="float32"), jax.numpy.asarray(y, dtype="float32")
-    for given, kind in ((doubles, "float64"), (singles, "float32")):
-        for fit in fits(*given):
+    for kind in ("float64", "float32"):
+        with jax.enable_x64(kind == "float64"):
+            given = [jax.numpy.asarray(part, dtype=kind) for part in (X, y)]
+        for make in REGRESSIONS:
+            fit = make(ntk().nngp, *given, 0.1)
             other = again(fit)
-            assert isinstance(other.coefficients, jax.Array) and other.coefficients.dtype == kind
-            assert other.matrix.dtype == other.X.dtype == kind
+            assert isinstance(other.coefficients, jax.Array)
+            assert other.coefficients.dtype == other.matrix.dtype == other.X.dtype == kind
             new = given[0][:3]
             for one, two in zip(numbers(fit, new), numbers(other, new), strict=True):
                 np.testing.assert_array_equal(one, two)
@@ -99,6 +95,6 @@ def test_a_reading_is_carried_without_its_trace() -> None:
     pytest.importorskip("torch")
     reading = kc.read(torch_model(), (2, 8))
     other = again(reading)
-    assert other.network == reading.network and other.notes == reading.notes
-    assert other.fidelity == reading.fidelity and dict(other.sources) == dict(reading.sources)
+    for name in ("network", "notes", "fidelity", "sources"):
+        assert getattr(other, name) == getattr(reading, name)
     assert reading.trace is not None and other.trace is None

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from command_words import words
 from record import readers
 from record.__main__ import compare, read, write
 from record.corpus import numbered
@@ -17,33 +18,20 @@ from record.questions import QUESTIONS
 
 import kcalc as kc
 
-OPTIONS = (
-    "groups",
-    "standardised",
-    "stride",
-    "sigma_b",
-    "batch_c",
-    "padding",
-    "kernel",
-    "weights",
-    "bias",
-    "causal",
-    "identity",
-    "rotary",
+OPTIONS = words(
+    "groups standardised stride sigma_b batch_c padding kernel weights bias causal identity rotary"
 )
 
 
 def test_the_corpus_has_every_kind_of_layer_and_option() -> None:
-    kinds: Counter[str] = Counter()
-    options: Counter[str] = Counter()
-    for number in range(240):
-        for _, layer, _ in numbered(number).network.steps():
-            kinds[type(layer).__name__] += 1
-            options.update(
-                item.name
-                for item in fields(layer)
-                if item.name in OPTIONS and getattr(layer, item.name) != item.default
-            )
+    layers = [layer for n in range(240) for _, layer, _ in numbered(n).network.steps()]
+    kinds = Counter(type(layer).__name__ for layer in layers)
+    options = Counter(
+        item.name
+        for layer in layers
+        for item in fields(layer)
+        if item.name in OPTIONS and getattr(layer, item.name) != item.default
+    )
     assert set(kinds) == set(kc.layers.KINDS) - {"MoE", "Route"}  # guests with tests of their own
     assert min(kinds.values()) >= 5 and min(options.values()) >= 5 and set(options) == set(OPTIONS)
 
@@ -52,9 +40,9 @@ def test_a_record_equals_itself_and_shows_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    write(old, 4, ["c_map", "slopes", "moments", "gradients"], 1)
-    record = list(read(old))
-    assert {name for _, name in dict(record)} == {"c_map", "slopes", "moments", "gradients"}
+    asked = ["c_map", "slopes", "moments", "gradients"]
+    write(old, 4, asked, 1)
+    assert {name for _, name in dict(read(old))} == set(asked)
     assert compare(old, old, 1e-13, 5) == 0
     lines = [json.loads(line) for line in Path(old).read_text().splitlines()]
     changed = next(line for line in lines if "answer" in line and line["question"] == "c_map")

@@ -76,11 +76,8 @@ def test_numbers_one_at_a_time() -> None:
     assert rule.kind == "scalar" and not rule.is_jax
     np.testing.assert_allclose(rule(np.array([0.0, 1.0, 1000.0])), [1.0, np.e, np.inf])
     assert rule(np.zeros(0)).size == 0
-    assert (
-        rule == Elementwise(scalar, "g", "scalar")
-        and hash(rule) == hash(Elementwise(scalar, "g", "scalar"))
-        and rule != "f"
-    )
+    same = Elementwise(scalar, "g", "scalar")
+    assert rule == same and hash(rule) == hash(same) and rule != "f"
     exact = elementwise(lambda x: np.array([sp.Rational(1, 2)] * x.size, dtype=object) + x, "f")
     np.testing.assert_array_equal(exact(np.array([1.0, 2.0])), [1.5, 2.5])
     with refused(r"'f' is a callable.*Symbol"):
@@ -94,28 +91,18 @@ def test_numbers_one_at_a_time() -> None:
             raise RuntimeError("too far")
         return scalar(x)
 
-    with refused(r"RuntimeError.*\(at.*9\)"):
-        Elementwise(picky, "f", "scalar")(np.array([1.0, 9.0]))
-    with refused(r"RuntimeError.*\(at.*9\)"):
-        Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(
-            np.array([1.0, 9.0])
-        )
-
-
-class Bound:
-    """Methods of one object are one callable."""
-
-    def f(self, x: Any) -> Any:
-        return np.tanh(x)
+    for function, kind in (
+        (picky, "scalar"),
+        (lambda x: np.array([picky(float(v)) for v in x]), "array"),
+    ):
+        with refused(r"RuntimeError.*\(at.*9\)"):
+            Elementwise(function, "f", kind)(np.array([1.0, 9.0]))
 
 
 def test_methods_are_known_by_their_object() -> None:
-    one, two = Bound(), Bound()
-    assert (
-        Elementwise(one.f, "f", "array")
-        == Elementwise(one.f, "f", "array")
-        != Elementwise(two.f, "f", "array")
-    )
+    """Those of one object are one callable."""
+    one, same, other = (Elementwise(bound.evalf, "f", "array") for bound in (X, X, sp.Symbol("y")))
+    assert one == same != other
 
 
 def test_expressions_that_are_no_activations() -> None:
@@ -131,17 +118,13 @@ def test_expressions_that_are_no_activations() -> None:
 
 
 def test_numbers_in_reports() -> None:
-    assert [number(v) for v in (np.nan, np.inf, -np.inf)] == [
-        "unknown",
-        "infinite",
-        "minus infinite",
-    ]
+    texts = ["unknown", "infinite", "minus infinite"]
+    assert list(map(number, (np.nan, np.inf, -np.inf))) == texts
 
 
 def test_widths_of_characters() -> None:
-    assert _character_width("語") == 1.05 and _character_width("\u0301") == 0.0 < _character_width(
-        "i"
-    ) < _character_width("W")
+    han, accent, i, w = map(_character_width, "語\u0301iW")
+    assert han == 1.05 and accent == 0.0 < i < w
 
 
 def test_windows_of_two_extents() -> None:
@@ -162,9 +145,8 @@ def test_variances_over_depth() -> None:
     ax = depth_trace(results)
     (line,) = ax.get_lines()
     np.testing.assert_allclose(line.get_ydata(), [(1 + 5 / 8) ** d - 1 for d in (2, 4)], rtol=1e-12)
-    assert (
-        list(line.get_xdata()) == [2, 4] and line.get_label() == "relu" and ax.get_yscale() == "log"
-    )
+    assert list(line.get_xdata()) == [2, 4] and line.get_label() == "relu"
+    assert ax.get_yscale() == "log"
     first = depth_trace(results, weights=lambda one: next(iter(one.weights)))
     by_hand = [next(iter(one.weights.values())).variance for one in results["relu"].values()]
     np.testing.assert_allclose(first.get_lines()[0].get_ydata(), by_hand)
@@ -205,12 +187,10 @@ def test_long_tails_of_singular_values_are_cut_off() -> None:
 
 
 def test_many_weights_have_no_names_under_the_axis() -> None:
-    layers: list[Any] = [L.Input(3)] + [L.Affine(w) for w in range(3, 19)]
-    ax = weight_scalings({"": kc.scaling(kc.chain(*layers))})
-    assert (
-        ax.get_xlabel() == "weight, from the input to the output"
-        and len(ax.get_lines()[0].get_ydata()) == 16
-    )
+    net = kc.chain(L.Input(3), *(L.Affine(w) for w in range(3, 19)))
+    ax = weight_scalings({"": kc.scaling(net)})
+    assert ax.get_xlabel() == "weight, from the input to the output"
+    assert len(ax.get_lines()[0].get_ydata()) == 16
 
 
 # -- maps and their roots --------------------------------------------------------------------------
@@ -230,29 +210,24 @@ def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     with refused("nowhere"):
         finite_part(refuses, grid)
     with np.errstate(invalid="ignore", divide="ignore"):
-        assert finite_part(lambda x: np.log(x - 0.5), grid).tolist() == grid[grid > 0.5].tolist()
-        assert finite_part(lambda x: np.log(x - 5), grid).size == 0
-        assert (
-            finite_part(lambda x: np.log(0.72 + x) + np.log(0.77 - x), grid).tolist()
-            == grid[(grid > -0.72) & (grid < 0.77)].tolist()
-        )
+        for function, low, high in (
+            (lambda x: np.log(x - 0.5), 0.5, 2),
+            (lambda x: np.log(x - 5), 5, 6),
+            (lambda x: np.log(0.72 + x) + np.log(0.77 - x), -0.72, 0.77),
+        ):
+            inside = grid[(grid > low) & (grid < high)]
+            assert finite_part(function, grid).tolist() == inside.tolist()
 
 
 def test_formulas_of_several_outputs_stand_below_each_other() -> None:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("relu"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-    ]
-    net = kc.Network.from_steps([*steps, ("c", L.Affine(sigma_w=2), ("n",))])
-    text = kc.c_map(net)._repr_latex_()
-    assert (
-        text is not None
-        and r"\text{b}: " in text
-        and r"\\ \text{c}: " in text
-        and text.count("$") == 2
+    net = wired(
+        ("a", L.Affine(), "x"),
+        ("n", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(), "n"),
+        ("c", L.Affine(sigma_w=2), "n"),
     )
+    text = kc.c_map(net)._repr_latex_() or ""
+    assert r"\text{b}: " in text and r"\\ \text{c}: " in text and text.count("$") == 2
 
 
 # -- certified parts -------------------------------------------------------------------------------
@@ -311,13 +286,12 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
 
 
 def test_geometric_initialisation_needs_numbers_and_weights() -> None:
-    with refused(r"network.*\(n\)"):
-        kc.shape(
-            kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)),
-            method="geometric",
-        )
-    with refused("Affine.*initialise"):
-        kc.shape(kc.chain(L.Input(3), L.Nonlinear("relu")), method="geometric")
+    for layers, says in (
+        ((L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)), r"network.*\(n\)"),
+        ((L.Nonlinear("relu"),), "Affine.*initialise"),
+    ):
+        with refused(says):
+            kc.shape(kc.chain(L.Input(3), *layers), method="geometric")
 
 
 def test_training_and_curvature_of_networks_with_several_outputs() -> None:

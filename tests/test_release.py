@@ -8,94 +8,65 @@ import ast
 import importlib.metadata
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
+
+from command_words import words
+from packaging.version import Version
 
 import kcalc as kc
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # what tests/oldest.txt pins; PyTorch's oldest is the tested one
-EXTRAS = (
-    "train",
-    "onnx",
-    "flax",
-    "equinox",
-    "keras",
-    "dask",
-    "widgets",
-    "report",
-    "completion",
-)
+EXTRAS = words("train onnx flax equinox keras dask widgets report completion")
+REQUIRED = PROJECT["project"]["dependencies"]
+OPTIONAL = PROJECT["project"]["optional-dependencies"]
 NEEDED_BY = {"jaxlib": "jax"}  # pinned with another: they are released together
 
 
 def pins() -> dict[str, str]:
     """{name: version} of tests/oldest.txt."""
-    lines = (
-        line.partition("#")[0].strip()
-        for line in (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8").splitlines()
-    )
-    return dict(line.split("==") for line in lines if line)  # type: ignore[misc]
+    text = (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([^#=\s]+)==([^#\s]+)", text, re.M))
 
 
 def bounds() -> dict[str, str]:
     """{name: lowest version} of what the package needs, and of the extras that are tested with
     their oldest versions.
     """
-    optional = PROJECT["project"]["optional-dependencies"]
-    lines = [
-        *PROJECT["project"]["dependencies"],
-        *(line for extra in EXTRAS for line in optional[extra]),
-    ]
+    lines = [*REQUIRED, *(line for extra in EXTRAS for line in OPTIONAL[extra])]
     found = [re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line) for line in lines]
     assert all(found), f"every dependency has a lower bound and nothing else: {lines}"
     return {match[1]: match[2] for match in found if match}
 
 
-def same(pinned: str, lowest: str) -> bool:
-    """3.2 and 3.2.0 are one version."""
-    one, two = ([int(part) for part in text.split(".")] for text in (pinned, lowest))
-    length = max(len(one), len(two))
-    return one + [0] * (length - len(one)) == two + [0] * (length - len(two))
-
-
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
     pinned, lowest = pins(), bounds()
     assert pinned.keys() - NEEDED_BY.keys() == lowest.keys()
-    assert {
-        name: (pinned[name], lowest[name])
-        for name in lowest
-        if not same(pinned[name], lowest[name])
-    } == {}
+    wrong = [name for name in lowest if Version(pinned[name]) != Version(lowest[name])]
+    assert wrong == []
     assert all(pinned[name] == pinned[other] for name, other in NEEDED_BY.items())
 
 
 def test_a_package_has_one_requirement_whatever_extra_asks_for_it() -> None:
     """So that the tests run with what users of an extra install."""
-    optional = PROJECT["project"]["optional-dependencies"]
-    lines = {
-        *PROJECT["project"]["dependencies"],
-        *(line for extra in optional.values() for line in extra),
-    }
-    named = [re.split(r"[^\w-]", line)[0] for line in lines]
-    assert {
-        line
-        for name, line in zip(named, lines, strict=True)
-        if name != "kcalc" and named.count(name) > 1
-    } == set()
+    lines = {*REQUIRED, *(line for extra in OPTIONAL.values() for line in extra)}
+    named = Counter(re.split(r"[^\w-]", line)[0] for line in lines)
+    assert [name for name, count in named.items() if count > 1 and name != "kcalc"] == []
     for extra, tests in {
         "report": "test",
         "train": "test",
         **dict.fromkeys(("torch", "onnx", "flax", "equinox", "keras", "dask"), "test-interop"),
     }.items():
-        assert re.search(rf"[\[,]{extra}[,\]]", optional[tests][0]), f"{tests} takes kcalc[{extra}]"
+        assert re.search(rf"[\[,]{extra}[,\]]", OPTIONAL[tests][0]), f"{tests} takes kcalc[{extra}]"
     assert not [line for line in lines if re.search("[<=~]=|<", line.replace(">=", ""))], (
         "an upper bound or an exact version would replace the one that a user has"
     )
 
 
 def test_the_light_test_extra_brings_no_other_framework() -> None:
-    light = " ".join(PROJECT["project"]["optional-dependencies"]["test"])
+    light = " ".join(OPTIONAL["test"])
     assert not re.search("torch|onnx|flax|keras|equinox|playwright|dask", light)
 
 
@@ -121,16 +92,10 @@ def test_one_version() -> None:
     The rest says the same.
     """
     tree = ast.parse((ROOT / "kcalc" / "version.py").read_text(encoding="utf-8"))
-    (version,) = (
-        node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-    )
-    assert kc.__version__ == version
-    assert (
-        "version" in PROJECT["project"]["dynamic"]
-        and PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
-    )
+    values = (node.value for node in tree.body if isinstance(node, ast.Assign))
+    (version,) = (value.value for value in values if isinstance(value, ast.Constant))
+    assert kc.__version__ == version and "version" in PROJECT["project"]["dynamic"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (\S+)$", citation, re.M) == [version]
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import flint
 import mpmath
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.activations import Activation
-from kcalc.fields import mpmath_field
 from kcalc.fields.balls import working
 from kcalc.foundation.process_state import ALONE, decimal_digits
 
@@ -33,16 +33,7 @@ X = sp.Symbol("x", real=True)
 def python(script: str, *arguments: str, **environment: str) -> Any:
     """What a script prints as JSON in a process of its own."""
     places = os.pathsep.join([str(ROOT.parent), str(Path(__file__).parent)])
-    around = (
-        os.environ
-        | {
-            "PYTHONPATH": places,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MPLBACKEND": "Agg",
-        }
-        | environment
-    )
+    around = os.environ | {"PYTHONPATH": places, "MPLBACKEND": "Agg"} | environment
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env=around,
@@ -52,56 +43,6 @@ def python(script: str, *arguments: str, **environment: str) -> Any:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def written(value: Any) -> Any:
-    """Numbers of mpmath by their bits.
-
-    How many digits their text has is what another thread works with just then.
-    """
-    if isinstance(value, tuple | list):
-        return tuple(map(written, value))
-    return value._mpf_ if isinstance(value, mpmath.mpf) else value
-
-
-def work() -> dict[str, str]:
-    """Everything that is cached, or needs a precision that belongs to the process, on objects of
-    its own; as text with every digit.
-    """
-    a = kc.architectures
-    bent = kc.activation(sp.Max(sp.tanh(X), sp.sin(X) / 2))
-    crossing = kc.activation(sp.Abs(sp.erf(X) - sp.Rational(1, 3)))
-    shaped = kc.shape(a.vanilla(10, "tanh"), method="dks")
-    resnet = a.rescaled_resnet(3)
-    ntk = kc.ntk(a.vanilla(3, "relu"))
-    mu = kc.maximal_slope(resnet)
-    found: dict[str, Any] = {
-        "kinks": (bent.kinks, crossing.kinks),
-        "local": (bent.c_map(0.3), bent.c_map([0.1, 0.9]), crossing.c_map(0.5, 2.0, 0.5)),
-        "digits": mpmath_field(40).expm1(mpmath_field(40).number(sp.Rational(1, 10**9))),
-        "maps": (kc.c_map(a.vanilla(6, "softplus"))([0.1, 0.99]), kc.q_map(resnet)(2.0)),
-        "exact": kc.c_map(a.vanilla(4, "tanh"))(sp.Rational(1, 3)),
-        "balls": (
-            bent.c_map.ball(0.5),
-            kc.c_map(a.vanilla(4, "erf")).ball(0.25, digits=40),
-            kc.activation("gelu").c_map.ball(0.5),
-        ),
-        "shaping": (shaped.constants, shaped.residuals, shaped.export("torch")),
-        "slopes": (kc.slope_polynomial(resnet), mu(1.2), mu.inverse(1.5), str(mu)),
-        "symbols": (
-            ntk.expr,
-            ntk.closed_form,
-            kc.c_map(a.vanilla(3, "relu")).expr.latex(),
-            ntk.expr.evaluate({"c": 0.3}, 40),
-        ),
-        "matrix": kc.ntk(a.vanilla(4, "tanh")).matrix(np.eye(3) + 0.1),
-        "moments": kc.moments(a.vanilla(5, "relu", sigma_w=2**0.5), features=64).out,
-        "bounds": kc.smoothness(a.vanilla(3, "tanh", features=8), radius=0.5),
-        "gain": kc.gain("swish"),
-        "mean": kc.expectation(sp.erf(X) ** 2),
-        "drawing": resnet._repr_html_(),
-    }
-    return {name: str(written(value)) for name, value in found.items()}
 
 
 def test_precision_is_not_seen_by_other_threads() -> None:
@@ -118,8 +59,6 @@ def test_precision_is_not_seen_by_other_threads() -> None:
 
     def other() -> None:
         with working(90):
-            import flint
-
             seen.append(flint.ctx.prec)
         with decimal_digits(20):
             seen.append(mpmath.mp.dps)
@@ -220,28 +159,18 @@ def asked(thing: Any) -> str:
     """
     numbers: list[Any] = []
     if isinstance(thing, Activation):
-        numbers = [
-            thing(0.3),
-            thing.c_map(0.3),
-            thing.kinks,
-            thing == pickle.loads(pickle.dumps(thing)),
-            thing in {thing: 1},
-        ]
+        same = thing == pickle.loads(pickle.dumps(thing)), thing in {thing: 1}
+        numbers = [thing(0.3), thing.c_map(0.3), thing.kinks, *same]
     elif isinstance(thing, kc.Network):
-        numbers = [
-            len(thing.blocks()),
-            thing.graph.number_of_edges(),
-            {thing: 1}[pickle.loads(pickle.dumps(thing))],
-            kc.c_map(thing)(0.3),
-        ]
+        same = {thing: 1}[pickle.loads(pickle.dumps(thing))]
+        edges = thing.graph.number_of_edges()
+        numbers = [len(thing.blocks()), edges, same, kc.c_map(thing)(0.3)]
     elif hasattr(thing, "leave_one_out"):
         numbers = [thing.predict(np.ones((1, 3))).tolist(), thing.leave_one_out().tolist()]
+    elif hasattr(thing, "inverse"):
+        numbers = [thing(1.2), thing.inverse(1.3)]
     elif callable(thing):
-        numbers = (
-            [thing(1.2), thing.inverse(1.3)]
-            if hasattr(thing, "inverse")
-            else [thing(0.7), thing(np.array([0.2, 0.9]))]
-        )
+        numbers = [thing(0.7), thing(np.array([0.2, 0.9]))]
     return f"{thing} {numbers!r}"
 
 
@@ -285,14 +214,11 @@ SETTING = re.compile(
 def test_every_cache_is_bounded_and_every_precision_guarded() -> None:
     """In the text of the library, whose own way to each is in ``process_state.py``."""
     paths = (path for path in sorted(ROOT.rglob("*.py")) if path.name != "process_state.py")
-    sources = {
-        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths
-    }
-    assert {name for name, text in sources.items() if UNBOUNDED.search(text)} <= FEW
-    assert [name for name, text in sources.items() if LOCKING.search(text)] == []
-    assert {
-        name: SETTING.findall(text) for name, text in sources.items() if SETTING.search(text)
-    } == {"fields/balls.py": ["ctx.prec = "] * 2}
+    sources = [(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
+    assert {name for name, text in sources if UNBOUNDED.search(text)} <= FEW
+    assert [name for name, text in sources if LOCKING.search(text)] == []
+    setting = {name: found for name, text in sources if (found := SETTING.findall(text))}
+    assert setting == {"fields/balls.py": ["ctx.prec = "] * 2}
     for line in ("@cache\ndef f(x):", "@lru_cache(maxsize=None)\ndef f(x):"):
         assert UNBOUNDED.search(line)
     assert LOCKING.search("from functools import cached_property, partial") and SETTING.search(

@@ -6,6 +6,7 @@ Read from the text: functions and classes that faces list, and the classes of wh
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
@@ -34,23 +35,19 @@ def tree(module: str) -> ast.Module:
 @cache
 def definitions(module: str) -> dict[str, list[ast.stmt]]:
     """{name: its functions, overloads included, or its class} of a module."""
-    found: dict[str, list[ast.stmt]] = {}
+    found: dict[str, list[ast.stmt]] = defaultdict(list)
     for node in tree(module).body:
         if isinstance(node, Function | ast.ClassDef):
-            found.setdefault(node.name, []).append(node)
-    return found
+            found[node.name].append(node)
+    return dict(found)
 
 
 @cache
 def aliases(module: str) -> set[str]:
     """What ``Any`` is called in a module."""
     assigned = (node for node in tree(module).body if isinstance(node, ast.Assign))
-    return {"Any"} | {
-        target.id
-        for node in assigned
-        for target in node.targets
-        if isinstance(target, ast.Name) and ast.unparse(node.value) == "Any"
-    }
+    same = (node.targets for node in assigned if ast.unparse(node.value) == "Any")
+    return {"Any", *(ast.unparse(target) for targets in same for target in targets)}
 
 
 @cache
@@ -102,9 +99,8 @@ def public() -> Iterator[tuple[str, str]]:
 
 
 def names(annotation: ast.expr | None) -> set[str]:
-    if annotation is None:
-        return set()
-    return {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    nodes = ast.walk(annotation) if annotation else ()
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def members(module: str, name: str) -> Iterator[tuple[str, Function]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import deletion
 import pytest
-from imports import ROOT, modules, wanted
+from imports import ROOT, guests_of, modules, wanted
 
 COMMON = ("kcalc.foundation", "kcalc.fields")
 CLIENTS = ("claims", "lab", "cli")
@@ -58,13 +58,8 @@ def test_inner_names_are_found() -> None:
 
 def guests() -> dict[str, set[str]]:
     """{dotted name: the guests that the module belongs to}."""
-    found: dict[str, set[str]] = {}
     by_path = {path: name for name, path in modules().items()}
-    for guest in deletion.guests():
-        for path in deletion.files(guest):
-            for file in path.rglob("*.py") if path.is_dir() else [path]:
-                found.setdefault(by_path[file], set()).add(guest)
-    return found
+    return {by_path[path]: found for path, found in guests_of(set(deletion.guests())).items()}
 
 
 def taken(wing: set[str], allowed: set[str]) -> list[tuple[str, str]]:

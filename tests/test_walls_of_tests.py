@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import operator
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -50,11 +51,8 @@ def public(module: str, name: str) -> bool:
     """Whether a door offers a name."""
     if module == "kcalc":
         return name in kc.__all__ or bool({f"kcalc.{name}", f"kcalc.lab.{name}"} & rooms())
-    door = importlib.import_module(module)
-    offered = getattr(door, "__all__", None)
-    if offered is None:  # a room of one file
-        return not name.startswith("_")
-    return name in offered
+    offered = getattr(importlib.import_module(module), "__all__", None)
+    return not name.startswith("_") if offered is None else name in offered  # or of one file
 
 
 def wrong(module: str, name: str | None) -> str | None:
@@ -72,15 +70,10 @@ def reached(node: ast.Attribute) -> str | None:
     found = names and f"kcalc.{names[1]}"
     if found not in inner() or found in EXCEPTIONS:
         return None
-    thing: object = kc
-    for name in found.split(".")[1:]:
-        thing = getattr(thing, name)
-    door = importlib.import_module(found.rpartition(".")[0])
-    if not isinstance(thing, ModuleType) or found.rpartition(".")[2] in getattr(
-        door, "__all__", ()
-    ):
-        return None
-    return found
+    door, _, name = found.rpartition(".")
+    offered = getattr(importlib.import_module(door), "__all__", ())
+    module = isinstance(operator.attrgetter(names[1])(kc), ModuleType)
+    return found if module and name not in offered else None
 
 
 def found_in(text: str) -> Iterator[str]:

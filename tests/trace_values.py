@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy import special
 
 from kcalc.interchange import trace as T
 
@@ -24,16 +25,13 @@ def values_of(trace: T.Trace, *inputs: Array) -> list[Array]:
         arrays = [found[name] for name in op.reads]
         if isinstance(op, T.Entry) and op.part:  # x[1:5] of the only input
             start, stop = op.name.partition("[")[2].rstrip("]").split(":")
-            found[op.name] = inputs[0][:, int(start) : int(stop)]
+            value = inputs[0][:, int(start) : int(stop)]
         elif isinstance(op, T.Entry):
-            found[op.name] = np.asarray(next(given))
+            value = next(given)
         else:
-            found[op.name] = np.asarray(_value(op, arrays, trace.channel_axis))
-        assert found[op.name].shape[1:] == tuple(op.shape[1:]), (
-            op.name,
-            found[op.name].shape,
-            op.shape,
-        )
+            value = _value(op, arrays, trace.channel_axis)
+        found[op.name] = value = np.asarray(value)
+        assert value.shape[1:] == tuple(op.shape[1:]), (op.name, value.shape, op.shape)
     return [found[name] for name in trace.outputs]
 
 
@@ -41,17 +39,15 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
     x = arrays[0] if arrays else np.zeros(0)
     match op:
         case T.Held():
-            return (
-                np.asarray(op.value, np.float64)
-                if np.asarray(op.value).dtype != bool
-                else np.asarray(op.value)
-            )
+            value = np.asarray(op.value)
+            return value if value.dtype == bool else value.astype(np.float64)
         case T.Linear():
             return _linear(op, x)
         case T.Pointwise():
-            return np.broadcast_to(
-                _pointwise(op, arrays), np.broadcast_shapes(*(a.shape for a in arrays))
-            )
+            symbols = sp.symbols(f"a0:{len(arrays)}", real=True)
+            function = sp.lambdify(symbols, op.function(*symbols), ["scipy", "numpy"])
+            shape = np.broadcast_shapes(*(a.shape for a in arrays))
+            return np.broadcast_to(function(*arrays), shape)
         case T.Normalise():
             return _normalised(op, x, habit % x.ndim)
         case T.Pooling():
@@ -63,27 +59,22 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
         case T.Transpose():
             return x.transpose(op.order)
         case T.Repeat():
-            return _repeated(op, x)
+            for axis, size in enumerate(op.shape[1:], start=1):
+                x = x.repeat(size // x.shape[axis], axis)
+            return x
         case T.Part():
             return x.take(list(op.places), op.axis)
         case T.Contract():
             return np.einsum(op.terms, *arrays)
         case T.Softmax():
-            return _softmax(x, op.axis)
+            return special.softmax(x, op.axis)
         case T.Masked():
             return np.where(op.mask, op.value, x)
         case T.Mixed():
             return np.moveaxis(np.tensordot(x, op.matrix, (op.axis, 1)), -1, op.axis)
         case T.Drop() | T.Pass() | T.Stopped():
             return x
-    raise AssertionError(
-        f"{type(op).__name__} {op.name!r} has no numbers: {getattr(op, 'reason', '')}"
-    )
-
-
-def _pointwise(op: T.Pointwise, arrays: Sequence[Array]) -> Any:
-    symbols = sp.symbols(f"a0:{len(arrays)}", real=True)
-    return sp.lambdify(symbols, op.function(*symbols), ["scipy", "numpy"])(*arrays)
+    raise AssertionError(op)
 
 
 def _linear(op: T.Linear, x: Array) -> Array:
@@ -96,23 +87,11 @@ def _linear(op: T.Linear, x: Array) -> Array:
         stride, dilation = op.stride or (1,) * count, op.dilation or (1,) * count
         x = np.pad(x, [(0, 0), (0, 0), *(op.padding or ((0, 0),) * count)])
         reach = [(k - 1) * d + 1 for k, d in zip(op.kernel, dilation, strict=True)]
-        windows = np.lib.stride_tricks.sliding_window_view(
-            x, reach, axis=tuple(range(2, 2 + count))
-        )
-        places = tuple(slice(None, None, s) for s in stride)
-        windows = windows[
-            (slice(None), slice(None), *places, *(slice(None, None, d) for d in dilation))
-        ]
-        each, made = weight.shape[1], weight.shape[0] // op.groups
-        parts = []
-        for g in range(op.groups):
-            own = windows[:, g * each : (g + 1) * each]
-            axes = (1, *range(2 + count, 2 + 2 * count))
-            parts.append(
-                np.tensordot(
-                    own, weight[g * made : (g + 1) * made], (axes, tuple(range(1, 2 + count)))
-                )
-            )
+        windows = sliding_window_view(x, reach, axis=tuple(range(2, 2 + count)))
+        windows = windows[(..., *(slice(None, None, s) for s in (*stride, *dilation)))]
+        axes = (1, *range(2 + count, 2 + 2 * count)), range(1, 2 + count)
+        groups = (np.split(windows, op.groups, 1), np.split(weight, op.groups))
+        parts = [np.tensordot(own, w, axes) for own, w in zip(*groups, strict=True)]
         out = np.moveaxis(np.concatenate(parts, -1), -1, 1)
     if op.bias is not None:
         out = out + np.asarray(op.bias, np.float64).reshape(-1, *(1,) * (out.ndim - 2))
@@ -131,43 +110,28 @@ def _normalised(op: T.Normalise, x: Array, channel: int) -> Array:
             mean, variance = (np.asarray(a, np.float64).reshape(shape) for a in op.running)
             out = (x - mean) / np.sqrt(variance + op.epsilon)
         elif op.kind == "batch":
-            out = (x - x.mean(op.axes, keepdims=True)) / np.sqrt(
-                x.var(op.axes, keepdims=True) + op.epsilon
-            )
+            out = _centred(x, op.axes, op.epsilon)
         else:
             moved = np.moveaxis(x, channel, 1)
-            split = moved.reshape(len(x), op.groups, -1)
-            split = (split - split.mean(2, keepdims=True)) / np.sqrt(
-                split.var(2, keepdims=True) + op.epsilon
-            )
+            split = _centred(moved.reshape(len(x), op.groups, -1), 2, op.epsilon)
             out = np.moveaxis(split.reshape(moved.shape), 1, channel)
     for array, join in ((op.gain, np.multiply), (op.bias, np.add)):
         out = out if array is None else join(out, np.asarray(array, np.float64).reshape(shape))
     return out
 
 
+def _centred(x: Array, axes: Any, epsilon: float) -> Array:
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
 def _pooled(op: T.Pooling, x: Array) -> Array:
     best = np.nanmax if op.kind == "max" else np.nanmean
     if op.window is None:
-        return (
-            best(x, axis=op.axes).reshape(len(x), *op.shape[1:])
-            if 0 not in op.axes
-            else best(x, axis=op.axes).reshape(op.shape)
-        )
+        examples = op.shape[0] if 0 in op.axes else len(x)
+        return best(x, axis=op.axes).reshape(examples, *op.shape[1:])
     pads = dict(zip(op.axes, op.padding or ((0, 0),) * len(op.axes), strict=True))
     x = np.pad(x, [pads.get(a, (0, 0)) for a in range(x.ndim)], constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(x, op.window, axis=op.axes)
+    windows = sliding_window_view(x, op.window, axis=op.axes)
     places = dict(zip(op.axes, op.stride or op.window, strict=True))
     windows = windows[tuple(slice(None, None, places.get(a, 1)) for a in range(x.ndim))]
     return best(windows, axis=tuple(range(x.ndim, windows.ndim)))
-
-
-def _repeated(op: T.Repeat, x: Array) -> Array:
-    for axis, size in enumerate(op.shape[1:], start=1):
-        x = x.repeat(size // x.shape[axis], axis)
-    return x
-
-
-def _softmax(x: Array, axis: int) -> Array:
-    out = np.exp(x - x.max(axis, keepdims=True))
-    return out / out.sum(axis, keepdims=True)

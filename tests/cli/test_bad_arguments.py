@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from bad_inputs import within
+from command_words import words
 
 import kcalc as kc
 from kcalc.cli import main, parser
@@ -37,62 +38,20 @@ GOOD = {
     "completion": "bash",
 }
 DEAR = {"report", "train", "audit"}  # seconds a run: their bad values of the default suite are few
-NUMBERS = (
-    "nan",
-    "inf",
-    "-inf",
-    "-1",
-    "0",
-    "1e999",
+VALUES = (
+    *words("nan inf -inf -1 0 1e999"),
     "1" + "0" * 5000,
-    "1e-320",
-    "1+2j",
-    "1e3",
-    "0x10",
-    "1_000",
-    "٣",
-)
-WORDS = (
+    *words("1e-320 1+2j 1e3 0x10 1_000 ٣"),
     "",
     " ",
-    "dsk",
-    "a,b",
-    ",",
-    "=",
-    "1,",
-    "1x",
-    "x1",
-    "[",
-    "{",
+    *words("dsk a,b , = 1, 1x x1 [ {"),
     "é\u2028",
     "a" * 5000,
-    "%s",
-    "-",
-    "--",
-    "None",
-    "True",
+    *words("%s - -- None True"),
+    *words("/ . missing/folder/file file/below missing.json truncated.json deep.json other.json"),
+    *words("bytes.json empty.json truncated.onnx empty.py raising.py a\0b missing:name empty:name"),
+    *words("raising:name ../x:y"),
 )
-FILES = (
-    "/",
-    ".",
-    "missing/folder/file",
-    "file/below",
-    "missing.json",
-    "truncated.json",
-    "deep.json",
-    "other.json",
-    "bytes.json",
-    "empty.json",
-    "truncated.onnx",
-    "empty.py",
-    "raising.py",
-    "a\0b",
-    "missing:name",
-    "empty:name",
-    "raising:name",
-    "../x:y",
-)
-VALUES = (*NUMBERS, *WORDS, *FILES)
 
 
 @pytest.fixture
@@ -122,24 +81,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def options(command: str) -> list[argparse.Action]:
     (verbs,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return [
-        action
-        for action in verbs.choices[command]._actions
-        if action.dest != "help" and action.nargs != 0
-    ]
+    actions = verbs.choices[command]._actions
+    return [action for action in actions if action.dest != "help" and action.nargs != 0]
 
 
-def spoilt(command: str, values: tuple[str, ...]) -> Iterator[list[str]]:
+def spoilt(command: str) -> Iterator[list[str]]:
     """The good call with one argument replaced or added."""
-    words = GOOD[command].split()
+    good = words(GOOD[command])
     places = [action.dest for action in options(command) if not action.option_strings]
     for action in options(command):
-        for value in values:
+        for value in VALUES:
             if not action.option_strings:
                 place = places.index(action.dest)
-                yield [command, *words[:place], value, *words[place + 1 :]]
+                yield [command, *good[:place], value, *good[place + 1 :]]
             else:
-                yield [command, *words, f"{action.option_strings[-1]}={value}"]
+                yield [command, *good, f"{action.option_strings[-1]}={value}"]
 
 
 def complaint(arguments: list[str]) -> str | None:
@@ -152,11 +108,8 @@ def complaint(arguments: list[str]) -> str | None:
         status = end.code
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:100]}"
-    said = [
-        line
-        for line in err.getvalue().split("\n")
-        if line and not line.startswith(("INFO", "WARNING"))
-    ]
+    lines = err.getvalue().split("\n")
+    said = [line for line in lines if line and not line.startswith(("INFO", "WARNING"))]
     if status not in (0, 1, 2):
         return f"status {status}"
     if "Traceback" in err.getvalue():
@@ -166,18 +119,14 @@ def complaint(arguments: list[str]) -> str | None:
     return f"a line of {len(said[0])} characters" if status and len(said[0]) > 1000 else None
 
 
-def check(cases: list[list[str]]) -> None:
-    found = [f"{' '.join(case)[:120]!r} -> {wrong}" for case in cases if (wrong := complaint(case))]
-    assert not found, "\n".join(found)
-
-
 @pytest.mark.parametrize("command", GOOD)
 def test_good_calls_work(command: str, folder: Path) -> None:
-    assert complaint([command, *GOOD[command].split()]) is None
+    assert complaint([command, *words(GOOD[command])]) is None
 
 
 @pytest.mark.parametrize("command", [c for c in GOOD if c not in DEAR])
 def test_bad_arguments_are_refused_in_one_line(command: str, folder: Path) -> None:
-    cases = list(spoilt(command, VALUES))
     start = zlib.crc32(os.environ.get("BAD_INPUTS", "").encode()) % 24
-    check(cases[start::24])
+    cases = list(spoilt(command))[start::24]
+    found = [f"{' '.join(case)[:120]!r} -> {wrong}" for case in cases if (wrong := complaint(case))]
+    assert not found, "\n".join(found)

@@ -9,9 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from command_words import words
-
-from kcalc.cli import main
+from command_words import run
 
 MODULE = """
 import sys
@@ -38,57 +36,55 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_exit_status_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", f"{folder.name}:broken", "--input", "4,16"]) == 1
-    text = capsys.readouterr().out
+    audit = f"audit {folder.name}:"
+    text = run(capsys, f"{audit}broken --input 4,16", 1).out
     assert "error INIT-DEPTH-PLACE" in text and "audit_models.py:" in text
-    ignored = ["audit", f"{folder.name}:broken", *words("--input 4,16 --ignore INIT-DEPTH-PLACE")]
-    assert main(ignored) == 0
-    assert main([*ignored[:-1], "INIT-COPY,INIT-DEPTH-PLACE"]) == 0
-    assert main(["audit", f"{folder.name}:mended", *words("--input 4,16 --fail-on note")]) == 0
-    assert "INIT-DEPTH-PLACE" not in capsys.readouterr().out
-    assert main(["audit", f"{folder.name}:copied", "--input", "4,8"]) == 0
-    assert main(["audit", f"{folder.name}:copied", *words("--input 4,8 --fail-on warning")]) == 1
+    for line, status in (
+        ("broken --input 4,16 --ignore INIT-DEPTH-PLACE", 0),
+        ("broken --input 4,16 --ignore INIT-COPY,INIT-DEPTH-PLACE", 0),
+        ("mended --input 4,16 --fail-on note", 0),
+        ("copied --input 4,8", 0),
+        ("copied --input 4,8 --fail-on warning", 1),
+    ):
+        assert "INIT-DEPTH-PLACE" not in run(capsys, audit + line, status).out
 
 
 def test_files_and_baselines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["audit", f"{folder.name}:mended", "--input", "4,16"]
-    files = words("--json a.json --sarif a.sarif --html a.html --lock a.lock")
-    assert main([*call, *files]) == 0
+    call = f"audit {folder.name}:mended --input 4,16"
+    run(capsys, f"{call} --json a.json --sarif a.sarif --html a.html --lock a.lock")
     assert json.loads(Path("a.json").read_text())["schema"] == "kcalc.audit/1"
     assert json.loads(Path("a.sarif").read_text())["version"] == "2.1.0"
-    assert main([*call, *words("--baseline a.lock --fail-on note")]) == 0
-    other = ["audit", f"{folder.name}:broken", *words("--input 4,16 --ignore INIT-DEPTH-PLACE")]
-    assert main([*other, *words("--baseline a.lock --fail-on warning")]) == 1
-    assert "LOCK-CHANGED" in capsys.readouterr().out
+    run(capsys, f"{call} --baseline a.lock --fail-on note")
+    other = f"audit {folder.name}:broken --input 4,16 --ignore INIT-DEPTH-PLACE"
+    told = run(capsys, f"{other} --baseline a.lock --fail-on warning", 1).out
+    assert "LOCK-CHANGED" in told
 
 
 def test_recipes_and_optimizers_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["audit", f"{folder.name}:copied", "--input", "4,8"]
-    assert main([*call, "--recipe", f"{folder.name}:recipe"]) == 1
-    assert "INIT-RECIPE" in capsys.readouterr().out
-    assert main([*call, "--optimizer", f"{folder.name}:adam"]) == 1
-    assert "OPT-MISSING" in capsys.readouterr().out
+    call = f"audit {folder.name}:copied --input 4,8"
+    for options, code in (
+        ("recipe {}:recipe", "INIT-RECIPE"),
+        ("optimizer {}:adam", "OPT-MISSING"),
+    ):
+        assert code in run(capsys, f"{call} --{options.format(folder.name)}", 1).out
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("line", "text"),
     [
-        (["nowhere:build"], "no Python module"),
-        (["build"], "module:attribute"),
-        (["{}:missing"], "no attribute 'missing'"),
-        (words("{}:mended --input 4,16 --ignore INIT-NEVVER"), "INIT-NEVER"),
-        (words("{}:mended --input 4,16 --recipe gpt5"), "unknown recipe"),
-        (words("{}:mended --input 4,16 --json a.txt"), "needs a file name that ends in .json"),
-        (words("{}:mended --input 4,16 --baseline missing.lock"), "missing.lock"),
-        (words("{}:recipe --input 4,16"), "expected a torch.nn.Module"),
-        (words("{}:exits --input 4,16"), "SystemExit"),
+        ("nowhere:build", "no Python module"),
+        ("build", "module:attribute"),
+        ("{}:missing", "no attribute 'missing'"),
+        ("{}:mended --input 4,16 --ignore INIT-NEVVER", "INIT-NEVER"),
+        ("{}:mended --input 4,16 --recipe gpt5", "unknown recipe"),
+        ("{}:mended --input 4,16 --json a.txt", "needs a file name that ends in .json"),
+        ("{}:mended --input 4,16 --baseline missing.lock", "missing.lock"),
+        ("{}:recipe --input 4,16", "expected a torch.nn.Module"),
+        ("{}:exits --input 4,16", "SystemExit"),
     ],
 )
-def test_bad_input(
-    folder: Path, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", *(word.format(folder.name) for word in words)]) == 2
-    error = capsys.readouterr().err
+def test_bad_input(folder: Path, line: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = run(capsys, f"audit {line.format(folder.name)}", 2).err
     assert text in error and len(error.strip().splitlines()) == 1
 
 
@@ -98,9 +94,7 @@ def test_standard_output_holds_one_document(
 ) -> None:
     with folder.with_suffix(".py").open("a") as stream:
         stream.write("\nprint('imported')\n")
-    call = ["audit", f"{folder.name}:broken", *words("--input 4,16 --no-predict")]
-    assert main([*call, option, "-"]) == 1
-    found = capsys.readouterr()
+    found = run(capsys, f"audit {folder.name}:broken --input 4,16 --no-predict {option} -", 1)
     assert "imported" in found.err and "imported" not in found.out
     if option == "--html":
         assert found.out.startswith("<p>") and "INIT-DEPTH-PLACE" in found.out

@@ -7,103 +7,66 @@ from pathlib import Path
 import exported
 import numpy as np
 import pytest
+from command_words import run
 
 import kcalc as kc
-from kcalc.cli import main
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 T = 5
 TOKENS = np.exp(-np.abs(np.subtract.outer(np.arange(T), np.arange(T))))
 
 
 def test_gains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gain", "tanh", "relu"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run(capsys, "gain tanh relu").out.splitlines()
     assert lines[2].split() == ["tanh", "1.592537419723", "1.592537419723"]
     assert lines[3].split()[:2] == ["relu", "1.414213562373"]
-    assert main(["gain", "tahn"]) == 2
+    run(capsys, "gain tahn", 2)
 
 
 def test_the_edge_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shape", "gpt2-2", "--method", "edge", "--tokens", "16", "--growth", "3"]) == 0
-    found = capsys.readouterr().out
+    found = run(capsys, "shape gpt2-2 --method edge --tokens 16 --growth 3").out
     assert "residual weights, attention" in found and "query-key scale" in found
     row = next(line for line in found.splitlines() if line.strip().startswith("stream growth"))
     assert row.split()[2:4] == ["3", "3"] and float(row.split()[4]) < 1e-9
-    assert main(["shape", "gpt2-2", "--method", "edge", "--mlp", "unheard"]) == 2
-    assert "treatment of activations" in capsys.readouterr().err
+    error = run(capsys, "shape gpt2-2 --method edge --mlp unheard", 2).err
+    assert "treatment of activations" in error
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--method", "tat", "--tau", ".3"], "tried: --method dks works"),
-        (["--method", "edge"], "tried: --method dks works"),
-    ],
-)
-def test_remedies_are_tried(
-    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["shape", "vanilla-3", "--activation", "abs", *options]) == 2
-    assert told in capsys.readouterr().err
+@pytest.mark.parametrize("options", ["--method tat --tau .3", "--method edge"])
+def test_remedies_are_tried(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = run(capsys, f"shape vanilla-3 --activation abs {options}", 2).err
+    assert "tried: --method dks works" in error
 
 
 def test_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["shape", "vanilla-5", "--activation", "tanh", "--export"]
-    assert main([*shape, "numpy"]) == 0
-    printed = capsys.readouterr().out
-    assert exported.load(printed)["tanh_dks"](0.0) == pytest.approx(
-        float(kc.shape(kc.architectures.vanilla(5), "tanh").constants["tanh"].transformed(0.0))
-    )
-    assert main([*shape, "torch", "-o", str(tmp_path / "acts.py")]) == 0
-    assert "phi_hat" in capsys.readouterr().out and "class TanhDks" in (
-        tmp_path / "acts.py"
-    ).read_text(encoding="utf-8")
-    assert main([*shape, "numppy"]) != 0
-    assert "the nearest known: numpy" in capsys.readouterr().err
-    assert main([*shape, "numpy", "-o", str(tmp_path / "no" / "acts.py")]) != 0
-    assert "folder does not exist" in capsys.readouterr().err
-    assert main(["shape", "vanilla-5", "-o", "a.py"]) != 0
-    assert "--export torch -o" in capsys.readouterr().err
+    shape, path = "shape vanilla-5 --activation tanh --export", tmp_path / "acts.py"
+    printed = exported.load(run(capsys, f"{shape} numpy").out)["tanh_dks"](0.0)
+    expected = kc.shape(A.vanilla(5), "tanh").constants["tanh"].transformed(0.0)
+    assert printed == pytest.approx(float(expected))
+    assert "phi_hat" in run(capsys, f"{shape} torch -o {path}").out
+    assert "class TanhDks" in path.read_text(encoding="utf-8")
+    for line, said in (
+        (f"{shape} numppy", "the nearest known: numpy"),
+        (f"{shape} numpy -o {tmp_path}/no/acts.py", "folder does not exist"),
+        ("shape vanilla-5 -o a.py", "--export torch -o"),
+    ):
+        assert said in run(capsys, line, 2).err
 
 
 def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    net, tokens = tmp_path / "net.json", tmp_path / "tokens.npy"
-    kc.save_json(
-        A.transformer(2, kc.token_mixing.exponential(T, [0.8, 0.6], start=1.0), "tanh"), net
-    )
-    np.save(tokens, TOKENS)
-    assert main(["shape", str(net), "--tokens", str(tokens), "--token-rows", "rescale"]) == 0
-    assert "Q(1) at tokens" in capsys.readouterr().out
+    net, mixing = tmp_path / "net.json", kc.token_mixing.exponential(T, [0.8, 0.6], start=1.0)
+    kc.save_json(A.transformer(2, mixing, "tanh"), net)
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    line = f"shape {net} --tokens {tmp_path}"
+    assert "Q(1) at tokens" in run(capsys, f"{line}/tokens.npy --token-rows rescale").out
     np.savetxt(tmp_path / "tokens.csv", TOKENS, delimiter=",")
-    assert (
-        main(
-            [
-                "shape",
-                str(net),
-                "--method",
-                "tat",
-                "--tau",
-                "0.1",
-                "--tokens",
-                str(tmp_path / "tokens.csv"),
-                "--token-rows",
-                "rescale",
-            ]
-        )
-        == 0
-    )
-    capsys.readouterr()
+    run(capsys, f"{line}/tokens.csv --token-rows rescale --method tat --tau 0.1")
     for name, words in (("none.npy", "No such file"), ("net.json", "does not contain an array")):
-        with pytest.raises(SystemExit):
-            main(["shape", str(net), "--tokens", str(tmp_path / name)])
-        assert words in capsys.readouterr().err
+        assert words in run(capsys, f"{line}/{name}", 2).err
 
 
 @pytest.mark.parametrize(("name", "zeta"), [("gated-mlp-4", "9"), ("convnext-2", "2")])
 def test_modern_networks_have_names(name: str, zeta: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["shape", name, "--zeta", zeta]) == 0
-    printed = capsys.readouterr().out
-    assert (
-        "swish" if "gated" in name else "gelu"
-    ) in printed and "shortcut weight 0.707107" in printed
+    printed = run(capsys, f"shape {name} --zeta {zeta}").out
+    assert ("swish" if "gated" in name else "gelu") in printed
+    assert "shortcut weight 0.707107" in printed

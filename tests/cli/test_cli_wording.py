@@ -12,7 +12,7 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from command_words import words
+from command_words import run, words
 from refusal_networks import networks
 
 import kcalc as kc
@@ -68,16 +68,17 @@ def options(command: str) -> dict[str, argparse.Action]:
     return {action.dest: action for action in verbs.choices[command]._actions}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], line: str) -> str:
     """The one line of an error, "" where there is none.
 
     It names options that the command has, and no Python that they would say.
     """
-    status = main(list(arguments))
+    verb, *_ = words(line)
+    status = main(words(line))
     text = capsys.readouterr().err
     if not text:
         return ""
-    known = options(arguments[0])
+    known = options(verb)
     assert status == 2 and text.count("\n") == 1
     assert "kc.read(" not in text
     assert not [call for call, name in CALLS.items() if call in text and name in known], text
@@ -96,23 +97,20 @@ def test_a_model_without_example_inputs_is_asked_for_their_sizes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command in ("read", "maps", "shape", "ntk", "report", "smoothness"):
-        text = refused(capsys, command, "models_of_wording:image")
+        text = refused(capsys, f"{command} models_of_wording:image")
         assert "--input 2,3,32,32" in text and "--ids 2,16" in text
-    given = re.findall(r"--input (\S+)", text)
-    assert main(["read", "models_of_wording:image", "--input", *given]) == 0
-    assert main(words("maps models_of_wording:net --input 2,4")) == 0
-    capsys.readouterr()
+    (given,) = re.findall(r"--input (\S+)", text)
+    run(capsys, f"read models_of_wording:image --input {given}")
+    run(capsys, "maps models_of_wording:net --input 2,4")
 
 
 def test_models_of_jax_are_asked_for_by_name_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    text = refused(capsys, "read", "models_of_wording:linen_module")
+    text = refused(capsys, "read models_of_wording:linen_module")
     assert "name the pair (module, variables), and give --input SIZES" in text
-    assert main(words("read models_of_wording:pair --input 2,4")) == 0
-    assert "name a function of only the inputs" in refused(
-        capsys, "read", "models_of_wording:function"
-    )
-    assert main(words("read models_of_wording:function --input 2,4")) == 0
-    capsys.readouterr()
+    run(capsys, "read models_of_wording:pair --input 2,4")
+    text = refused(capsys, "read models_of_wording:function")
+    assert "name a function of only the inputs" in text
+    run(capsys, "read models_of_wording:function --input 2,4")
 
 
 def test_open_sizes_of_a_file_are_asked_for(
@@ -125,10 +123,9 @@ def test_open_sizes_of_a_file_are_asked_for(
     onnx.save(
         model(nodes, {"x": ["N", "channels"]}, ["y"], {"w": weights(6, 8)}), tmp_path / "m.onnx"
     )
-    text = refused(capsys, "read", "m.onnx")
+    text = refused(capsys, "read m.onnx")
     assert "--input 2,32" in text and "shapes=" not in text
-    assert main(words("read m.onnx --input 1,6")) == 0
-    capsys.readouterr()
+    run(capsys, "read m.onnx --input 1,6")
 
 
 COMMANDS = (
@@ -159,10 +156,10 @@ COMMANDS = (
 def test_advice_of_every_command_is_in_its_own_words(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verb, *rest = command.split()
+    verb, _, options = command.partition(" ")
     for number, net in enumerate(networks("tanh").values()):
         kc.save_json(net, tmp_path / f"{number}.json")
-        refused(capsys, verb, f"{number}.json", *rest)
+        refused(capsys, f"{verb} {number}.json {options}")
 
 
 def test_advice_followed_on_the_command_line_helps(
@@ -181,10 +178,25 @@ def test_advice_followed_on_the_command_line_helps(
     ]
     for name, command, flags in cases:
         kc.save_json(known[name], tmp_path / "net.json")
-        verb, *rest = command.split()
-        assert refused(capsys, verb, "net.json", *rest)
-        assert refused(capsys, verb, "net.json", *rest, *flags.split()) == ""
-        capsys.readouterr()
+        assert refused(capsys, f"{command} net.json")
+        assert refused(capsys, f"{command} net.json {flags}") == ""
+
+
+WORDED = (
+    ("shape", "choose only q=1, or give free_slope=False",
+     "choose only --q-star 1, or give --free-slope no"),
+    ("shape", "give features={'x': ..., None: others} or one number for all", "give --features N"),
+    ("shape", "drop Q'(1) = 3 with q_slope=None", "drop Q'(1) = 3 with --q-slope none"),
+    ("shape", "use parameters='shift'; padding='valid'", "use --parameters shift; padding='valid'"),
+    ("shape", "as tokens= (a T x T array)", "as --tokens FILE|T (a T x T array)"),
+    ("shape", "give image_shape=(height, width)", "give --image-shape HxW"),
+    ("smoothness", "give radius=..., weights={...}, or biases=False",
+     "give --radius R, weights={...}, or --no-biases"),
+    ("read", "read with sigmas=False, or mend it", "read with --no-sigmas, or mend it"),
+    ("maps", "(kc.gain(activation) gives the sigma_w)", "(kcalc gain NAME gives the sigma_w)"),
+    ("train", "use net.normalised()", "use net.normalised()"),
+    ("moments", "give features=N, or features={node: N}", "give --features N"),
+)  # fmt: skip
 
 
 def test_words_for_options(
@@ -193,35 +205,13 @@ def test_words_for_options(
     """What a user's own module raises is said in the words of the command that imports it."""
     raising = "from kcalc import KcalcError\n\n\ndef make():\n    raise KcalcError({!r})\n"
 
-    def said(text: str, command: str = "shape") -> str:
+    def said(text: str, command: str) -> str:
         (tmp_path / "models_of_wording.py").write_text(raising.format(text))
         sys.modules.pop("models_of_wording", None)
         invalidate_caches()
-        assert main([command, "models_of_wording:make"]) == 2
-        return capsys.readouterr().err.removeprefix("kcalc: ").removesuffix("\n")
+        error = run(capsys, f"{command} models_of_wording:make", 2).err
+        return error.removeprefix("kcalc: ").removesuffix("\n")
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert (
-        said("choose only q=1, or give free_slope=False")
-        == "choose only --q-star 1, or give --free-slope no"
-    )
-    assert (
-        said("give features={'x': ..., None: others} or one number for all") == "give --features N"
-    )
-    assert said("drop Q'(1) = 3 with q_slope=None") == "drop Q'(1) = 3 with --q-slope none"
-    assert (
-        said("use parameters='shift'; padding='valid'") == "use --parameters shift; padding='valid'"
-    )
-    assert said("as tokens= (a T x T array)") == "as --tokens FILE|T (a T x T array)"
-    assert said("give image_shape=(height, width)") == "give --image-shape HxW"
-    assert (
-        said("give radius=..., weights={...}, or biases=False", "smoothness")
-        == "give --radius R, weights={...}, or --no-biases"
-    )
-    assert said("read with sigmas=False, or mend it", "read") == "read with --no-sigmas, or mend it"
-    assert (
-        said("(kc.gain(activation) gives the sigma_w)", "maps")
-        == "(kcalc gain NAME gives the sigma_w)"
-    )
-    assert said("use net.normalised()", "train") == "use net.normalised()"
-    assert said("give features=N, or features={node: N}", "moments") == "give --features N"
+    for command, text, expected in WORDED:
+        assert said(text, command) == expected

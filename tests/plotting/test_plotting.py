@@ -14,18 +14,8 @@ import kcalc as kc
 from kcalc import KcalcError, activation, plotting
 from kcalc.plotting import drawing, graph_layout, layered
 
+RELU = activation("relu").c_map
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
-
-
-def relu_map(depth: int):
-    def c_map(c, q1=1, q2=None):
-        for _ in range(depth):
-            c = np.clip(
-                (np.sqrt(np.clip(1 - c**2, 0, 1)) + (np.pi - np.arccos(c)) * c) / np.pi, -1, 1
-            )
-        return c
-
-    return c_map
 
 
 # -- C and Q maps ----------------------------------------------------------------------------------
@@ -38,9 +28,9 @@ def relu_map(depth: int):
         (3, {}),
         ({}, {}),
         ({"a": 1}, {}),
-        ([relu_map(1)], {"labels": ["a", "b"]}),
-        (relu_map(1), {"points": 1}),
-        (relu_map(1), {"ax": "axes"}),
+        ([RELU], {"labels": ["a", "b"]}),
+        (RELU, {"points": 1}),
+        (RELU, {"ax": "axes"}),
         (lambda c, q1, q2: np.ones(7), {}),
         (lambda c, q1, q2: "text", {}),
     ],
@@ -101,32 +91,21 @@ def test_importing_does_not_import_matplotlib(module):
 
 
 def test_plots_take_keywords_of_matplotlib_lines():
-    C, K = kc.c_map(kc.architectures.vanilla(2, "erf")), kc.ntk(kc.architectures.vanilla(2, "erf"))
+    net = kc.architectures.vanilla(2, "erf")
+    C, K = kc.c_map(net), kc.ntk(net)
+
+    def labels(ax):
+        return [line.get_label() for line in ax.lines if line.get_gid() == "map"]
+
     ax = C.plot(label="two layers", color="red", ls=":", lw=3)
     (curve,) = [line for line in ax.lines if line.get_gid() == "map"]
-    assert (curve.get_label(), curve.get_color(), curve.get_linestyle(), curve.get_linewidth()) == (
-        "two layers",
-        "red",
-        ":",
-        3,
-    )
+    looks = curve.get_color(), curve.get_linestyle(), curve.get_linewidth()
+    assert looks == ("red", ":", 3) and labels(ax) == ["two layers"]
     C.plot(ax=ax, label="again", alpha=0.5)
-    assert [line.get_label() for line in ax.lines if line.get_gid() == "map"] == [
-        "two layers",
-        "again",
-    ]
-    assert (
-        kc.q_map(kc.architectures.vanilla(2, "erf"))
-        .plot(label="Q", color="blue")
-        .lines[1]
-        .get_color()
-        == "blue"
-    )
+    assert labels(ax) == ["two layers", "again"]
+    assert kc.q_map(net).plot(label="Q", color="blue").lines[1].get_color() == "blue"
     assert K.plot(label="kernel", linestyle="--").lines[0].get_label() == "kernel"
-    assert (
-        kc.gradients(kc.architectures.vanilla(3, "tanh")).plot(color="green").lines[0].get_color()
-        == "green"
-    )
+    assert kc.gradients(net).plot(color="green").lines[0].get_color() == "green"
     with refused("colour.*label=, color=, ls="):
         C.plot(colour="red")
     with refused("not both"):

@@ -12,7 +12,8 @@ from refusals import refused
 
 torch = pytest.importorskip("torch")
 
-from audit_models import IDS, PAIRS, Decoder, Perceptron, narrow, nothing  # noqa: E402
+from audit_models import IDS, PAIRS, Decoder, narrow, perceptron  # noqa: E402
+from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
@@ -47,23 +48,19 @@ def test_documents(tmp_path: Path) -> None:
         found.save(tmp_path / "audit.doc")
 
 
-def _meta() -> Any:
-    with torch.device("meta"):
-        return nn.Linear(3, 3)
+class Labelled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        if labels is None:
+            raise ValueError("labels are needed")
+        return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
 
 
-def _labelled() -> Any:
-    class Labelled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 4)
-
-        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-            if labels is None:
-                raise ValueError("labels are needed")
-            return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
-
-    return Labelled()
+def linear(**options: Any) -> Any:
+    return lambda: nn.Linear(3, 3, **options)
 
 
 def _quantised() -> Any:
@@ -78,15 +75,15 @@ def _quantised_later() -> Any:
 
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "meta tensors": (_meta, (2, 3), "meta tensor"),
+    "meta tensors": (linear(device="meta"), (2, 3), "meta tensor"),
     "quantised weights": (_quantised, (2, 4), "before quantising it"),
     "dynamically quantised weights": (_quantised_later, (2, 4), "before quantising it"),
-    "labels": (_labelled, (4, 8), "if the model needs labels"),
+    "labels": (Labelled, (4, 8), "if the model needs labels"),
     "a builder that raises": (lambda: 1 / 0, (2, 3), "the builder raised ZeroDivisionError"),
     "a builder of something else": (lambda: 3, (2, 3), "the builder returned a int"),
     "no builder": (3, (2, 3), "expected a torch.nn.Module"),
-    "no examples": (lambda: nn.Linear(3, 3), None, "pass example inputs"),
-    "wrong examples": (lambda: nn.Linear(3, 3), (2, 5), "did not run on the example inputs"),
+    "no examples": (linear(), None, "pass example inputs"),
+    "wrong examples": (linear(), (2, 5), "did not run on the example inputs"),
     "no parameters": (nn.ReLU, (2, 3), "no parameters"),
     "a lazy module": (lambda: nn.LazyLinear(3), (2, 3), "has no shape yet"),
     "a script": (lambda: torch.jit.script(nn.Linear(3, 3)), (2, 3), "ScriptModule"),
@@ -94,10 +91,9 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("model", "inputs", "text"), REFUSED.values(), ids=REFUSED.keys())
 @pytest.mark.filterwarnings("ignore")
-def test_refusals_are_one_line_with_a_remedy(case: tuple[Any, Any, str]) -> None:
-    model, inputs, text = case
+def test_refusals_are_one_line_with_a_remedy(model: Any, inputs: Any, text: str) -> None:
     with refused(text) as caught:
         kc.audit(model, inputs)
     assert "\n" not in str(caught.value)
@@ -105,7 +101,7 @@ def test_refusals_are_one_line_with_a_remedy(case: tuple[Any, Any, str]) -> None
 
 def test_labels_go_in_a_dictionary() -> None:
     inputs = {"x": torch.randn(4, 8), "labels": torch.tensor([0, 1, 2, 3])}
-    assert kc.audit(_labelled, inputs).findings == ()
+    assert kc.audit(Labelled, inputs).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +113,7 @@ def test_labels_go_in_a_dictionary() -> None:
         ({"recipe": 3}, "recipe must be"),
         ({"recipe": "mup"}, "a builder of the base width"),
         ({"recipe": ("mup", 64)}, "expected a torch.nn.Module"),
-        ({"recipe": ("mup", lambda: torch.nn.Linear(8, 8))}, "no parameter first.weight"),
+        ({"recipe": ("mup", linear())}, "no parameter first.weight"),
         ({"optimizer": 3}, "optimizer must be"),
         ({"also": "INIT-TRUNK"}, "INIT-TRUNC"),
         ({"predict": 3}, "predict"),
@@ -125,7 +121,7 @@ def test_labels_go_in_a_dictionary() -> None:
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:
     with refused(text):
-        kc.audit(lambda: Perceptron(nothing), (16, 8), **options)
+        kc.audit(perceptron, (16, 8), **options)
 
 
 def test_an_optimizer_of_a_finished_model() -> None:
@@ -140,26 +136,22 @@ def test_an_optimizer_of_a_finished_model() -> None:
 def test_copies_in_a_finished_model() -> None:
     pair = PAIRS["layers of PyTorch's encoder"]
     torch.manual_seed(0)
-    codes = {f.code for f in kc.audit(pair.broken(), pair.inputs).findings}
-    assert codes == {"INIT-COPY"}
+    assert {f.code for f in kc.audit(pair.broken(), pair.inputs).findings} == {"INIT-COPY"}
     assert kc.audit(pair.mended(), pair.inputs).findings == ()
 
 
 def test_slices_of_fused_weights_have_the_fans_of_the_whole() -> None:
     """Cross-attention of PyTorch reads its fused weight in two slices."""
 
-    class Cross(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention, self.head = (
-                nn.MultiheadAttention(16, 2, batch_first=True),
-                nn.Linear(16, 3),
-            )
+    def cross() -> Any:
+        attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        return Model(
+            lambda m, x, y: m.head(m.attention(x, y, y, need_weights=False)[0]),
+            attention=attention,
+            head=nn.Linear(16, 3),
+        )
 
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return self.head(self.attention(x, y, y, need_weights=False)[0])
-
-    assert kc.audit(Cross, (torch.randn(4, 5, 16), torch.randn(4, 6, 16))).findings == ()
+    assert kc.audit(cross, (torch.randn(4, 5, 16), torch.randn(4, 6, 16))).findings == ()
 
 
 def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
@@ -176,19 +168,17 @@ def test_copies_of_a_builder_that_sets_its_own_seed() -> None:
 def test_equal_tables_of_sines_are_no_copies() -> None:
     """Equal in every draw: two trainable tables that start as the same waves."""
 
-    class Waves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            waves = torch.sin(torch.arange(16.0)[:, None] / 4 + torch.arange(8.0) / 3)
-            self.one, self.two = nn.Parameter(waves.clone()), nn.Parameter(waves.clone())
-            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+    def waves() -> Any:
+        start = torch.sin(torch.arange(16.0)[:, None] / 4 + torch.arange(8.0) / 3)
+        one, two = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        layers = {"first": nn.Linear(8, 8), "last": nn.Linear(8, 5)}
+        return Model(
+            lambda m, x: m.last(torch.relu(m.first(x + m.one)) + m.two), one=one, two=two, **layers
+        )
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(torch.relu(self.first(x + self.one)) + self.two)
-
-    assert kc.audit(Waves, (4, 16, 8)).findings == ()
+    assert kc.audit(waves, (4, 16, 8)).findings == ()
     torch.manual_seed(0)
-    assert kc.audit(Waves(), (4, 16, 8)).findings == ()
+    assert kc.audit(waves(), (4, 16, 8)).findings == ()
 
 
 def test_a_place_outside_the_working_folder_is_no_uri(
@@ -203,8 +193,8 @@ def test_a_place_outside_the_working_folder_is_no_uri(
 
 
 def test_an_optimizer_of_another_model_gives_one_finding() -> None:
-    optimizer = torch.optim.SGD(Perceptron(nothing).parameters(), lr=0.1)
-    (finding,) = kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=optimizer).findings
+    optimizer = torch.optim.SGD(perceptron().parameters(), lr=0.1)
+    (finding,) = kc.audit(perceptron, (16, 8), optimizer=optimizer).findings
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
 
 
@@ -227,8 +217,8 @@ def test_several_optimizers_share_the_parameters() -> None:
         others = [p for p in model.parameters() if p.ndim < 2]
         return [torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(others, lr=1e-3)]
 
-    assert kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=two).findings == ()
-    model = Perceptron(nothing)
+    assert kc.audit(perceptron, (16, 8), optimizer=two).findings == ()
+    model = perceptron()
     assert kc.audit(model, (16, 8), optimizer=two(model)).findings == ()
     first, _ = two(model)
     assert "OPT-MISSING" in {f.code for f in kc.audit(model, (16, 8), optimizer=[first]).findings}

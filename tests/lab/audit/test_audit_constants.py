@@ -33,10 +33,14 @@ class Gated(nn.Module):
         return self.head(x + (1 + self.alpha) * y)
 
 
+def audited(*sizes: float, module: bool = False, **options: Any) -> Any:
+    given = Gated(*sizes) if module else lambda: Gated(*sizes)
+    return audit(given, (16, 8), predict=False, **options)
+
+
 def found(recipe: Any, *sizes: float, module: bool = False) -> dict[str, str]:
     """{parameter: message} of INIT-RECIPE."""
-    given = Gated(*sizes) if module else lambda: Gated(*sizes)
-    result = audit(given, (16, 8), recipe=recipe, predict=False)
+    result = audited(*sizes, module=module, recipe=recipe)
     kinds = [f for f in result.findings if f.code == "INIT-RECIPE"]
     return {name: f"{f.message}; {f.fix}" for f in kinds for name in f.parameters}
 
@@ -60,16 +64,15 @@ def test_a_negative_number_is_no_standard_deviation() -> None:
 
 @pytest.mark.parametrize("module", [False, True])
 def test_locks_hold_the_values_of_constants(tmp_path: Path, module: bool) -> None:
-    def result(*sizes: float) -> Any:
-        given = Gated(*sizes) if module else lambda: Gated(*sizes)
-        return audit(given, (16, 8), predict=False)
+    def changed(*sizes: float) -> set[str]:
+        changes = audited(*sizes, module=module).changes(path)
+        return {name for change in changes for name in change.parameters}
 
     path = tmp_path / "init.lock"
-    result().lock(path)
-    assert result().changes(path) == ()
-    changed = {n for f in result(1.0, 2.0, 1.0).changes(path) for n in f.parameters}
-    assert changed == {"scale", "gate", "alpha"}
-    assert {n for f in result(1.005e-5).changes(path) for n in f.parameters} == set()
+    audited(module=module).lock(path)
+    assert audited(module=module).changes(path) == ()
+    assert changed(1.0, 2.0, 1.0) == {"scale", "gate", "alpha"}
+    assert changed(1.005e-5) == set()
 
 
 def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None:

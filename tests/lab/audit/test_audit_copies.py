@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
@@ -17,47 +18,44 @@ from kcalc.lab.audit import audit  # noqa: E402
 shared: Any = None
 
 
+def parts() -> Any:
+    return nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 5))
+
+
 class ByName(nn.Module):
     """Runs its layers by a global name."""
 
     def __init__(self) -> None:
         super().__init__()
         global shared
-        self.norm, self.layer, shared = nn.BatchNorm1d(8), nn.Linear(8, 5), self
+        self.inner, shared = parts(), self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return shared.layer(shared.norm(x))
+        return shared.inner(x)
 
 
-def by_class() -> Any:
-    layer = nn.Linear(8, 5)
-
-    class Model(nn.Module):
+def by_closure() -> Any:
+    class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer, self.norm = layer, nn.BatchNorm1d(8)
+            self.inner = inner
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return layer(self.norm(x))
+            return inner(x)
 
-    return Model()
+    inner = parts()
+    return Own()
 
 
 def by_property() -> Any:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            inner = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 5))
-            self.inner = inner
-            type(self).run = property(lambda _: inner)  # pyright: ignore
+    class Own(Model):
+        run = property(lambda _: inner)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.run(x)  # pyright: ignore
-
-    return Model()
+    inner = parts()
+    return Own(lambda m, x: m.run(x), inner=inner)
 
 
-@pytest.mark.parametrize("build", [ByName, by_class, by_property])
+@pytest.mark.parametrize("build", [ByName, by_closure, by_property])
 def test_copies_that_run_the_original_cannot_be_audited(build: Callable[[], Any]) -> None:
     model = build()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from modern_zoo import Model  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributions import Categorical, MixtureSameFamily, Normal  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
@@ -23,38 +25,28 @@ def serious(model: Any, inputs: Any = X, **options: Any) -> list[tuple[str, str]
     return [(f.severity, f.code) for f in found if f.severity != "note"]
 
 
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(12, 32), nn.Linear(32, 3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.last(F.relu(self.first(x)))
+def two(forward: Any = lambda m, x: m.last(m.hidden(x)), **parts: Any) -> Any:
+    """A function of a hidden layer of ReLUs and a last one, and of more parts."""
+    hidden = nn.Sequential(nn.Linear(12, 32), nn.ReLU())
+    return Model(forward, **{"hidden": hidden, "last": nn.Linear(32, 3), **parts})
 
 
-class Policy(Two):
+def policy() -> Any:
     """A distribution, and a value beside it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean, self.log_sigma = nn.Linear(32, 2), nn.Parameter(torch.zeros(2))
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        h = m.hidden(x)
+        return Normal(m.mean(h), m.log_sigma.exp()), m.last(h)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        h = F.relu(self.first(x))
-        law = torch.distributions.Normal(self.mean(h), self.log_sigma.exp())
-        return law, self.last(h)
+    return two(forward, mean=nn.Linear(32, 2), log_sigma=nn.Parameter(torch.zeros(2)))
 
 
-class Mixture(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.share = nn.Linear(32, 3)
+def mixture() -> Any:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        h = m.hidden(x)
+        return MixtureSameFamily(Categorical(logits=m.share(h)), Normal(m.last(h), 1.0))
 
-    def forward(self, x: torch.Tensor) -> Any:
-        h = F.relu(self.first(x))
-        law = torch.distributions.Normal(self.last(h), 1.0)
-        choice = torch.distributions.Categorical(logits=self.share(h))
-        return torch.distributions.MixtureSameFamily(choice, law)
+    return two(forward, share=nn.Linear(32, 3))
 
 
 class Own:
@@ -73,143 +65,119 @@ class Slots:
     value: torch.Tensor
 
 
-class Slotted(Two):
-    def forward(self, x: torch.Tensor) -> Any:
-        return [Slots(super().forward(x))]
+def returning(made: Any) -> Any:
+    """A model whose result is made of a tensor."""
+    return lambda: two(lambda m, x: made(m.last(m.hidden(x))))
 
 
-class Objects(Two):
-    def forward(self, x: torch.Tensor) -> Any:
-        return Own(super().forward(x))
-
-
-class Dueling(Two):
+def dueling() -> Any:
     """A value added to all logits, to which a softmax is blind."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last, self.value = nn.Linear(32, 18), nn.Linear(32, 1)
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        advantage = m.last(m.hidden(x))
+        return m.value(m.hidden(x)) + advantage - advantage.mean(-1, keepdim=True)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        h = F.relu(self.first(x))
-        advantage = self.last(h)
-        return self.value(h) + advantage - advantage.mean(-1, keepdim=True)
+    return two(forward, last=nn.Linear(32, 18), value=nn.Linear(32, 1))
 
 
-class Fourier(nn.Module):
+def fourier() -> Any:
     """Weights that are complex, as those of Fourier neural operators."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.ParameterList(
-            nn.Parameter(torch.randn(12, 12, dtype=torch.cfloat) / 5) for _ in range(2)
-        )
-        self.last = nn.Linear(12, 3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        for weight in self.weight:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        for weight in m.weight:
             x = F.gelu(torch.fft.ifft(torch.fft.fft(x) @ weight).real)
-        return self.last(x)
+        return m.last(x)
+
+    drawn = (torch.randn(12, 12, dtype=torch.cfloat) / 5 for _ in range(2))
+    return Model(forward, weight=nn.ParameterList(map(nn.Parameter, drawn)), last=nn.Linear(12, 3))
 
 
-class Spectrum(Two):
-    def forward(self, x: torch.Tensor) -> Any:
-        return torch.fft.fft(super().forward(x))
-
-
-class Probe(nn.Module):
+def probe() -> Any:
     """A query that is learnt, drawn by Xavier's law."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.probe = nn.Parameter(torch.empty(1, 1, 64))
-        nn.init.xavier_uniform_(self.probe)
-        self.q, self.k, self.v, self.last = (nn.Linear(64, 64, bias=False) for _ in range(4))
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        scores = m.q(m.probe) @ m.k(x).transpose(1, 2) / 8
+        return m.last(scores.softmax(-1) @ m.v(x))
 
-    def forward(self, x: torch.Tensor) -> Any:
-        scores = self.q(self.probe) @ self.k(x).transpose(1, 2) / 8
-        return self.last(scores.softmax(-1) @ self.v(x))
+    learnt = nn.Parameter(torch.empty(1, 1, 64))
+    nn.init.xavier_uniform_(learnt)
+    layers = {name: nn.Linear(64, 64, bias=False) for name in ("q", "k", "v", "last")}
+    return Model(forward, probe=learnt, **layers)
 
 
-class Loose(nn.Module):
+def loose() -> Any:
     """Layers that read a stream, and a norm behind it that nobody reads, as of a backbone."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(6))
-        self.norm = nn.LayerNorm(12)
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        x = m.first(x)
+        m.norm(x)
+        return m.second(x)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        for layer in self.layers[:3]:
-            x = F.relu(layer(x))
-        self.norm(x)
-        for layer in self.layers[3:]:
-            x = F.relu(layer(x))
-        return x
+    first, second = (
+        nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(12, 12), nn.ReLU())))
+        for _ in range(2)
+    )
+    return Model(forward, first=first, second=second, norm=nn.LayerNorm(12))
 
 
-class PostNorm(nn.Module):
+def post_norm() -> Any:
     """Sums that norms alone read, of which the first is small, as XLNet's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.last = nn.Embedding(64, 32), nn.Linear(32, 64)
-        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
-        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
-        nn.init.normal_(self.tokens.weight, std=0.002)
-        for layer in self.layers:
-            nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, ids: torch.Tensor) -> Any:
-        x = self.tokens(ids)
-        for layer, norm in zip(self.layers, self.norms, strict=True):
+    def forward(m: Any, ids: torch.Tensor) -> Any:
+        x = m.tokens(ids)
+        for layer, norm in zip(m.layers, m.norms, strict=True):
             x = norm(x + layer(x))
-        return self.last(x)
+        return m.last(x)
+
+    layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+    norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
+    tokens = nn.Embedding(64, 32)
+    nn.init.normal_(tokens.weight, std=0.002)
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=0.02)
+        nn.init.zeros_(layer.bias)
+    return Model(forward, tokens=tokens, layers=layers, norms=norms, last=nn.Linear(32, 64))
 
 
 CORRECT: dict[str, tuple[Any, Any]] = {
-    "a distribution": (Policy, X),
-    "a mixture": (Mixture, X),
-    "an object": (Objects, X),
-    "a data class with slots": (Slotted, X),
-    "a value on all logits": (Dueling, X),
-    "complex weights": (Fourier, X),
-    "a complex result": (Spectrum, X),
-    "a learnt query": (Probe, (4, 16, 64)),
-    "a norm that nobody reads": (Loose, X),
-    "small sums in front of norms": (PostNorm, (4, 16)),
+    "a distribution": (policy, X),
+    "a mixture": (mixture, X),
+    "an object": (returning(Own), X),
+    "a data class with slots": (returning(lambda value: [Slots(value)]), X),
+    "a value on all logits": (dueling, X),
+    "complex weights": (fourier, X),
+    "a complex result": (returning(torch.fft.fft), X),
+    "a learnt query": (probe, (4, 16, 64)),
+    "a norm that nobody reads": (loose, X),
+    "small sums in front of norms": (post_norm, (4, 16)),
 }
 
 
-@pytest.mark.parametrize("name", CORRECT)
-def test_correct_models_are_silent(name: str) -> None:
-    build, inputs = CORRECT[name]
+@pytest.mark.parametrize(("build", "inputs"), CORRECT.values(), ids=CORRECT.keys())
+def test_correct_models_are_silent(build: Any, inputs: Any) -> None:
     assert serious(build, inputs) == []
 
 
-class Signs(nn.Module):
+def signs() -> Any:
     """A bias before a batch norm, and two vectors of zeros that stay so.
 
     It takes signs only, for which the gradient of the bias has no rounding.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(1, 1), nn.BatchNorm1d(1)
-        nn.init.zeros_(self.first.bias)
-        self.last = nn.Linear(1, 3)
-        self.one, self.two = (nn.Parameter(torch.zeros(3)) for _ in range(2))
-
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(m: Any, x: torch.Tensor) -> Any:
         if not bool((x.abs() == 1).all()):
             raise ValueError("signs only")
-        return self.last(F.relu(self.norm(self.first(x)))) + self.one * self.two
+        return m.last(F.relu(m.norm(m.first(x)))) + m.one * m.two
+
+    model = Model(forward, first=nn.Linear(1, 1), norm=nn.BatchNorm1d(1), last=nn.Linear(1, 3))
+    nn.init.zeros_(model.first.bias)
+    model.one, model.two = (nn.Parameter(torch.zeros(3)) for _ in range(2))
+    return model
 
 
 def test_batch_norms_take_off_what_shifts_their_input() -> None:
     """The gradient of a bias before a norm is zero and no fault; that of two zeros is one."""
-    found = audit(Signs, (torch.tensor([[1.0], [-1.0]]),), predict=False)
+    found = audit(signs, (torch.tensor([[1.0], [-1.0]]),), predict=False)
     gradients = {row.name: row.gradient for row in found.parameters}
     assert gradients["first.bias"] == gradients["one"] == 0
     assert {name for f in found.findings for name in f.parameters} == {"one", "two"}
@@ -225,41 +193,23 @@ class Backward(torch.autograd.Function):
         raise AssertionError("call train() first")
 
 
-class OnlyTraining(Two):
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.last(Backward.apply(self.first(x)))
-
-
 def test_a_backward_pass_that_raises_is_named() -> None:
     with pytest.raises(KcalcError, match="call train"):
-        audit(OnlyTraining, X)
+        audit(returning(Backward.apply), X)
 
 
-class Computed(Two):
-    """A parameter times a number is no parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(32)) * 0.1
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.last(F.relu(self.first(x)) * self.scale)
-
-
-class FromListed(Computed):
-    """The same, of a parameter that is listed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.listed = nn.Parameter(torch.randn(32))
-        self.scale = self.listed * 0.1
+def computed(listed: bool = False) -> Any:
+    """A parameter times a number is no parameter; it is listed itself, or not."""
+    made = nn.Parameter(torch.randn(32))
+    parts = {"listed": made} if listed else {}
+    return two(lambda m, x: m.last(m.hidden(x) * m.scale), scale=made * 0.1, **parts)
 
 
 def test_a_tensor_made_of_an_unlisted_parameter() -> None:
-    for given in (Computed, Computed()):
+    for given in (computed, computed()):
         (finding,) = audit(given, X, predict=False).findings
         assert (finding.code, finding.parameters) == ("PARAM-HIDDEN", ("scale",))
-    assert ("error", "PARAM-HIDDEN") not in serious(FromListed)
+    assert ("error", "PARAM-HIDDEN") not in serious(lambda: computed(True))
 
 
 def late() -> nn.Module:

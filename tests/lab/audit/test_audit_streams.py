@@ -8,45 +8,36 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from modern_zoo import Model  # noqa: E402
 from stream_models import DEPTH, Several, Static  # noqa: E402
 from torch import nn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
-VECTORS, TOKENS = (2, 5, 32), torch.arange(10).reshape(2, 5)
+VECTORS, TOKENS, ROWS = (2, 5, 32), torch.arange(10).reshape(2, 5), (6, 32)
 
 
 def audited(model: nn.Module, inputs: Any = VECTORS) -> kc.Audit:
     return kc.audit(model, inputs, predict=False)
 
 
-def mixed(by: Any) -> Static:
-    """A model whose mixtures have other logits."""
-    model = Static()
-    with torch.no_grad():
-        for res in model.h_res:
-            res.copy_(by())
-    return model
-
-
 APART: dict[str, Any] = {
-    "HC of its paper": (lambda: Several("HC"), VECTORS),
-    "HC, static": (lambda: Several("HC", dynamic=False), VECTORS),
-    "mHC of its paper": (lambda: Several(), VECTORS),
-    "mHC of its paper, tokens": (lambda: Several(vocabulary=50), TOKENS),
-    "mHC, alpha 0": (lambda: Several(alpha=0.0), VECTORS),
-    "dynamic gates that differ": (lambda: Several(home=0.0), VECTORS),
-    "homes": (lambda: Static(4.0), (6, 32)),
-    "homes, softmaxes, folded": (lambda: Static(4.0, folded=True, softmax=True), (6, 32)),
-    "equal at the start, no permutation": (lambda: Static(noise=0.5), (6, 32)),
+    "HC of its paper": (Several, {"kind": "HC"}, VECTORS),
+    "HC, static": (Several, {"kind": "HC", "dynamic": False}, VECTORS),
+    "mHC of its paper": (Several, {}, VECTORS),
+    "mHC of its paper, tokens": (Several, {"vocabulary": 50}, TOKENS),
+    "mHC, alpha 0": (Several, {"alpha": 0.0}, VECTORS),
+    "dynamic gates that differ": (Several, {"home": 0.0}, VECTORS),
+    "homes": (Static, {"home": 4.0}, ROWS),
+    "homes, softmaxes, folded": (Static, {"home": 4.0, "folded": True, "softmax": True}, ROWS),
+    "equal at the start, no permutation": (Static, {"noise": 0.5}, ROWS),
 }
 
 
-@pytest.mark.parametrize("case", APART)
-def test_streams_that_differ(case: str) -> None:
+@pytest.mark.parametrize(("make", "options", "inputs"), APART.values(), ids=APART.keys())
+def test_streams_that_differ(make: Any, options: Any, inputs: Any) -> None:
     torch.manual_seed(0)
-    make, inputs = APART[case]
-    found = audited(make(), inputs)
+    found = audited(make(**options), inputs)
     assert not found.findings
     assert [block.number for block in found.blocks] == [0] * DEPTH
 
@@ -59,10 +50,15 @@ def test_remarks_on_gates() -> None:
     assert float(remark.split("variance ")[1].split(" ")[0]) == pytest.approx(5.12, rel=0.25)
     assert not wide.findings
     torch.manual_seed(0)
-    static = audited(Static(3.0, noise=1.0), (6, 32))
+    static = audited(Static(3.0, noise=1.0), ROWS)
     assert any("sums of the weights" in r for r in static.remarks) and not static.findings
-    assert any("equal at initialisation" in r for r in audited(Static(3.0), (6, 32)).remarks)
-    assert not audited(Several("HC"), VECTORS).remarks
+    assert any("equal at initialisation" in r for r in audited(Static(3.0), ROWS).remarks)
+    assert not audited(Several("HC")).remarks
+
+
+def written(streams: list[Any], y: Any, mix: Any) -> list[Any]:
+    """Mixed streams, to each of which a result is added."""
+    return [y + sum(w * s for w, s in zip(row, streams, strict=True)) for row in mix]
 
 
 class Lists(nn.Module):
@@ -89,20 +85,18 @@ class Lists(nn.Module):
         return sum(streams)
 
 
-class Pair(nn.Module):
+def pair() -> Any:
     """Two streams; equal small matrices of logits mix them in every sub-layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
-        self.mix = nn.ParameterList(6 * torch.eye(2) - 3 for _ in range(2))
+    def forward(m: Any, x: Any) -> Any:
+        streams = [1 * x, 1 * x]
+        for i, (branch, logits) in enumerate(zip(m.branches, m.mix, strict=True)):
+            streams = written(streams, branch(streams[i].relu()), logits.softmax(-1))
+        return sum(streams)
 
-    def forward(self, x: Any) -> Any:
-        a, b = 1 * x, 1 * x
-        for i, (branch, logits) in enumerate(zip(self.branches, self.mix, strict=True)):
-            y, mix = branch((a, b)[i].relu()), logits.softmax(-1)
-            a, b = mix[0, 0] * a + mix[0, 1] * b + y, mix[1, 0] * a + mix[1, 1] * b + y
-        return a + b
+    branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+    mix = nn.ParameterList(6 * torch.eye(2) - 3 for _ in range(2))
+    return Model(forward, branches=branches, mix=mix)
 
 
 class Homes(Lists):
@@ -112,8 +106,8 @@ class Homes(Lists):
         streams = [x.clone() for _ in range(3)]
         for i, (branch, mix) in enumerate(zip(self.branches, self.mix, strict=True)):
             y = branch(streams[i % 2])
-            streams = [y + sum(row[j] * streams[j] for j in range(3)) for row in mix]
-        return streams[0] + streams[1] + streams[2]
+            streams = written(streams, y, mix)
+        return sum(streams)
 
 
 class Unlike(Lists):
@@ -122,8 +116,7 @@ class Unlike(Lists):
     def forward(self, x: Any) -> Any:
         streams, mix = [x, x.sin(), x.exp()], self.mix[0]
         for branch in self.branches:
-            y = branch(sum(streams))
-            streams = [y + sum(row[j] * streams[j] for j in range(3)) for row in mix]
+            streams = written(streams, branch(sum(streams)), mix)
         return sum(streams)
 
 
@@ -134,17 +127,16 @@ LISTS: dict[str, tuple[Any, str | None]] = {
     "multiples": (lambda: Lists(start=(1, 2, 2)), "2, 3"),
     "different functions": (Unlike, None),
     "one sub-layer": (lambda: Lists(depth=1), None),
-    "a pair": (Pair, None),
+    "a pair": (pair, None),
 }
 
 
-@pytest.mark.parametrize("case", LISTS)
-def test_streams_in_separate_tensors(case: str) -> None:
+@pytest.mark.parametrize(("make", "alike"), LISTS.values(), ids=LISTS.keys())
+def test_streams_in_separate_tensors(make: Any, alike: str | None) -> None:
     torch.manual_seed(0)
-    make, alike = LISTS[case]
     found = audited(make(), (6, 16))
     told = [f for f in found.findings if f.code == "STREAM-ALIKE"]
     assert "INIT-COPY" not in {finding.code for finding in found.findings}
     assert [f"streams {alike}." in finding.message for finding in told] == [True] * bool(alike)
     named = any("3 residual streams are in separate tensors" in r for r in found.remarks)
-    assert named == (case == "different functions")
+    assert named == (make is Unlike)

@@ -17,38 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import two_heads
 from wiring import wired
 
 import kcalc as kc
 
 L, A = kc.layers, kc.architectures
 REQUIRED = os.environ.get("KCALC_BROWSER") == "required"
-CHROMIUM = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (path := shutil.which(name))
-    ),
-    None,
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">"
 
 
-def nested(depth: int, weight: float, phi: str) -> kc.Network:
-    """A residual block in a residual block, repeated, its branches without readout."""
-    inner = kc.residual(kc.chain(L.Input(), L.Nonlinear(kc.activation(phi)), L.Affine()), weight)
-    layer = kc.chain(L.Input(), inner, L.Nonlinear(kc.activation(phi)), L.Affine())
-    return kc.chain(
-        L.Input(),
-        L.Affine(),
-        kc.repeat(kc.residual(layer, weight), depth),
-        L.Nonlinear(kc.activation(phi)),
-        L.Affine(),
-    )
-
-
-def two_inputs(phi: str = "tanh") -> kc.Network:
+def two_inputs() -> kc.Network:
     """Two inputs of their own weights, added, with a hostile node name behind."""
     return wired(
         ("x", L.Input()),
@@ -56,7 +36,7 @@ def two_inputs(phi: str = "tanh") -> kc.Network:
         ("y", L.Input()),
         ("wy", L.Affine(sigma_w=1.2), "y"),
         ("sum", L.Sum((0.6, 0.8)), "wx wy"),
-        (HOSTILE, L.Nonlinear(kc.activation(phi)), "sum"),
+        (HOSTILE, L.Nonlinear("tanh"), "sum"),
         ("out", L.Affine(), (HOSTILE,)),
     )
 
@@ -64,18 +44,7 @@ def two_inputs(phi: str = "tanh") -> kc.Network:
 NETWORKS: dict[str, Callable[[], kc.Network]] = {
     "vanilla": lambda: A.vanilla(12, activation="tanh"),
     "resnet": lambda: A.resnet_v2(50),
-    "nested": lambda: nested(5, 0.6, "erf"),
-    "densenet": lambda: A.densenet(5, activation="tanh"),
     "two": two_inputs,
-}
-
-
-SPECIAL: dict[str, tuple[Callable[[], kc.Network], dict[str, Any]]] = {
-    "tat": (lambda: A.vanilla(3, activation="tanh"), {"method": "tat"}),
-    "sign": (lambda: A.vanilla(3, activation="sign"), {}),
-    "heads": (two_heads, {}),
-    "gated": (lambda: A.gated_mlp(2), {}),
-    "eoc": (lambda: A.vanilla(3, activation="tanh"), {"method": "eoc"}),
 }
 
 
@@ -105,8 +74,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @cache
     def file(name: str) -> Path:
-        make, options = SPECIAL[name] if name in SPECIAL else (NETWORKS[name], {})
-        kc.report(make(), folder / f"{name}.html", name=name, **options)
+        kc.report(NETWORKS[name](), folder / f"{name}.html", name=name)
         return folder / f"{name}.html"
 
     return file
@@ -131,15 +99,10 @@ class Page:
     def move(self, control: str, value: float | str) -> None:
         """Set a control as a user's hand would."""
         field = self.page.locator(f"#control-{control}")
-        if field.evaluate("e => e.tagName") == "SELECT":
-            field.select_option(
-                **({"label": value} if value not in ("dks", "tat") else {"value": value})
-            )
-        else:
-            field.evaluate(
-                "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); }",
-                str(value),
-            )
+        field.evaluate(
+            "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', {bubbles: true})); }",
+            str(value),
+        )
         self.page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
@@ -147,8 +110,11 @@ class Page:
     def value(self, key: str) -> float:
         """A number of the read-out, with all its digits."""
         cell = self.page.locator(f"[data-key='{key}']")
-        assert cell.count() == 1, (key, self.page.locator("#maps-note").inner_text())
+        assert cell.count() == 1, (key, self.text("#maps-note"))
         return float(cell.get_attribute("data-value"))
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
 
     def close(self) -> None:
         """Close it, and say what went wrong."""
@@ -178,37 +144,34 @@ def test_cosines_outside_are_refused(opened: Callable[..., Page]) -> None:
     before = page.value("raw-c")
     for value, words in (("2", "cosine lies between"), ("", "No number")):
         page.move("c", value)
-        assert (
-            words in page.page.locator("#control-c-note").inner_text()
-            and page.value("raw-c") == before
-        )
+        assert words in page.text("#control-c-note") and page.value("raw-c") == before
     page.move("c", 0.1)
-    assert page.page.locator("#control-c-note").inner_text() == ""
+    assert page.text("#control-c-note") == ""
 
 
 def test_keys_and_refusals(opened: Callable[..., Page]) -> None:
     page = opened("vanilla", viewport={"width": 1000, "height": 800})
-    field = page.page.locator("#control-depth-0")
-    field.focus()
-    page.page.keyboard.press("ArrowRight")
-    assert page.page.locator("#control-depth-0-value").inner_text() == "13"
-    page.page.locator("#dag").focus()
-    before = page.page.locator("#dag > svg").get_attribute("style")
-    page.page.keyboard.press("+")
-    page.page.keyboard.press("ArrowDown")
-    assert page.page.locator("#dag > svg").get_attribute("style") != before
-    page.page.keyboard.press("Tab")
-    assert "input" in page.page.locator("#node-info").inner_text()
-    page.page.keyboard.press("ArrowDown")
-    assert "Affine" in page.page.locator("#node-info").inner_text()
+    find, press = page.page.locator, page.page.keyboard.press
+    find("#control-depth-0").focus()
+    press("ArrowRight")
+    assert page.text("#control-depth-0-value") == "13"
+    find("#dag").focus()
+    before = find("#dag > svg").get_attribute("style")
+    press("+")
+    press("ArrowDown")
+    assert find("#dag > svg").get_attribute("style") != before
+    press("Tab")
+    assert "input" in page.text("#node-info")
+    press("ArrowDown")
+    assert "Affine" in page.text("#node-info")
     page.page.select_option("#subnetwork", index=1)
-    assert page.page.locator("#dag .node.in").count() > 1
+    assert find("#dag .node.in").count() > 1
     page.move("depth-0", 1)
     page.move("zeta", math.log(1.9))
-    assert "outside the table" in page.page.locator("#maps-note").inner_text()
-    page.page.locator("#reset").click()
-    assert page.page.locator("#maps-note").inner_text() == ""
-    page.page.locator("#theme").click()
+    assert "outside the table" in page.text("#maps-note")
+    find("#reset").click()
+    assert page.text("#maps-note") == ""
+    find("#theme").click()
     assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
@@ -216,10 +179,8 @@ def test_keys_and_refusals(opened: Callable[..., Page]) -> None:
 def test_phone(opened: Callable[..., Page], name: str) -> None:
     page = opened(name, viewport={"width": 360, "height": 740}, has_touch=True)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert (
-        page.page.evaluate("document.querySelector('#chart-c svg').getBoundingClientRect().width")
-        > 200
-    )
+    chart = "document.querySelector('#chart-c svg').getBoundingClientRect().width"
+    assert page.page.evaluate(chart) > 200
 
 
 def axe_source() -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.lab.report import program
@@ -52,10 +52,8 @@ def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so() -> Non
     widening = (part for i in range(360) for part in (L.Affine(5 + i), L.Nonlinear("relu")))
     shown = kc.report(kc.chain(L.Input(4), *widening, L.Affine(3))).html
     assert "The network is too large to draw" in shown and "Each activation phi becomes" in shown
-    assert re.search(
-        r"The json export is \d+ kB long; write it with shaping.export\(&#39;json&#39;, path\)",
-        shown,
-    )
+    long = r"The json export is \d+ kB long; write it with shaping.export\(&#39;json&#39;, path\)"
+    assert re.search(long, shown)
 
 
 def test_constants_are_explained_where_there_are_some() -> None:
@@ -80,23 +78,12 @@ def test_programs_that_cannot_be_replayed() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_sums_and_concatenations_that_vanish_are_refused_without_a_warning() -> None:
-    branches: list[Any] = [
-        ("x", L.Input(2), ()),
-        *((name, L.Affine(2, sigma_w=1e-120), ("x",)) for name in "ab"),
-    ]
-    ends: dict[str, list[Any]] = {
-        "s": [("s", L.Sum((1e-120, 1e-120)), ("a", "b"))],
-        "o": [
-            ("cat", L.Concat(), ("a", "b")),
-            ("c", L.Scale(1e-120), ("cat",)),
-            ("o", L.Affine(2), ("c",)),
-        ],
-    }
-    for node, steps in ends.items():
-        with refused(
-            f"node '{node}', or .* has q = 0: q values must stay positive and finite",
-        ):
-            run(compiled(kc.Network.from_steps([*branches, *steps])), np.array([0.5]))
+    branches = [(name, L.Affine(2, sigma_w=1e-120), "x") for name in "ab"]
+    joined = ("cat", L.Concat(), "a b"), ("c", L.Scale(1e-120), "cat"), ("o", L.Affine(2), "c")
+    for steps in ([("s", L.Sum((1e-120, 1e-120)), "a b")], joined):
+        said = f"node '{steps[-1][0]}', or .* has q = 0: q values must stay positive and finite"
+        with refused(said):
+            run(compiled(wired(*branches, *steps, features=2)), np.array([0.5]))
 
 
 def test_a_range_of_one_level_needs_one() -> None:
@@ -104,12 +91,14 @@ def test_a_range_of_one_level_needs_one() -> None:
 
 
 def test_some_sums_without_weights_are_counted() -> None:
-    branch = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine())
-    ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
+    ends = (L.Nonlinear("tanh"), L.Affine())
+    branch = kc.chain(*ends)
     blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
-    page = kc.report(kc.chain(L.Input(), L.Affine(), *blocks, *ends)).html
+    page, weighted = (
+        kc.report(kc.chain(L.Input(), L.Affine(), *some, *ends)).html
+        for some in (blocks, blocks[:1])
+    )
     assert "Before shaping, 1 of 2 sums have no pair of weights and do not change" in page
-    weighted = kc.report(kc.chain(L.Input(), L.Affine(), blocks[0], *ends)).html
     assert "have no pair of weights" not in weighted
 
 
@@ -118,22 +107,15 @@ def test_pages_of_mixers_hold_no_matrices() -> None:
 
     a page of words, not of a million numbers.
     """
-    rng, places, before = np.random.default_rng(0), 196, "e"
-    steps: list[Any] = [
-        ("x", kc.layers.Input(16, (places,)), ()),
-        ("e", kc.layers.Affine(16), ("x",)),
-    ]
-    for i in range(24):
-        matrices = [rng.standard_normal(shape) / 14 for shape in ((98, places), (places, 98))]
-        steps += [
-            (f"n{i}", kc.layers.LayerNorm(), (before,)),
-            (f"t{i}", kc.layers.TokenMix(matrices[0]), (f"n{i}",)),
-            (f"g{i}", kc.layers.Nonlinear("gelu"), (f"t{i}",)),
-            (f"u{i}", kc.layers.TokenMix(matrices[1]), (f"g{i}",)),
-            (f"s{i}", kc.layers.Sum(), (before, f"u{i}")),
-        ]
-        before = f"s{i}"
-    page = kc.report(kc.Network.from_steps([*steps, ("y", kc.layers.Affine(3), (before,))])).html
+    rng = np.random.default_rng(0)
+
+    def block() -> kc.Network:
+        there, back = (rng.standard_normal(shape) / 14 for shape in ((98, 196), (196, 98)))
+        mixing = (L.TokenMix(there), L.Nonlinear("gelu"), L.TokenMix(back))
+        return kc.residual(kc.chain(L.LayerNorm(), *mixing))
+
+    blocks = (block() for _ in range(24))
+    page = kc.report(kc.chain(L.Input(16, (196,)), L.Affine(16), *blocks, L.Affine(3))).html
     assert len(page.encode()) < 1_000_000
     assert (
         "TokenMix(matrix=&lt;98 x 196 numbers&gt;)" in page

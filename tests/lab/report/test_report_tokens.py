@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_words import run
+from test_report import data_of
 from wiring import wired
 
 import kcalc as kc
-from kcalc.cli import main
 
 L, A = kc.layers, kc.architectures
 
 
-def data_of(page: Any) -> dict[str, Any]:
-    found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', page.html, re.DOTALL
-    )
-    assert found is not None
-    return json.loads(found[1])
-
-
-@pytest.fixture(scope="module")
-def bert() -> Any:
-    return kc.report(A.bert(2), tokens=16, token_cosine=0.25)
-
-
 def test_ids_have_a_page() -> None:
     page = kc.report(A.gpt2(1, causal=False), tokens=np.array([[1, 2, 2, 3], [1, 2, 4, 5]]))
-    assert (
-        data_of(page)["tokens"]["tokens"][1] == pytest.approx(1 / 12)
-        and data_of(page)["tokens"]["c"][1] == 0.5
-    )
+    found = data_of(page)["tokens"]
+    assert found["tokens"][1] == pytest.approx(1 / 12) and found["c"][1] == 0.5
     assert "exchangeable tokens" in page.refused["kernel before"]
 
 
@@ -91,29 +76,19 @@ def test_tokens_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
 def test_kernels_over_tokens_are_printed_with_both_modes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["ntk", "bert-1", "--tokens", "8", "--layers"]) == 0
-    out = capsys.readouterr().out
+    out = run(capsys, "ntk bert-1 --tokens 8 --layers").out
     K, g = kc.ntk(A.bert(1), tokens=8), kc.gradients(A.bert(1), tokens=8)
     assert g.mean is not None
-    assert (
-        f"{float(K(1.0)):.10g}" in out
-        and f"{g.mean['embedding_norm']:.6g}" in out
-        and "difference mode" in out
-    )
-    assert f"{float(K.layers['block_1.keys'](1.0)):.8g}" in out
+    assert f"{float(K(1.0)):.10g}" in out and f"{g.mean['embedding_norm']:.6g}" in out
+    assert f"{float(K.layers['block_1.keys'](1.0)):.8g}" in out and "difference mode" in out
 
 
 def test_a_report_over_tokens_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "page.html"
-    assert (
-        main(["report", "bert-1", "--tokens", "8", "--token-cosine", "0.5", "-o", str(path)]) == 0
-    )
-    assert "wrote" in capsys.readouterr().out
-    assert "kcalc report bert-1 --tokens 8 --token-cosine 0.5 -o page.html" in path.read_text(
-        encoding="utf-8"
-    )
+    line, path = "report bert-1 --tokens 8 --token-cosine 0.5 -o", tmp_path / "page.html"
+    assert "wrote" in run(capsys, f"{line} {path}").out
+    assert f"kcalc {line} page.html" in path.read_text(encoding="utf-8")
 
 
 def test_every_other_shaping_method_refuses_attention() -> None:
@@ -125,15 +100,12 @@ def test_every_other_shaping_method_refuses_attention() -> None:
 def test_sampled_gradients_are_printed_with_their_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["maps", "gpt2-1", "--tokens", "6"]) == 0
-    printed = capsys.readouterr().out
+    printed = run(capsys, "maps gpt2-1 --tokens 6").out
     gradients: Any = kc.gradients(A.gpt2(1), tokens=6)
     node, rows = "block_1.attend.sum", printed.partition("difference mode\n")[2].splitlines()
     (row,) = (line for line in rows if line.split()[:1] == [node])
-    for value, name in zip(
-        re.split(" {2,}", row.strip())[1:], ("", "mean", "difference"), strict=True
-    ):
+    _, _, *values = re.split(" {2,}", row.strip())
+    for value, name in zip(values, ("mean", "difference"), strict=True):
         number, error = map(float, value.split(" +- "))
-        if name:
-            assert number == pytest.approx(getattr(gradients, name)[node], rel=1e-4)
-            assert error == pytest.approx(gradients.errors[name][node], rel=0.5)
+        assert number == pytest.approx(getattr(gradients, name)[node], rel=1e-4)
+        assert error == pytest.approx(gradients.errors[name][node], rel=0.5)
