@@ -39,15 +39,13 @@ class Own(keras.Model):
 
     def __init__(self, width: int = 8, **more: Any) -> None:
         super().__init__(**more)
-        self.width = width
-        self.one, self.two = L.Dense(width), L.Dense(2)
+        self.width, self.one, self.two = width, L.Dense(width), L.Dense(2)
         self.norm, self.drop = L.BatchNormalization(), L.Dropout(0.5, seed=1)
         self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
 
     def call(self, x: Any, training: bool = False) -> Any:
         self.calls.assign_add(1.0)
-        h = self.norm(self.one(x), training=training)
-        h = keras.ops.tanh(h)
+        h = keras.ops.tanh(self.norm(self.one(x), training=training))
         self.add_loss(keras.ops.mean(keras.ops.square(h)))
         return self.two(self.drop(h, training=training))
 
