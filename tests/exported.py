@@ -154,8 +154,8 @@ def check_locations(
 
 def run_onnx(model: Any, name: str, *values: np.ndarray) -> np.ndarray:
     """A function of an exported ONNX model, called by a model of its own."""
-    import onnxruntime
     from onnx import helper
+    from onnx_graphs import ran
 
     names = [f"x{index}" for index in range(len(values))]
     given = dict(zip(names, values, strict=True))
@@ -176,9 +176,4 @@ def run_onnx(model: Any, name: str, *values: np.ndarray) -> np.ndarray:
         opset_imports=model.opset_import,
         ir_version=model.ir_version,
     )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(
-        alone.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, given)[0]
+    return ran(alone, *values)[0]

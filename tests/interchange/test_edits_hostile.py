@@ -99,7 +99,6 @@ STEPS: dict[str, tuple[Any, ...]] = {
     "a short step": (*STEP, ["a", "b"]),
     "another function": (*STEP, 1, "Net.other"),
     "a function of another module": (*STEP, 0, "os"),
-    "an unreachable function": ("place", 1, slice(1, 1), [["shutil", "rmtree", "0" * 32, 0, 0]]),
     "a changed source": (*STEP, 2, "0" * 32),
     "a negative site": (*STEP, 3, -1),
     "a huge site": (*STEP, 3, 10**30),
@@ -109,20 +108,7 @@ STEPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES | STEPS)
-def test_places_inside_of_a_forward(name, good, tmp_path):
-    document = copy.deepcopy(good)
-    spoilt(of_kind(document, whole=False), *(PLACES | STEPS)[name])
-    refused(document, tmp_path)
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_places_of_whole_modules(name, good, tmp_path):
-    document = copy.deepcopy(good)
-    spoilt(of_kind(document, whole=True), *PLACES[name])
-    refused(document, tmp_path)
-
-
+PAST = {"wide": [8, 6], "stored": [8, 6], "rows": [0, 10**7], "height": 8}
 WEIGHTS: dict[str, tuple[Any, ...]] = {
     "no such parameter": ("parameter", "nowhere.weight"),
     "an attribute": ("parameter", "__class__"),
@@ -133,6 +119,7 @@ WEIGHTS: dict[str, tuple[Any, ...]] = {
     "a flat layout": ("layout", "wide", [48]),
     "no groups": ("layout", "groups", 0),
     "uneven groups": ("layout", "groups", 5),
+    "rows past the last": ("layout", PAST),
     "rows below 0": ("layout", "rows", [-1]),
     "a spread of zeros": ("layout", "spread", [0, 0]),
     "an empty layout": ("layout", {}),
@@ -142,20 +129,24 @@ WEIGHTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def laid_out(document: Any) -> Any:
-    return next(w for edit in document["edits"] for w in edit["weights"] if w.get("layout"))
+PARTS: dict[str, tuple[Any, Any]] = {
+    "inside": (lambda document: of_kind(document, whole=False), PLACES | STEPS),
+    "whole": (lambda document: of_kind(document, whole=True), PLACES),
+    "weights": (
+        lambda document: next(
+            w for edit in document["edits"] for w in edit["weights"] if w.get("layout")
+        ),
+        WEIGHTS,
+    ),
+}
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_weights(name, good, tmp_path):
-    document = copy.deepcopy(good)
-    spoilt(laid_out(document), *WEIGHTS[name])
-    refused(document, tmp_path)
-
-
-def test_rows_past_the_last(good, tmp_path):
-    document = copy.deepcopy(good)
-    laid_out(document)["layout"] |= {"rows": [0, 10**7], "height": 8}
+@pytest.mark.parametrize(
+    ("part", "name"), [(part, name) for part, (_, table) in PARTS.items() for name in table]
+)
+def test_spoilt_edits(part, name, good, tmp_path):
+    document, (find, table) = copy.deepcopy(good), PARTS[part]
+    spoilt(find(document), *table[name])
     refused(document, tmp_path)
 
 
@@ -171,6 +162,13 @@ DOCUMENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents(name, tmp_path):
     refused(DOCUMENTS[name], tmp_path)
+
+
+def test_an_unreachable_function(good, tmp_path):
+    document = copy.deepcopy(good)
+    _, steps = of_kind(document, whole=False)["place"]
+    steps.append(["shutil", "rmtree", steps[0][2], 0, 0])
+    refused(document, tmp_path)
 
 
 def test_two_edits_of_one_call(good, tmp_path):

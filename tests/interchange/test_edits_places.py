@@ -79,20 +79,30 @@ class Net(nn.Module):
         """For what further models have."""
 
 
-class Plain(Net):
-    def forward(self, x):
-        return F.relu(self.a(F.relu(self.b(x))))
-
-
 class OneLine(Net):
     def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702  # fmt: skip
 
 
-class Walrus(Net):
-    def forward(self, x):
+class Expressions(Net):
+    def forward(self, x, kind="relu"):
+        from torch import tanh
+
+        x = renamed(self.a(tanh(self.b(x))))
         if (y := F.relu(self.a(x))) is not None and (z := torch.tanh(y)).ndim:
-            return z + y
-        return x
+            x = z + y
+        text = f"{F.relu(self.a(x)).sum():.3f}"
+        match kind:
+            case "relu":
+                x = self.b(x).relu() if text else x
+            case _:
+                x = torch.tanh(self.a(x))
+        x = torch.relu(input=self.b(x))
+        x = torch.add(input=x, other=F.gelu(input=x))
+        with contextlib.nullcontext():
+            try:
+                return torch.relu(self.a(x)) if x.dim() > 2 else torch.relu(self.b(x))
+            finally:
+                self.last = torch.tanh(x)
 
 
 class Chain(Net):
@@ -103,34 +113,6 @@ class Chain(Net):
             .add(x)
             .tanh()
         )  # fmt: skip
-
-
-class Texts(Net):
-    def forward(self, x):
-        text = f"{F.relu(self.a(x)).sum():.3f}"
-        return self.b(x).relu() if text else x
-
-
-class Match(Net):
-    def forward(self, x, kind="relu"):
-        match kind:
-            case "relu":
-                return F.relu(self.a(x))
-            case _:
-                return torch.tanh(self.a(x))
-
-
-class Keywords(Net):
-    def forward(self, x):
-        x = torch.relu(input=self.b(F.relu(input=self.a(x))))
-        return torch.add(input=x, other=F.gelu(x))
-
-
-class Imported(Net):
-    def forward(self, x):
-        from torch import tanh
-
-        return renamed(self.a(tanh(self.b(x))))
 
 
 class Factors(Net):
@@ -180,17 +162,12 @@ class InPlaceModule(Net):
         return self.b(x) + x
 
 
-class Shared(Net):
-    def forward(self, x):
-        return self.act(self.b(self.act(self.a(x))))
-
-
 class SharedInSequence(Net):
     def prepare(self):
         self.sequence = nn.Sequential(self.a, self.act, self.b, self.act)
 
     def forward(self, x):
-        return self.sequence(x)
+        return self.act(self.a(self.act(self.sequence(x))))
 
 
 class Loop(Net):
@@ -258,22 +235,15 @@ class Attributes(Net):
         return self.own(self.table[self.name](x)) + TABLE["relu"](x) + TABLE["own"](x)
 
 
-class Lambda(Net):
+class Functions(Net):
+    """Two functions on one line, and two of the same source with other cells."""
+
     def prepare(self):
         self.g, self.h = lambda z: torch.tanh(z), lambda z: torch.tanh(z) + z
-
-    def forward(self, x):
-        return self.g(self.a(x)) + self.h(x)
-
-
-class Closures(Net):
-    """Two functions of the same source with other cells."""
-
-    def prepare(self):
         self.first, self.second = made_activation(0.1), made_activation(0.5)
 
     def forward(self, x):
-        return self.second(self.a(self.first(self.b(x))))
+        return self.g(self.second(self.a(self.first(self.b(x))))) + self.h(x)
 
 
 class Base(Net):
@@ -284,10 +254,6 @@ class Base(Net):
 class Super(Base):
     def forward(self, x):
         return F.gelu(super().forward(x)) + super().forward(x)
-
-
-class Inherited(Base):
-    pass
 
 
 class OwnReLU(nn.ReLU):
@@ -341,15 +307,6 @@ class Mapped(Net):
         return sum(map(helper, (x, self.a(x))))
 
 
-class Wrapped(Net):
-    def forward(self, x):
-        with contextlib.nullcontext():
-            try:
-                return torch.relu(self.a(x)) if x.dim() > 2 else torch.relu(self.b(x))
-            finally:
-                self.last = torch.tanh(x)
-
-
 class OfClass(Base, Generic[TypeVar("T")]):
     def __init_subclass__(cls, **kwargs):
         """Own, without that of its bases."""
@@ -385,10 +342,9 @@ class Out(Net):
 
 
 GOOD = [
-    Plain, OneLine, Walrus, Chain, Match, Keywords, Imported, Factors, Augmented, Aliased,
-    InPlaceModule, Shared, SharedInSequence, Loop, Helpers, Nested, Passed, Attributes, Lambda,
-    Closures, Super, Inherited, OfTorch, Direct, Decorated, Checkpointed, Wrapped, OfClass[int],
-    OfMeta, Slots, Star, Out, Texts,
+    Expressions, OneLine, Chain, Factors, Augmented, Aliased, InPlaceModule, SharedInSequence, Loop,
+    Helpers, Nested, Passed, Attributes, Functions, Super, OfTorch, Direct, Decorated,
+    Checkpointed, OfClass[int], OfMeta, Slots, Star, Out,
 ]  # fmt: skip
 
 
@@ -457,7 +413,7 @@ def own_helper(x):
 
 class Unsourced(Net):
     def prepare(self):
-        self.inner = Plain()
+        self.inner = Base()
 
     def forward(self, x):
         x = F.relu(self.a(x)) + x
