@@ -78,15 +78,6 @@ def writes(func: Any, kwargs: Any) -> bool:
     )
 
 
-def calls_of(model: torch.nn.Module, *args: Any, **kwargs: Any) -> CallGraph:
-    """The calls of one run of a model as it is."""
-    model, args, kwargs = copy.deepcopy((model, args, kwargs))
-    log = CallLog(model)
-    with torch.no_grad(), log.running():
-        model(*args, **kwargs)
-    return CallGraph(tuple(log.calls), tuple(log.modules), {})
-
-
 def chosen(graph: CallGraph, alike: bool = False, norms: bool = True, exchange: Any = None) -> Any:
     """{call: what shall happen}, other numbers at every call unless ``alike``."""
     made: dict[int, Any] = {}
@@ -109,15 +100,6 @@ def chosen(graph: CallGraph, alike: bool = False, norms: bool = True, exchange: 
     return made
 
 
-def edits_of(graph: CallGraph, actions: dict[int, Any]) -> Edits:
-    """The edits of actions at calls; ``left_alone`` has what has no place."""
-    placing = Placing(graph)
-    placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
-    items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
-    name = type(graph.modules[-1].levels[0].module).__name__
-    return Edits("torch", name, items, placing.left)
-
-
 def edited(
     model: torch.nn.Module,
     *args: Any,
@@ -129,9 +111,15 @@ def edited(
 
     ``run``: keyword arguments of the model; ``options``: as of :func:`chosen`.
     """
-    graph = calls_of(model, *args, **(run or {}))
-    actions = chosen(graph, **options)
-    edits = edits_of(graph, actions)
+    still, values, named = copy.deepcopy((model, args, run or {}))
+    log = CallLog(still)
+    with torch.no_grad(), log.running():
+        still(*values, **named)
+    graph = CallGraph(tuple(log.calls), tuple(log.modules), {})
+    actions, placing = chosen(graph, **options), Placing(graph)
+    placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
+    items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
+    edits = Edits("torch", type(model).__name__, items, placing.left)
     assert left is None or set(edits.left_alone) == set(left), edits.left_alone
     kept = {i: action for i, action in actions.items() if str(i) not in edits.left_alone}
     made = copy.deepcopy(model)

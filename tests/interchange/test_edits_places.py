@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import pytest
+from refusals import refused
 
 torch = pytest.importorskip("torch")
-nn, F = torch.nn, torch.nn.functional
 from edit_oracle import agrees, edited, gap  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 from torch.nn.functional import relu as renamed  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -363,7 +365,7 @@ def test_calls_inside_of_a_builtin_are_left_alone(kind, x):
 def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
     made = agrees(Loop(), x)
     for times in (2, 4):
-        with pytest.raises(kc.KcalcError, match="loop"):
+        with refused("loop"):
             made(x, times)
     alike, *_ = edited(Loop(), x, alike=True)
     again, order, _ = edited(Loop(), x, run={"times": 5}, alike=True)
@@ -402,7 +404,7 @@ class Changing(Net):
 def test_another_function_at_an_edited_call_is_refused(x):
     made = agrees(Changing(), x)
     made.f = inner_helper
-    with pytest.raises(kc.KcalcError, match="helper"):
+    with refused("helper"):
         made(x)
 
 
@@ -428,7 +430,7 @@ def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
     exec(UNSOURCED, space)
     made = agrees(space["Unsourced"](), x)
     assert "by their order" in repr(made)
-    with pytest.raises(kc.KcalcError, match="source"):
+    with refused("source"):
         made(x[0])
     assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
     program = torch.export.export(made, (x,), strict=False)

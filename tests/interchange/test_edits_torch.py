@@ -7,10 +7,12 @@ import pickle
 from typing import Any
 
 import pytest
+from refusals import refused
 
 torch = pytest.importorskip("torch")
-nn, F = torch.nn, torch.nn.functional
 from edit_oracle import agrees, edited, gap  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
@@ -102,13 +104,13 @@ def test_edited_models_are_not_edited_again(x):
         (lambda: kc.apply_edits(made, s.edits), "edited"),
         (lambda: kc.shape(kc.read(made, x), method="eoc", sigma_b=0.1), "edited"),
     ):
-        with pytest.raises(kc.KcalcError, match=words):
+        with refused(words):
             again()
 
 
 def test_scripting_an_edited_model_is_refused(x):
     made = agrees(perceptron(), x)
-    with pytest.raises(kc.KcalcError, match="trace"):
+    with refused("trace"):
         torch.jit.script(made)
     assert gap(torch.jit.trace(made, x)(x), made(x)) < 1e-6
 
@@ -117,7 +119,7 @@ def test_a_module_built_anew_of_an_edited_class_is_refused(x):
     made, *_ = edited(model(), x)
     block = made.blocks[0]
     assert block.__class__.__mro__[1] is Block
-    with pytest.raises(kc.KcalcError, match="was created from the class"):
+    with refused("was created from the class"):
         type(block)()(torch.ones(2, N))
 
 
@@ -203,7 +205,7 @@ def test_the_fast_path_of_transformer_layers_is_off(norm_first):
 
 def test_a_model_in_place_of_a_network_is_to_be_read_first():
     for model in (nn.Linear(5, 5), Holder()):
-        with pytest.raises(kc.KcalcError, match=r"kc\.read"):
+        with refused(r"kc\.read"):
             kc.shape(model)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-nn, F = torch.nn, torch.nn.functional
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
