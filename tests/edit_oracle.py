@@ -119,7 +119,8 @@ def edited(
     actions, placing = chosen(graph, **options), Placing(graph)
     placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
     items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
-    edits = Edits("torch", type(model).__name__, items, placing.left)
+    name = type(graph.modules[-1].levels[0].module).__name__
+    edits = Edits("torch", name, items, placing.left)
     assert left is None or set(edits.left_alone) == set(left), edits.left_alone
     kept = {i: action for i, action in actions.items() if str(i) not in edits.left_alone}
     made = copy.deepcopy(model)
