@@ -8,23 +8,18 @@ import pytest
 from refusals import refused
 
 torch = pytest.importorskip("torch")
+from test_edits_not_run import N, Net  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
-N = 8
+X = torch.randn(4, N)
 
 
-class Net(nn.Module):
-    part: Any = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b, self.c = (nn.Linear(N, N) for _ in range(3))
-        if self.part:
-            self.one, self.two = self.part(), self.part()
+def shaped(net: Any) -> tuple[Any, Any]:
+    s = kc.shape(kc.read(net.eval(), X))
+    return s, s.apply_to(net, X)
 
 
 class Chosen(Net):
@@ -33,14 +28,6 @@ class Chosen(Net):
     def forward(self, x: Any) -> Any:
         act = torch.tanh if self.training else F.relu
         return self.c(act(self.b(act(self.a(x)))))
-
-
-X = torch.randn(4, N)
-
-
-def shaped(net: Any) -> tuple[Any, Any]:
-    s = kc.shape(kc.read(net.eval(), X))
-    return s, s.apply_to(net, X)
 
 
 def test_another_function_under_the_same_name_is_refused():
@@ -53,14 +40,13 @@ def test_another_function_under_the_same_name_is_refused():
 class Otherwise(Net):
     """Adds in one way in training, and in another in evaluation."""
 
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.a(x))
+    def inner(self, x: Any) -> Any:
         y = F.relu(self.b(x))
         if self.training:
             x = x + y * torch.rand(len(x), 1)
         else:
             x = x + 0.8 * y
-        return self.c(x)
+        return x
 
 
 class Early(Net):
@@ -72,15 +58,11 @@ class Early(Net):
 
 
 class Inline(Net):
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.a(x))
-        return self.c(torch.tanh(self.b(x)) if self.training else F.relu(self.b(x)))
+    def inner(self, x: Any) -> Any:
+        return torch.tanh(self.b(x)) if self.training else F.relu(self.b(x))
 
 
 class Branching(Net):
-    def inner(self, x: Any) -> Any:
-        return F.relu(self.b(x))
-
     def forward(self, x: Any) -> Any:
         x = F.relu(self.a(x))
         return self.c(self.inner(x * 2) if self.training else self.inner(x))
@@ -89,30 +71,29 @@ class Branching(Net):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Linear(N, N)
+        self.layer = nn.Linear(N, N)
 
     def forward(self, x: Any) -> Any:
-        return x + F.relu(self.inner(x))
+        return x + F.relu(self.layer(x))
 
 
 class Blocks(Net):
-    part = Block
+    parts = {"one": Block, "two": Block}
 
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.a(x))
+    def inner(self, x: Any) -> Any:
         if not self.training:
             x = self.one(x)
         else:
             x = self.two(x)
-        return self.c(x)
+        return x
 
 
 class Modules(Net):
-    part = nn.ReLU
+    parts = {"one": nn.ReLU, "two": nn.ReLU}
 
-    def forward(self, x: Any) -> Any:
-        x = self.b(F.relu(self.a(x)))
-        return self.c(self.one(x) if self.training else self.two(x))
+    def inner(self, x: Any) -> Any:
+        x = self.b(x)
+        return self.one(x) if self.training else self.two(x)
 
 
 @pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching, Blocks, Modules])
