@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sympy as sp
 from refusals import refused
+from test_json_hostile import X, document, op
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
@@ -22,15 +23,10 @@ x = sp.Symbol("x", real=True)
 MINE = sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True))
 
 
-def op(name: str, *args: object) -> dict:
-    return {"op": name, "args": list(args)}
-
-
 def nonlinear(tree: object, name: str = "f") -> dict:
     return {"type": "Nonlinear", "activation": {"name": name, "expr": tree}}
 
 
-X = {"symbol": "x"}
 DEEP = reduce(lambda tree, _: op("sin", tree), range(500), X)
 ROWS = [{"value": 1, "if": {"rel": {}, "args": [1, 2]}}, {"value": 0, "if": True}]
 # (fields of the document, of its first layer's node, of that layer, or the whole second layer)
@@ -64,14 +60,14 @@ BAD: dict[str, tuple[str, object, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_hostile_documents_are_refused(name: str) -> None:
     where, change, message = BAD[name]
-    document = network_to_dict(A.vanilla(2, "tanh"))
-    _, node, other = document["nodes"][:3]
+    data = network_to_dict(A.vanilla(2, "tanh"))
+    _, node, other = data["nodes"][:3]
     if where == "layer":
         other["layer"] = change
     else:
-        {"document": document, "node": node, "affine": node["layer"]}[where].update(change)
+        {"document": data, "node": node, "affine": node["layer"]}[where].update(change)
     with refused(message):
-        network_from_dict(document)
+        network_from_dict(data)
 
 
 @pytest.mark.parametrize(
@@ -130,17 +126,11 @@ def test_a_registered_name_belongs_to_its_function() -> None:
     """
 
     def read(expr: sp.Expr, name: str) -> str:
-        layer = nonlinear(to_tree(expr), name)
-        layer["activation"]["kinks"] = []
-        nodes = [
-            {"id": "x", "layer": {"type": "Input"}},
-            {"id": "act", "layer": layer, "reads": ["x"]},
-        ]
-        network = network_from_dict({"schema": "kcalc.network/1", "nodes": nodes})
-        return network.layer("act").activation.name  # type: ignore[attr-defined]
+        network = network_from_dict(document(to_tree(expr), name=name, kinks=[]))
+        return network.layer("p").activation.name  # type: ignore[attr-defined]
 
     for name in ("tanh", "Tanh", "silu"):
-        with refused(rf"node 'act', activation: '{name}' is the name of .*rename the activation"):
+        with refused(rf"node 'p', activation: '{name}' is the name of .*rename the activation"):
             read(sp.sin(x), name)
     assert read((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh") == "tanh"
     assert read(sp.sin(x), "mine") == "mine"

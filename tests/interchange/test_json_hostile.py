@@ -30,8 +30,8 @@ def powers(tree, levels, between=lambda tree: tree):
     return tree
 
 
-def document(tree):
-    layer = {"type": "Nonlinear", "activation": {"name": "mine", "expr": tree}}
+def document(tree, **activation):
+    layer = {"type": "Nonlinear", "activation": {"name": "mine", "expr": tree} | activation}
     nodes = [
         {"id": "x", "layer": {"type": "Input", "features": 8}},
         {"id": "a", "layer": {"type": "Affine", "features": 8}, "reads": ["x"]},
