@@ -7,6 +7,7 @@ that :func:`edited` makes.
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,13 +59,11 @@ def performed(action: Any, func: Any, args: Any, kwargs: Any) -> Any:
             arguments[0] = written.clone()
         for (place,), a, b in action.inputs:
             arguments[place] = a * arguments[place] + b
-        rest = [arguments[i] for i in range(len(args))]
-        found = func(*rest, **{k: v for k, v in arguments.items() if isinstance(k, str)})
-        found = action.scale * (found + action.shift)
+        rest = [arguments.pop(i) for i in range(len(args))]
+        found = action.scale * (func(*rest, **arguments) + action.shift)
     elif isinstance(action, Taken):
         found = arguments[action.slot[0]]
     else:
-        assert isinstance(action, Exchanged)
         found = action.a * arguments[action.slot[0]] + action.b
         slope = float(action.activation.negative_slope)
         found = action.scale * (torch.where(found > 0, found, slope * found) + action.shift)
@@ -79,15 +78,6 @@ def writes(func: Any, kwargs: Any) -> bool:
     )
 
 
-def calls_of(model: torch.nn.Module, *args: Any, **kwargs: Any) -> CallGraph:
-    """The calls of one run of a model as it is."""
-    model, args, kwargs = copy.deepcopy((model, args, kwargs))
-    log = CallLog(model)
-    with torch.no_grad(), log.running():
-        model(*args, **kwargs)
-    return CallGraph(tuple(log.calls), tuple(log.modules), {})
-
-
 def chosen(graph: CallGraph, alike: bool = False, norms: bool = True, exchange: Any = None) -> Any:
     """{call: what shall happen}, other numbers at every call unless ``alike``."""
     made: dict[int, Any] = {}
@@ -99,11 +89,10 @@ def chosen(graph: CallGraph, alike: bool = False, norms: bool = True, exchange: 
     for i, call in enumerate(graph.calls):
         name = getattr(call.function, "__name__", "")
         slots = [slot for slot in call.reads if len(slot) == 1]
-        if name in ACTIVATIONS and slots:
-            if exchange is not None:
-                made[i] = Exchanged(slots[0], exchange, scale=number())
-            else:
-                made[i] = Scaled(((slots[0], number(), 0.1),), number(), -0.1)
+        if name in ACTIVATIONS and slots and exchange:
+            made[i] = Exchanged(slots[0], exchange, scale=number())
+        elif name in ACTIVATIONS and slots:
+            made[i] = Scaled(((slots[0], number(), 0.1),), number(), -0.1)
         elif name in SUMS and len(slots) == 2:
             made[i] = Scaled(tuple((slot, number(), 0.0) for slot in slots[:2]))
         elif norms and name in NORMS and slots:
@@ -111,27 +100,27 @@ def chosen(graph: CallGraph, alike: bool = False, norms: bool = True, exchange: 
     return made
 
 
-def edits_of(graph: CallGraph, actions: dict[int, Any]) -> Edits:
-    """The edits of actions at calls; ``left_alone`` has what has no place."""
-    placing = Placing(graph)
-    placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
-    items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
-    name = type(graph.modules[-1].levels[0].module).__name__
-    return Edits("torch", name, items, placing.left)
-
-
 def edited(
-    model: torch.nn.Module, *args: Any, left: Any = (), run: Any = None, **options: Any
+    model: torch.nn.Module,
+    *args: Any,
+    left: Any = (),
+    run: Any = None,
+    **options: Any,
 ) -> tuple[Any, Any, Edits]:
     """The edited model and its output by the order of calls, with those in ``left`` left alone.
 
     ``run``: keyword arguments of the model; ``options``: as of :func:`chosen`.
     """
-    run = run or {}
-    graph = calls_of(model, *args, **run)
-    actions = chosen(graph, **options)
-    assert actions
-    edits = edits_of(graph, actions)
+    still, values, named = copy.deepcopy((model, args, run or {}))
+    log = CallLog(still)
+    with torch.no_grad(), log.running():
+        still(*values, **named)
+    graph = CallGraph(tuple(log.calls), tuple(log.modules), {})
+    actions, placing = chosen(graph, **options), Placing(graph)
+    placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
+    items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
+    name = type(graph.modules[-1].levels[0].module).__name__
+    edits = Edits("torch", name, items, placing.left)
     assert left is None or set(edits.left_alone) == set(left), edits.left_alone
     kept = {i: action for i, action in actions.items() if str(i) not in edits.left_alone}
     made = copy.deepcopy(model)
@@ -143,10 +132,7 @@ def first(value: Any) -> torch.Tensor:
     """The first tensor of an output."""
     if isinstance(value, tuple | list):
         return value[0]
-    for name in ("logits", "last_hidden_state"):
-        if getattr(value, name, None) is not None:
-            return getattr(value, name)
-    return value
+    return getattr(value, "logits", value)
 
 
 def gap(one: Any, other: Any) -> float:
@@ -157,20 +143,18 @@ def gap(one: Any, other: Any) -> float:
 
 def agrees(model: torch.nn.Module, *args: Any, **options: Any) -> Any:
     """Checks an edited model against the order of calls, and gives it back."""
-    run = options.get("run") or {}
     made, order, edits = edited(model, *args, **options)
-    with torch.no_grad():
-        state = torch.get_rng_state()
-        inputs = copy.deepcopy((args, run))
-        old = copy.deepcopy(model)(*inputs[0], **inputs[1])
+
+    def ran(net: Any, mode: Any) -> Any:
         torch.set_rng_state(state)
-        (inputs, same) = copy.deepcopy((args, run)), copy.deepcopy(model)
-        with order:
-            wanted = same(*inputs[0], **inputs[1])
-        torch.set_rng_state(state)
-        inputs = copy.deepcopy((args, run))
-        got = made(*inputs[0], **inputs[1])
-    if len(edits):
-        assert gap(got, old) > 1e-5
+        values, named = copy.deepcopy((args, options.get("run", {})))
+        with torch.no_grad(), mode:
+            return net(*values, **named)
+
+    state = torch.get_rng_state()
+    old = ran(copy.deepcopy(model), nullcontext())
+    wanted = ran(copy.deepcopy(model), order)
+    got = ran(made, nullcontext())
+    assert not len(edits) or gap(got, old) > 1e-5
     assert gap(got, wanted) < 1e-5, gap(got, wanted)
     return made

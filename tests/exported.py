@@ -5,11 +5,13 @@ Every activation in one network, the text of it, and how far two functions are a
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import sympy as sp
 
 import kcalc as kc
@@ -34,19 +36,32 @@ TYPED = (
     sp.exp(x) / (1 + sp.exp(x)) ** 2,
 )
 # (*window, in, out)
-KERNELS = (
-    (64, 64),
-    (48, 96),
-    (96, 48),
-    (3, 3, 40, 40),
-    (5, 24, 60),
-    (1, 1, 40, 8),
-)
+KERNELS = ((64, 64), (48, 96), (96, 48), (3, 3, 40, 40), (5, 24, 60), (1, 1, 40, 8))
 LAWS = tuple((shape, groups) for shape in KERNELS for groups in (1, 4))
 FEW = (((40, 24), 1), ((3, 3, 16, 32), 4))  # where every shape is compiled
 
 
-def activations() -> list[Any]:
+def content(network: Any, **changes: Any) -> Content:
+    """What writers are given of a shaping that has nothing but a network and ``changes``."""
+    tables = ("options", "targets", "global_targets", "values", "residuals")
+    told: dict[str, Any] = {name: {} for name in tables}
+    told |= {"method": "dks", "warnings": (), "network": network, "constants": ConstantsTable({})}
+    return content_of(SimpleNamespace(**told | changes), "0")
+
+
+def chained(phis: Any) -> Content:
+    """The content of a chain of layers with activations, ``n0``, ``n1`` ..."""
+    steps: list[Any] = [("x", kc.layers.Input(), ())]
+    for i, phi in enumerate(phis):
+        steps += [
+            (f"a{i}", kc.layers.Affine(), (steps[-1][0],)),
+            (f"n{i}", kc.layers.Nonlinear(phi), (f"a{i}",)),
+        ]
+    return content(kc.Network.from_steps(steps))
+
+
+@cache
+def everything() -> Content:
     """Every registered activation and the typed ones, plain and transformed as DKS and TAT
     transform them.
     """
@@ -54,37 +69,10 @@ def activations() -> list[Any]:
         *map(kc.activation, kc.activations.names()),
         *(kc.activation(expr, name=f"typed {index}") for index, expr in enumerate(TYPED)),
     ]
-    return [
-        *plain,
-        *(
-            phi.transformed(0.17526, 0.58838, 3.90635, -0.51743)
-            for phi in plain
-            if phi.name != "identity"
-        ),
-    ]
-
-
-@cache
-def everything() -> Content:
-    """A content that holds them all."""
-    steps: list[Any] = [("x", kc.layers.Input(), ())]
-    for index, phi in enumerate(activations()):
-        steps += [
-            (f"a{index}", kc.layers.Affine(), (steps[-1][0],)),
-            (f"n{index}", kc.layers.Nonlinear(phi), (f"a{index}",)),
-        ]
-    shaping = SimpleNamespace(
-        method="dks",
-        options={},
-        network=kc.Network.from_steps(steps),
-        constants=ConstantsTable({}),
-        targets={},
-        global_targets={},
-        values={},
-        residuals={},
-        warnings=(),
+    changed = (phi for phi in plain if phi.name != "identity")
+    return chained(
+        [*plain, *(phi.transformed(0.17526, 0.58838, 3.90635, -0.51743) for phi in changed)]
     )
-    return content_of(shaping, "0")
 
 
 def in_double(function: Any) -> Any:
@@ -111,38 +99,15 @@ def module(target: str) -> dict[str, Any]:
     return load(WRITERS[target].text(everything()))
 
 
-def points(phi: Any) -> np.ndarray:
-    """Where to compare: |x| <= 30, moved away from kinks by more than rounding.
-
-    Always as many, so that nothing is compiled twice.
-    """
-    grid = np.linspace(-30, 30, 1201)
-    near = [any(abs(t - k) < 1e-4 * (1 + abs(k)) for k in phi.kink_points) for t in grid]
-    return np.where(near, grid + 3e-4 * (1 + np.abs(grid)), grid)
-
-
-def size(phi: Any, values: np.ndarray) -> np.ndarray:
-    """What an error is measured against.
-
-    1, the value, or the terms that the transformation adds up.
-    """
-    least = np.maximum(1.0, np.abs(values))
-    if phi.transformation is None:
-        return least
-    scale, shift = float(phi.transformation.output_scale), float(phi.transformation.output_shift)
-    return np.maximum(least, abs(scale) * (np.abs(values / scale - shift) + abs(shift)))
-
-
 def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS) -> None:
     """Mean, variance, orthogonality and place of initial weights.
 
     ``draw(shape, groups)`` gives kernels (*window, in / groups, out).
     """
     for shape, groups in cases:
-        inner = (*shape[:-2], shape[-2] // groups, shape[-1])
+        *window, k, total = inner = (*shape[:-2], shape[-2] // groups, shape[-1])
         weight = np.asarray(draw(inner, groups), dtype=float)
         assert weight.shape == inner
-        window, (k, total) = inner[:-2], inner[-2:]
         centre = weight[tuple(extent // 2 for extent in window)]
         if delta:
             assert np.count_nonzero(weight) == np.count_nonzero(centre) > 0
@@ -153,60 +118,62 @@ def check_law(draw: Any, orthogonal: bool, delta: bool = True, cases: Any = LAWS
         assert abs((entries**2).mean() / variance - 1) < (
             1e-5 if orthogonal else 5 * np.sqrt(2 / count)
         )
-        if orthogonal:
+        for part in np.split(centre, groups, axis=1) if orthogonal else ():
             m = total // groups
-            for group in range(groups):
-                part = centre[:, group * m : (group + 1) * m]
-                gram = part @ part.T if k <= m else part.T @ part
-                assert np.allclose(gram, max(m / k, 1) * np.eye(min(k, m)), atol=1e-4)
+            gram = part @ part.T if k <= m else part.T @ part
+            assert np.allclose(gram, max(m / k, 1) * np.eye(min(k, m)), atol=1e-4)
+
+
+def check_weights(draw: Any, cases: Any = LAWS) -> None:
+    """Both laws on the central tap; ``draw(name, shape, groups)`` gives kernels."""
+    for name in ("delta_orthogonal", "delta_gaussian"):
+        check_law(partial(draw, name), "orthogonal" in name, cases=cases)
+        with pytest.raises(ValueError, match="no centre tap"):
+            draw(name, (2, 3, 8, 8), 1)
 
 
 def check_locations(
     function: Any,
-    channels_first: bool = False,
     variants: tuple[str, ...] = ("mean_norm", "constant", "none"),
+    channels_first: bool = False,
     dtype: Any = np.float64,
     shapes: Any = ((3, 4, 5, 6), (2, 7, 3), (4, 9)),
 ) -> None:
     """Per-location normalisation against kcalc's own, for images, sequences and vectors, and for
     numbers of any size.
     """
-    rng = np.random.default_rng(5)
+    rng, axis = np.random.default_rng(5), 1 if channels_first else -1
     small, rounding = (1e-120, 1e-14) if dtype == np.float64 else (1e-20, 2e-6)
-    for shape in shapes:
-        for scale in (1.0, small, 1 / small):
-            given = (scale * rng.standard_normal(shape)).astype(dtype)
-            for extra in variants:
-                wanted = kc.normalise_locations(given.astype(float), extra)
-                found = np.asarray(
-                    function(np.moveaxis(given, -1, 1) if channels_first else given, extra)
-                )
-                found = np.moveaxis(found, 1, -1) if channels_first else found
-                assert found.dtype == dtype and found.shape == wanted.shape
-                assert np.allclose(found, wanted, rtol=rounding, atol=rounding)
+    for shape, scale, extra in product(shapes, (1.0, small, 1 / small), variants):
+        given = (scale * rng.standard_normal(shape)).astype(dtype)
+        wanted = kc.normalise_locations(given.astype(float), extra)
+        found = np.moveaxis(np.asarray(function(np.moveaxis(given, -1, axis), extra)), axis, -1)
+        assert found.dtype == dtype and found.shape == wanted.shape
+        assert np.allclose(found, wanted, rtol=rounding, atol=rounding)
 
 
 def run_onnx(model: Any, name: str, *values: np.ndarray) -> np.ndarray:
     """A function of an exported ONNX model, called by a model of its own."""
-    import onnxruntime
     from onnx import helper
+    from onnx_graphs import ran
 
-    kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
     names = [f"x{index}" for index in range(len(values))]
-    inputs = [
-        helper.make_tensor_value_info(n, kind, v.shape) for n, v in zip(names, values, strict=True)
-    ]
-    node = helper.make_node(name, names, ["y"], domain="kcalc")
+    given = dict(zip(names, values, strict=True))
+
+    def typed(name: str, shape: Any) -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
+        return helper.make_tensor_value_info(name, kind, shape)
+
     graph = helper.make_graph(
-        [node], "g", inputs, [helper.make_tensor_value_info("y", kind, [None] * values[0].ndim)]
+        [helper.make_node(name, names, ["y"], domain="kcalc")],
+        "g",
+        [typed(n, v.shape) for n, v in given.items()],
+        [typed("y", [None] * values[0].ndim)],
     )
-    function = next(f for f in model.functions if f.name == name)
     alone = helper.make_model(
-        graph, functions=[function], opset_imports=model.opset_import, ir_version=model.ir_version
+        graph,
+        functions=[f for f in model.functions if f.name == name],
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
     )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(
-        alone.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(zip(names, values, strict=True)))[0]
+    return ran(alone, *values)[0]

@@ -56,7 +56,7 @@ def weights(*shape: int) -> np.ndarray:
 
 def ran(proto: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     options = ort.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     session = ort.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

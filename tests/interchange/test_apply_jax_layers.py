@@ -5,7 +5,6 @@ It computes what the model computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,23 +24,17 @@ from jax import lax  # noqa: E402
 from kcalc.interchange.apply import apply_edits, edits_of  # noqa: E402
 
 
-def apply_jax(model: Any, reading: Any, shaping: Any, **options: Any) -> Any:
-    """The model of a reading with the edits of a shaping."""
-    return apply_edits(reading.trace.model.subject, edits_of(reading, shaping), **options)
+def apply_jax(reading: Any, network: Any, **options: Any) -> Any:
+    """The model of a reading with the edits of a network."""
+    edits = edits_of(reading, SimpleNamespace(network=network))
+    return apply_edits(reading.trace.model.subject, edits, **options)
 
 
 R = np.random.default_rng(3)
 SIZES = {
-    "w": (6, 4),
-    "v": (6, 4),
-    "u": (4, 5),
-    "k": (3, 3, 3, 4),
-    "c": (8, 5),
-    "f": (36, 5),
-    "t": (3, 5),
-    "q": (6, 12),
-}
-SIZES |= {"r": (2, 4, 5), "r3": (1, 3, 4), "e": (2, 2, 4, 3), "a": ()}
+    "w": (6, 4), "v": (6, 4), "u": (4, 5), "k": (3, 3, 3, 4), "c": (8, 5), "f": (36, 5),
+    "t": (3, 5), "q": (6, 12), "r": (2, 4, 5), "r3": (1, 3, 4), "e": (2, 2, 4, 3), "a": (),
+}  # fmt: skip
 P = {
     name: np.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), np.float32)
     for name, shape in SIZES.items()
@@ -49,101 +42,87 @@ P = {
 FLAT, IMAGE = (2, 6), (2, 6, 6, 3)
 
 
-def conv(x: Any, w: Any, padding: str = "SAME") -> Any:
+def conv(x: Any, w: Any, padding: str = "SAME", stride: int = 1) -> Any:
     return lax.conv_general_dilated(
-        x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x, w, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-
-
-def padded(x: Any, mode: str) -> Any:
-    return jnp.pad(x, ((0, 0), (1, 1), (2, 0), (0, 0)), mode=mode)
-
-
-def windows_of_nine(x: Any) -> Any:
-    return lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
 def row(x: Any, w: Any) -> Any:
     return lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
-def mean_pool(x: Any) -> Any:
-    window = ((1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    return lax.reduce_window(x, 0.0, lax.add, *window) / lax.reduce_window(
-        jnp.ones(x.shape), 0.0, lax.add, *window
-    )
+def padded(p: Any, x: Any, mode: str) -> Any:
+    return conv(jnp.pad(x, ((0, 0), (1, 1), (2, 0), (0, 0)), mode=mode), p["k"], "VALID")
 
 
-def flat_pool(x: Any) -> Any:
-    return lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+def windows(x: Any, size: int, stride: int, padding: str = "SAME") -> Any:
+    """Sums over windows."""
+    return lax.reduce_window(x, 0.0, lax.add, (1, size, size, 1), (1, stride, stride, 1), padding)
 
 
-def norm(x: Any, axes: Any = (-1,), centre: bool = True) -> Any:
-    d = x - x.mean(axes, keepdims=True) if centre else x
-    return d / jnp.sqrt((d**2).mean(axes, keepdims=True) + 1e-5)
+def norm(x: Any, centre: bool = True) -> Any:
+    d = x - x.mean(-1, keepdims=True) if centre else x
+    return d / jnp.sqrt((d**2).mean(-1, keepdims=True) + 1e-5)
 
 
-MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
-    "product": (lambda p, x: ((x @ p["w"]) * jnp.tanh(x @ p["v"])) @ p["u"], FLAT),
-    "halves": (lambda p, x: (lambda h: jnp.tanh(h[:, :6]) * h[:, 6:])(x @ p["q"]), FLAT),
-    "join": (lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"], FLAT),
-    "scaled": (lambda p, x: 0.5 * (x @ p["w"]), FLAT),
-    "repeated": (lambda p, x: jax.image.resize(conv(x, p["k"]), (2, 12, 12, 4), "nearest"), IMAGE),
-    "layer norm": (lambda p, x: norm(conv(x, p["k"])) @ p["u"], IMAGE),
-    "rms norm": (lambda p, x: norm(x @ p["w"], centre=False) @ p["u"], FLAT),
-    "mean pool": (lambda p, x: mean_pool(conv(x, p["k"])), IMAGE),
-    "mean that counts zeros": (lambda p, x: windows_of_nine(conv(x, p["k"])) / 9, IMAGE),
-    "wrapped": (lambda p, x: conv(padded(x, "wrap"), p["k"], "VALID"), IMAGE),
-    "reflected": (lambda p, x: conv(padded(x, "reflect"), p["k"], "VALID"), IMAGE),
-    "flattened": (lambda p, x: flat_pool(jnp.tanh(conv(x, p["k"]))).reshape(2, -1) @ p["f"], IMAGE),
-    "an input scaled": (lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]), FLAT),
-    "an image as a row": (
-        lambda p, x: row(jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4), p["r"][:, :4]),
-        IMAGE,
-    ),
-    "an image of other rows": (
-        lambda p, x: conv(jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4), p["e"]),
-        IMAGE,
-    ),
-    "an image handed on with other rows": (
-        lambda p, x: jnp.tanh(conv(x, p["k"])).reshape(2, 9, 4, 4),
-        IMAGE,
-    ),
-    "a row plus an image": (
-        lambda p, x: jnp.sin(
-            jnp.tanh(conv(x, p["k"])) + row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)
-        ),
-        IMAGE,
-    ),
-    "an image plus a row": (
-        lambda p, x: jnp.sin(
-            jnp.tanh(conv(x, p["k"])).reshape(2, 36, 4) + row(x.reshape(2, 36, 3), p["r3"])
-        ),
-        IMAGE,
-    ),
-    "a row beside an image": (
-        lambda p, x: jnp.sin(
-            jnp.concatenate(
-                [jnp.tanh(conv(x, p["k"])), row(x.reshape(2, 36, 3), p["r3"]).reshape(2, 6, 6, 4)],
-                -1,
-            )
-        ),
-        IMAGE,
-    ),
-    "channels in the middle": (
-        lambda p, x: jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3),
-        IMAGE,
-    ),
-    "windows of one": (
-        lambda p, x: jnp.sin(
-            lax.reduce_window(
-                conv(x, p["k"]), -jnp.inf, lax.max, (1, 1, 1, 1), (1, 1, 1, 1), "VALID"
-            )
-        ),
-        IMAGE,
-    ),
-    "weights with a factor": (lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"], FLAT),
+OF_ROWS = {
+    "product": lambda p, x: ((x @ p["w"]) * jnp.tanh(x @ p["v"])) @ p["u"],
+    "halves": lambda p, x: (lambda h: jnp.tanh(h[:, :6]) * h[:, 6:])(x @ p["q"]),
+    "join": lambda p, x: jnp.concatenate([jnp.tanh(x @ p["w"]), x @ p["v"]], -1) @ p["c"],
+    "scaled": lambda p, x: 0.5 * (x @ p["w"]),
+    "rms norm": lambda p, x: norm(x @ p["w"], centre=False) @ p["u"],
+    "an input scaled": lambda p, x: jnp.tanh((2 * x - 1) @ p["w"]),
+    "weights with a factor": lambda p, x: jnp.tanh(x @ (p["a"] * p["w"])) @ p["u"],
 }
+OF_IMAGES = {
+    "wrapped": lambda p, x: padded(p, x, "wrap"),
+    "reflected": lambda p, x: padded(p, x, "reflect"),
+    "channels in the middle": lambda p, x: (
+        jnp.tanh(x @ p["t"]).reshape(2, 2, 3, 6, 5).transpose(0, 1, 2, 4, 3)
+    ),
+}
+# of parameters and a convolution of the image
+BEHIND_A_LAYER = {
+    "repeated": lambda p, h: jax.image.resize(h, (2, 12, 12, 4), "nearest"),
+    "layer norm": lambda p, h: norm(h) @ p["u"],
+    "mean pool": lambda p, h: windows(h, 3, 2) / windows(jnp.ones(h.shape), 3, 2),
+    "mean that counts zeros": lambda p, h: windows(h, 3, 2) / 9,
+    "flattened": lambda p, h: (windows(jnp.tanh(h), 2, 2, "VALID") / 4).reshape(2, -1) @ p["f"],
+    "an image as a row": lambda p, h: row(jnp.tanh(h).reshape(2, 36, 4), p["r"][:, :4]),
+    "an image of other rows": lambda p, h: conv(jnp.tanh(h).reshape(2, 9, 4, 4), p["e"]),
+    "an image handed on with other rows": lambda p, h: jnp.tanh(h).reshape(2, 9, 4, 4),
+    "windows of one": lambda p, h: jnp.sin(
+        lax.reduce_window(h, -jnp.inf, lax.max, (1, 1, 1, 1), (1, 1, 1, 1), "VALID")
+    ),
+}
+# of an image and a row
+IN_TWO_FORMS = {
+    "a row plus an image": lambda h, r: h + r.reshape(2, 6, 6, 4),
+    "an image plus a row": lambda h, r: h.reshape(2, 36, 4) + r,
+    "a row beside an image": lambda h, r: jnp.concatenate([h, r.reshape(2, 6, 6, 4)], -1),
+}
+MODELS = (
+    {name: (function, FLAT) for name, function in OF_ROWS.items()}
+    | {name: (function, IMAGE) for name, function in OF_IMAGES.items()}
+    | {
+        name: (lambda p, x, f=function: f(p, conv(x, p["k"])), IMAGE)
+        for name, function in BEHIND_A_LAYER.items()
+    }
+    | {
+        name: (
+            lambda p, x, f=function: jnp.sin(
+                f(jnp.tanh(conv(x, p["k"])), row(x.reshape(2, 36, 3), p["r3"]))
+            ),
+            IMAGE,
+        )
+        for name, function in IN_TWO_FORMS.items()
+    }
+)
+
+
+def close(found: Any, wanted: Any) -> Any:
+    return np.asarray(found) == pytest.approx(np.asarray(wanted), rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -152,12 +131,8 @@ def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> Non
     x = jnp.asarray(np.random.default_rng(1).standard_normal(shape), jnp.float32)
     reading = read(function, P, x)
     assert reading.fidelity.counts.get("not read", 0) == 0, [str(note) for note in reading.notes]
-    again, new = apply_jax(
-        function, reading, SimpleNamespace(network=reading.network), weights="keep"
-    )
-    assert np.asarray(again(new, x)) == pytest.approx(
-        np.asarray(function(P, x)), rel=1e-4, abs=1e-5
-    )
+    again, new = apply_jax(reading, reading.network, weights="keep")
+    assert close(again(new, x), function(P, x))
 
 
 def dropping(p: Any, x: Any) -> Any:
@@ -168,15 +143,11 @@ def dropping(p: Any, x: Any) -> Any:
 def test_dropout_stays_where_the_network_has_it_and_goes_where_it_has_not() -> None:
     x = jnp.asarray(R.standard_normal((50, 6)), jnp.float32)
     reading = read(dropping, P, x)
-    (drop,) = reading.network.nodes_of(L.Dropout)
-    same = SimpleNamespace(network=reading.network)
-    again, new = apply_jax(dropping, reading, same, weights="keep")
+    again, new = apply_jax(reading, reading.network, weights="keep")
     assert np.array_equal(again(new, x), dropping(P, x))
-    without = SimpleNamespace(network=reading.network.without([drop]))
-    again, new = apply_jax(dropping, reading, without, weights="keep")
-    assert np.asarray(again(new, x)) == pytest.approx(
-        np.tanh(np.asarray(x) @ np.asarray(P["w"])) @ np.asarray(P["u"]), rel=1e-4, abs=1e-5
-    )
+    (drop,) = reading.network.nodes_of(L.Dropout)
+    again, new = apply_jax(reading, reading.network.without([drop]), weights="keep")
+    assert close(again(new, x), np.tanh(np.asarray(x) @ P["w"]) @ P["u"])
 
 
 def model(p: Any, x: Any) -> Any:
@@ -184,19 +155,19 @@ def model(p: Any, x: Any) -> Any:
 
 
 def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
-    x, own = jnp.asarray(R.standard_normal(FLAT), jnp.float32), {"s": P["w"], "u": P["u"]}
-    reading = read(model, own, x)
-    steps = list(reading.network.steps())
-    last = reading.network.nodes_of(L.Affine)[-1]
-    renamed = kc.Network.from_steps([*steps, ("new", L.Nonlinear("tanh"), (last,))])
+    own = {"s": P["w"], "u": P["u"]}
+    reading = read(model, own, jnp.asarray(R.standard_normal(FLAT), jnp.float32))
+    network = reading.network
+    last = network.nodes_of(L.Affine)[-1]
+    renamed = kc.Network.from_steps([*network.steps(), ("new", L.Nonlinear("tanh"), (last,))])
     with refused("'new'.*operation"):
-        apply_jax(model, reading, SimpleNamespace(network=renamed))
+        apply_jax(reading, renamed)
+    edits = edits_of(reading, same := SimpleNamespace(network=network))
     with refused("does not hold the operations.*read the model again"):
-        edits_of(replace(reading, trace=None), SimpleNamespace(network=reading.network))
+        edits_of(replace(reading, trace=None), same)
     for key in (jax.random.split(jax.random.key(0), 3), jnp.ones(2)):
         with refused("key.*must"):
-            apply_jax(model, reading, SimpleNamespace(network=reading.network), key=key)
-    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+            apply_jax(reading, network, key=key)
     with refused("parameter 's'"):
         apply_edits((model, {"u": own["u"]}), edits)
 
@@ -209,10 +180,6 @@ def test_parameters_whose_paths_fall_together() -> None:
         return jnp.tanh(x @ p["a.b"]) @ p["a"]["b"]
 
     reading = read(two, own, x)
-    function, new = apply_jax(
-        two, reading, SimpleNamespace(network=reading.network), weights="keep"
-    )
+    function, new = apply_jax(reading, reading.network, weights="keep")
     assert jax.tree.all(jax.tree.map(np.array_equal, new, own))
-    assert np.asarray(function(new, x)) == pytest.approx(
-        np.asarray(two(own, x)), rel=1e-5, abs=1e-5
-    )
+    assert close(function(new, x), two(own, x))

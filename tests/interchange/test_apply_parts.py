@@ -28,67 +28,58 @@ from jax import numpy as jnp  # noqa: E402
 from torch import nn  # noqa: E402
 
 ROWS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+X = jnp.asarray(ROWS)
 
 
-def of_torch(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_torch(middle: bool) -> Any:
+    def half() -> list[nn.Module]:
+        return [nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)]
+
     inner = [nn.Softmax(1)] if middle else []
-    return nn.Sequential(
-        nn.Linear(6, 6),
-        nn.Tanh(),
-        nn.Linear(6, 6),
-        *inner,
-        nn.Linear(6, 6),
-        nn.Tanh(),
-        nn.Linear(6, 2),
-    ), (torch.tensor(ROWS),)
+    return nn.Sequential(*half(), *inner, *half()), (torch.tensor(ROWS),)
 
 
-def layers_of_jax(dense: Callable[[int, Any], Any], x: Any, middle: bool) -> Any:
+def of_jax(dense: Callable[[int, Any], Any], x: Any, middle: bool) -> Any:
     h = dense(1, jnp.tanh(dense(0, x)))
     return dense(3, jnp.tanh(dense(2, jax.nn.softmax(h) if middle else h)))
 
 
-def of_a_function(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_a_function(middle: bool) -> Any:
     weights = [jax.random.normal(jax.random.key(i), (6, 6)) for i in range(4)]
-    return lambda p, x: layers_of_jax(lambda i, h: h @ p[i], x, middle), (
-        weights,
-        jnp.asarray(ROWS),
-    )
+    return lambda p, x: of_jax(lambda i, h: h @ p[i], x, middle), (weights, X)
 
 
-def of_linen(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_linen(middle: bool) -> Any:
     class Model(linen.Module):
         @linen.compact
         def __call__(self, x: Any) -> Any:
-            return layers_of_jax(lambda i, h: linen.Dense(6, name=f"d{i}")(h), x, middle)
+            return of_jax(lambda i, h: linen.Dense(6, name=f"d{i}")(h), x, middle)
 
-    return (Model(), Model().init(jax.random.key(0), ROWS)), (jnp.asarray(ROWS),)
+    return (Model(), Model().init(jax.random.key(0), ROWS)), (X,)
 
 
-def of_nnx(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_nnx(middle: bool) -> Any:
     class Model(nnx.Module):
         def __init__(self) -> None:
             self.layers = nnx.List([nnx.Linear(6, 6, rngs=nnx.Rngs(i)) for i in range(4)])
 
         def __call__(self, x: Any) -> Any:
-            return layers_of_jax(lambda i, h: self.layers[i](h), x, middle)
+            return of_jax(lambda i, h: self.layers[i](h), x, middle)
 
-    return Model(), (jnp.asarray(ROWS),)
+    return Model(), (X,)
 
 
-def of_equinox(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_equinox(middle: bool) -> Any:
     class Model(eqx.Module):
         layers: list[Any]
 
         def __call__(self, x: Any) -> Any:
-            return layers_of_jax(lambda i, h: self.layers[i](h), x, middle)
+            return of_jax(lambda i, h: self.layers[i](h), x, middle)
 
-    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (
-        jnp.asarray(ROWS[0]),
-    )
+    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (X[0],)
 
 
-def of_keras(middle: bool) -> tuple[Any, tuple[Any, ...]]:
+def of_keras(middle: bool) -> Any:
     inner = [keras.layers.Softmax()] if middle else []
     dense = keras.layers.Dense
     return keras.Sequential(
@@ -96,7 +87,7 @@ def of_keras(middle: bool) -> tuple[Any, tuple[Any, ...]]:
     ), ()
 
 
-MODELS = {
+MODELS = {  # the recorder in tests/tools reads them
     "torch": of_torch,
     "function": of_a_function,
     "linen": of_linen,
@@ -108,21 +99,18 @@ if keras.backend.backend() != "jax":
     del MODELS["keras"]
 
 
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = (nn.Linear(6, width) for width in (6, 2, 3))
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = torch.tanh(self.stem(x))
+        return self.a(h), self.norm(self.b(h))
+
+
 def test_one_of_two_outputs_and_outputs_that_were_normalised() -> None:
-    class Heads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.a, self.b, self.norm = (
-                nn.Linear(6, 6),
-                nn.Linear(6, 2),
-                nn.Linear(6, 3),
-                nn.LayerNorm(3),
-            )
-
-        def forward(self, x: torch.Tensor) -> Any:
-            h = torch.tanh(self.stem(x))
-            return self.a(h), self.norm(self.b(h))
-
     model, x = Heads(), torch.tensor(ROWS)
     network = read(model, x).network
     head = kc.Network.from_steps([step for step in network.steps() if step[0] not in ("b", "norm")])

@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 3, 6, 8)
 
 
-def conv(m: Any, x: Any, **options: Any) -> Any:
-    return F.conv2d(x, m.k, **{"padding": 1} | options)
+def conv(m: Any, x: Any) -> Any:
+    return F.conv2d(x, m.k, padding=1)
 
 
 def row(m: Any, x: Any) -> Any:
@@ -33,95 +33,83 @@ def row(m: Any, x: Any) -> Any:
     return F.conv1d(x.flatten(2), m.u[:4, :3].reshape(4, 3, 1))
 
 
-MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
-    "uneven padding": (lambda m, x: F.conv2d(F.pad(x, (1, 2, 0, 1)), m.k).tanh(), IMAGE),
-    "reflected": (lambda m, x: F.conv2d(F.pad(x, (1, 2, 1, 1), mode="reflect"), m.k).tanh(), IMAGE),
-    "wrapped": (lambda m, x: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="circular"), m.k).tanh(), IMAGE),
-    "replicated twice": (
-        lambda m, x: F.conv2d(
-            F.pad(F.pad(x, (1, 1, 1, 1), mode="replicate"), (0, 1, 0, 0), mode="replicate"), m.k
-        ).tanh(),
-        IMAGE,
-    ),
-    "mean that counts zeros": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1), IMAGE),
-    "mean that counts zeros, one window more": (
-        lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 3, 2, 1, ceil_mode=True),
-        IMAGE,
-    ),
-    "windows": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 2), IMAGE),
-    "upsampled": (lambda m, x: F.interpolate(conv(m, x).tanh(), scale_factor=2), IMAGE),
-    "product": (lambda m, x: F.linear(x, m.w).tanh() * F.linear(x, m.u[:5]), FLAT),
-    "flattened": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 2).flatten(1).tanh(), IMAGE),
-    "gated": (lambda m, x: F.glu(x @ m.u, -1), ROWS),
-    "a shortcut": (lambda m, x: x + 0.5 * (x @ m.u).tanh(), ROWS),
-    "an image added to its mean": (
-        lambda m, x: (lambda h: h + h.mean((2, 3), keepdim=True))(conv(m, x).tanh()),
-        IMAGE,
-    ),
-    "branches": (
-        lambda m, x: F.leaky_relu(F.linear(x, m.u[:3]), 0.2) + F.elu(F.linear(x, m.u[3:])),
-        FLAT,
-    ),
-    "clamped": (lambda m, x: torch.clamp(x @ m.u, -1.0, 2.0).tanh(), FLAT),
-    "hard shrink": (lambda m, x: F.hardshrink(x @ m.u, 0.3), FLAT),
-    "threshold": (lambda m, x: F.threshold(x @ m.u, 0.1, -1.0), FLAT),
-    "dense along locations": (
-        lambda m, x: (
-            F.linear(
-                (x @ m.u).tanh().mT, m.k[:, :, 0, 0] @ m.k[0, :, 0].mT @ m.k[:, 0, 0].mT, m.b[:4]
-            )
-        ).mT.tanh(),
-        ROWS,
-    ),
-    "tokens": (lambda m, x: F.layer_norm(x @ m.u, (6,)).tanh(), ROWS),
-    # -- locations in another order or number of axes
-    "an image as a row": (
-        lambda m, x: F.conv1d(conv(m, x).tanh().flatten(2), m.k[:, :, 0].mT.reshape(3, 4, 3)),
-        IMAGE,
-    ),
-    "an image handed on as rows": (lambda m, x: conv(m, x).tanh().flatten(2).mT, IMAGE),
-    "an image of other rows": (
-        lambda m, x: F.conv2d(
-            conv(m, x).tanh().reshape(2, 4, 8, 6), m.k.reshape(3, 4, 3, 3)[..., :2]
-        ),
-        IMAGE,
-    ),
-    "an image handed on with other rows": (
-        lambda m, x: conv(m, x).tanh().reshape(2, 4, 8, 6),
-        IMAGE,
-    ),
-    "a row plus an image": (
-        lambda m, x: (conv(m, x).tanh() + row(m, x).reshape(2, 4, 6, 8)).sin(),
-        IMAGE,
-    ),
-    "an image plus a row": (lambda m, x: (conv(m, x).flatten(2).tanh() + row(m, x)).sin(), IMAGE),
-    "a row beside an image": (
-        lambda m, x: torch.cat([conv(m, x).tanh(), row(m, x).reshape(2, 4, 6, 8)], 1).sin(),
-        IMAGE,
-    ),
-    "channels in the middle": (
-        lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).permute(0, 1, 3, 2),
-        ROWS,
-    ),
-    "an image without channels": (
-        lambda m, x: F.conv2d(x.unsqueeze(1), m.k[:, :1]).tanh(),
-        (2, 6, 8),
-    ),
-    "squeeze and excitation": (
-        lambda m, x: (
-            lambda h: h * F.linear(h.mean((2, 3)), m.u[:4, :4]).sigmoid()[..., None, None]
-        )(conv(m, x).tanh()),
-        IMAGE,
-    ),
-    "windows of one location": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 1).sin(), IMAGE),
-    "a buffer as weights": (lambda m, x: F.linear(x, m.c).tanh(), FLAT),
-    "an elementwise function across a transpose": (
-        lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin(),
-        ROWS,
-    ),
-    "an input": (lambda m, x: conv(m, x.mT).tanh(), IMAGE),
-}
+def excited(h: Any, m: Any) -> Any:
+    return h * F.linear(h.mean((2, 3)), m.u[:4, :4]).sigmoid()[..., None, None]
 
+
+def mixed(h: Any, m: Any) -> Any:
+    """A dense layer along locations."""
+    return F.linear(h.mT, m.k[:, :, 0, 0] @ m.k[0, :, 0].mT @ m.k[:, 0, 0].mT, m.b[:4]).mT.tanh()
+
+
+def padded(*widths: int, mode: str = "constant") -> Callable[[Any, Any], Any]:
+    return lambda m, x: F.conv2d(F.pad(x, widths, mode), m.k).tanh()
+
+
+# of arrays and a layer of an image with its activation
+BEHIND_A_LAYER: dict[str, Callable[[Any, Any], Any]] = {
+    "mean that counts zeros": lambda m, h: F.avg_pool2d(h, 3, 2, 1),
+    "mean that counts zeros, one window more": lambda m, h: F.avg_pool2d(
+        h, 3, 2, 1, ceil_mode=True
+    ),
+    "windows": lambda m, h: F.avg_pool2d(h, 2),
+    "upsampled": lambda m, h: F.interpolate(h, scale_factor=2),
+    "flattened": lambda m, h: F.avg_pool2d(h, 2).flatten(1).tanh(),
+    "an image added to its mean": lambda m, h: h + h.mean((2, 3), keepdim=True),
+    "an image as a row": lambda m, h: F.conv1d(h.flatten(2), m.k[:, :, 0].mT.reshape(3, 4, 3)),
+    "an image handed on as rows": lambda m, h: h.flatten(2).mT,
+    "an image of other rows": lambda m, h: F.conv2d(
+        h.reshape(2, 4, 8, 6), m.k.reshape(3, 4, 3, 3)[..., :2]
+    ),
+    "an image handed on with other rows": lambda m, h: h.reshape(2, 4, 8, 6),
+    "squeeze and excitation": lambda m, h: excited(h, m),
+    "windows of one location": lambda m, h: F.avg_pool2d(h, 1).sin(),
+}
+OF_IMAGES: dict[str, Callable[[Any, Any], Any]] = {
+    "uneven padding": padded(1, 2, 0, 1),
+    "reflected": padded(1, 2, 1, 1, mode="reflect"),
+    "wrapped": padded(1, 1, 1, 1, mode="circular"),
+    "replicated twice": lambda m, x: padded(0, 1, 0, 0, mode="replicate")(
+        m, F.pad(x, (1, 1, 1, 1), "replicate")
+    ),
+    "a row plus an image": lambda m, x: (conv(m, x).tanh() + row(m, x).reshape(2, 4, 6, 8)).sin(),
+    "an image plus a row": lambda m, x: (conv(m, x).flatten(2).tanh() + row(m, x)).sin(),
+    "a row beside an image": lambda m, x: torch.cat(
+        [conv(m, x).tanh(), row(m, x).reshape(2, 4, 6, 8)], 1
+    ).sin(),
+    "an input": lambda m, x: conv(m, x.mT).tanh(),
+}
+OF_TOKENS: dict[str, Callable[[Any, Any], Any]] = {
+    "gated": lambda m, x: F.glu(x @ m.u, -1),
+    "a shortcut": lambda m, x: x + 0.5 * (x @ m.u).tanh(),
+    "dense along locations": lambda m, x: mixed((x @ m.u).tanh(), m),
+    "tokens": lambda m, x: F.layer_norm(x @ m.u, (6,)).tanh(),
+    "channels in the middle": lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).permute(0, 1, 3, 2),
+    "an elementwise function across a transpose": lambda m, x: (
+        (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin()
+    ),
+}
+OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "product": lambda m, x: F.linear(x, m.w).tanh() * F.linear(x, m.u[:5]),
+    "branches": lambda m, x: F.leaky_relu(F.linear(x, m.u[:3]), 0.2) + F.elu(F.linear(x, m.u[3:])),
+    "clamped": lambda m, x: torch.clamp(x @ m.u, -1.0, 2.0).tanh(),
+    "hard shrink": lambda m, x: F.hardshrink(x @ m.u, 0.3),
+    "threshold": lambda m, x: F.threshold(x @ m.u, 0.1, -1.0),
+    "a buffer as weights": lambda m, x: F.linear(x, m.c).tanh(),
+}
+OF_IMAGES |= {
+    name: (lambda m, x, f=function: f(m, conv(m, x).tanh()))
+    for name, function in BEHIND_A_LAYER.items()
+}
+MODELS: dict[str, Any] = {
+    name: (function, shape)
+    for shape, functions in ((FLAT, OF_ROWS), (ROWS, OF_TOKENS), (IMAGE, OF_IMAGES))
+    for name, function in functions.items()
+}
+MODELS["an image without channels"] = (
+    lambda m, x: F.conv2d(x.unsqueeze(1), m.k[:, :1]).tanh(),
+    (2, 6, 8),
+)
 
 PHIS = ("tanh", "sin", "sigmoid", "leaky_relu", "elu", "clamp", "hardshrink", "threshold")
 NUMBERS = {"input_scale": 0.7, "input_shift": 0.2, "output_scale": 1.3, "output_shift": -0.4}

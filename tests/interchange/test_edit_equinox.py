@@ -50,11 +50,8 @@ class Model(eqx.Module):
 
 
 def run(model: Any, state: Any, keys: Any = None) -> Any:
-    state = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(state))
-
-    def one(x: Any, key: Any) -> Any:
-        return model(x, state, key=key)
-
+    state = jax.tree.map(lambda leaf: leaf, state)  # a state is used once
+    one = lambda x, key: model(x, state, key=key)  # noqa: E731
     axes = (0, None if keys is None else 0)
     return jax.vmap(one, axes, (0, None), axis_name="batch")(X, keys)
 
@@ -74,15 +71,14 @@ def test_modules_keep_class_state_and_methods() -> None:
     k = next(iter(region.constants.by_node.values()))
     phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731
     twin = Model.__new__(Model)
-    for name in ("one", "two", "kept", "drop", "scale"):
-        object.__setattr__(twin, name, getattr(new, name))
-    object.__setattr__(twin, "norm", Same())
-    object.__setattr__(twin, "act", phi)
+    kept = {name: getattr(new, name) for name in ("one", "two", "kept", "drop", "scale")}
+    for name, value in {**kept, "norm": Same(), "act": phi}.items():
+        object.__setattr__(twin, name, value)
     keys = jax.random.split(jax.random.key(1), len(X))
-    (one, after), (two, wanted) = run(new, state, keys), run(twin, state, keys)
-    assert np.allclose(one, two, atol=1e-5)
-    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(wanted), strict=True):
+    found, wanted = run(new, state, keys), run(twin, state, keys)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         assert np.allclose(a, b, atol=1e-5)
+    one, after = found
     calm, still = eqx.nn.inference_mode(new), eqx.nn.inference_mode(twin)
     assert isinstance(calm, Model)
     assert np.allclose(run(calm, after)[0], run(still, after)[0], atol=1e-5)

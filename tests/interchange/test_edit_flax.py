@@ -26,40 +26,22 @@ def transformed(s: Any) -> Any:
 
 
 class Block(nn.Module):
-    act: Any = nn.tanh
-    norm: bool = True
-    weight: float = 1.0
-
     @nn.compact
     def __call__(self, x: Any, train: bool = False) -> Any:
-        h = nn.Dense(8)(x)
-        own = nn.BatchNorm(use_running_average=not train)
-        h = own(h) if self.norm else h
-        h = nn.Dropout(0.5, deterministic=not train)(nn.Dense(8)(self.act(h)))
-        return self.weight * x + self.weight * h
+        h = nn.BatchNorm(use_running_average=not train)(nn.Dense(8)(x))
+        return x + nn.Dropout(0.5, deterministic=not train)(nn.Dense(8)(nn.tanh(h)))
 
 
 class Net(nn.Module):
-    """Two blocks; ``twin``: written as the shaped network."""
-
-    act: Any = nn.tanh
-    norm: bool = True
-    weight: float = 1.0
-    remat: bool = False
-
     def setup(self) -> None:
-        kind = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
-        self.blocks = [kind(self.act, self.norm, self.weight) for _ in range(2)]
+        self.blocks = [Block() for _ in range(2)]
         self.stem, self.head = nn.Dense(8), nn.Dense(2)
 
     def __call__(self, x: Any, train: bool = False) -> Any:
         x = self.stem(x)
         for block in self.blocks:
             x = block(x, train)
-        return self.head(self.act(x))
-
-    def features(self, x: Any) -> Any:
-        return self.stem(x)
+        return self.head(nn.tanh(x))
 
 
 class Turn(nn.Module):
@@ -80,12 +62,11 @@ class Turning(nn.Module):
 
 
 def test_linen_layers_in_a_scan() -> None:
-    variables = Turning().init(jax.random.key(0), X)
-    s: Any = kc.shape(kc.read((Turning(), variables), X))
-    new, drawn = s.apply_to((Turning(), variables), X)
+    model = Turning(), Turning().init(jax.random.key(0), X)
+    s: Any = kc.shape(kc.read(model, X))
+    new, drawn = s.apply_to(model, X)
     twin: Any = Turning(transformed(s))
-    wanted = twin.apply(drawn, X)
-    assert np.allclose(new.apply(drawn, X), wanted, atol=1e-5)
+    assert np.allclose(new.apply(drawn, X), twin.apply(drawn, X), atol=1e-5)
     for kernel in np.asarray(drawn["params"]["turns"]["Dense_0"]["kernel"], float):
         assert np.allclose(kernel @ kernel.T, np.eye(8), atol=1e-5)
 
@@ -105,9 +86,6 @@ class Model(nnx.Module):
         self.calls[...] += 1
         h = self.drop(self.act(self.norm(self.one(x))))
         return self.kept(jnp.sort(self.two(h), -1))
-
-    def features(self, x: Any) -> Any:
-        return self.one(x)
 
 
 class Residual(nnx.Module):
@@ -143,29 +121,26 @@ def test_a_bias_that_serves_another_layer_beside_a_sum() -> None:
         own.norm.bias[...] = jnp.arange(8.0) / 10
         block.norm = lambda x: x + jnp.arange(8.0) / 10
     assert np.allclose(new(X), twin(X, transformed(s), HALF), atol=1e-5)
-    again = kc.read(new, X)
-    assert not again.fidelity.counts.get("not read")
+    assert not kc.read(new, X).fidelity.counts.get("not read")
+
+
+def linen() -> Any:
+    return Net(), Net().init(jax.random.key(0), X)
 
 
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_without_edits_models_are_equal_to_the_bit(kind: str) -> None:
-    variables = Net().init(jax.random.key(0), X)
-    net: Any = Net()
-    model: Any = Model(nnx.Rngs(0)) if kind == "nnx" else (net, variables)
+    model: Any = Model(nnx.Rngs(0)) if kind == "nnx" else linen()
     reading = kc.read(model, X)
     new = kc.apply_edits(model, edits_of(reading, reading), weights="keep")
-    if kind == "nnx":
-        assert np.array_equal(new(X), model(X))
-    else:
-        assert np.array_equal(new[0].apply(new[1], X), net.apply(variables, X))
+    found, wanted = (net(X) if kind == "nnx" else net[0].apply(net[1], X) for net in (new, model))
+    assert np.array_equal(found, wanted)
 
 
 def test_edits_of_linen_modules_saved_and_performed(tmp_path: Any) -> None:
-    variables = Net().init(jax.random.key(0), X)
-    s: Any = kc.shape(kc.read((Net(), variables), X))
+    s: Any = kc.shape(kc.read(linen(), X))
     s.edits.save(tmp_path / "edits.json")
     edits = kc.load_edits(tmp_path / "edits.json")
-    new, drawn = kc.apply_edits((Net(), variables), edits)
-    same, again = s.apply_to((Net(), variables), X)
-    assert np.array_equal(new.apply(drawn, X), same.apply(again, X))
+    made = kc.apply_edits(linen(), edits), s.apply_to(linen(), X)
+    assert np.array_equal(*(new.apply(drawn, X) for new, drawn in made))
     assert edits.framework == "flax" and edits.model == "Net"

@@ -25,12 +25,12 @@ L = keras.layers
 
 def functional() -> Any:
     entry = keras.Input((8,))
-    h = L.Dense(8, name="stem")(entry)
+    h = L.Dense(8)(entry)
     for _ in range(2):
-        z = L.Dense(8, use_bias=False)(h)
-        z = L.Activation("tanh")(L.BatchNormalization()(z))
-        h = L.Add()([h, L.Dense(8)(L.Dropout(0.5)(z))])
-    return keras.Model(entry, L.Dense(2, name="head")(L.Activation("tanh")(h)), name="net")
+        z = L.BatchNormalization()(L.Dense(8, use_bias=False)(h))
+        z = L.Dropout(0.5)(L.Activation("tanh")(z))
+        h = L.Add()([h, L.Dense(8)(z)])
+    return keras.Model(entry, L.Dense(2)(L.Activation("tanh")(h)))
 
 
 @keras.saving.register_keras_serializable("kcalc tests")
@@ -39,15 +39,13 @@ class Own(keras.Model):
 
     def __init__(self, width: int = 8, **more: Any) -> None:
         super().__init__(**more)
-        self.width = width
-        self.one, self.two = L.Dense(width), L.Dense(2)
+        self.width, self.one, self.two = width, L.Dense(width), L.Dense(2)
         self.norm, self.drop = L.BatchNormalization(), L.Dropout(0.5, seed=1)
         self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
 
     def call(self, x: Any, training: bool = False) -> Any:
         self.calls.assign_add(1.0)
-        h = self.norm(self.one(x), training=training)
-        h = keras.ops.tanh(h)
+        h = keras.ops.tanh(self.norm(self.one(x), training=training))
         self.add_loss(keras.ops.mean(keras.ops.square(h)))
         return self.two(self.drop(h, training=training))
 
@@ -84,8 +82,9 @@ def test_a_subclass_keeps_methods_state_and_losses(tmp_path: Any) -> None:
 def test_without_edits_a_model_is_equal_to_the_bit() -> None:
     model = functional()
     reading = kc.read(model)
-    new = kc.apply_edits(model, edits_of(reading, reading), weights="keep")
+    new, kept = (
+        kc.apply_edits(model, edits, weights="keep")
+        for edits in (edits_of(reading, reading), kc.shape(reading).edits)
+    )
     assert np.array_equal(new(X), model(X))
-    kept = kc.apply_edits(model, kc.shape(reading).edits, weights="keep")
-    for one, two in zip(kept.weights, model.weights, strict=True):
-        assert np.array_equal(one.value, two.value)
+    assert all(map(np.array_equal, kept.get_weights(), model.get_weights()))

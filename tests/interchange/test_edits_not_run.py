@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-nn, F = torch.nn, torch.nn.functional
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 from kcalc.interchange.edits import edits_from_dict  # noqa: E402
@@ -16,17 +17,27 @@ from kcalc.interchange.edits import edits_from_dict  # noqa: E402
 N = 8
 
 
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Linear(N, N), nn.BatchNorm1d(N)
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.norm(self.one(x)))
+
+
 class Net(nn.Module):
     """Three layers; what runs between them is that of a subclass."""
+
+    parts: dict[str, Any] = {}
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.a, self.b, self.c = (nn.Linear(N, N) for _ in range(3))
-        self.build()
-
-    def build(self) -> None:
-        pass
+        self.times = 0
+        for name, part in self.parts.items():
+            setattr(self, name, part())
 
     def inner(self, x: Any) -> Any:
         return F.relu(self.b(x))
@@ -35,13 +46,8 @@ class Net(nn.Module):
         return self.c(self.inner(F.relu(self.a(x))))
 
 
-def shaped(net: Any, **options: Any) -> tuple[Any, Any]:
-    x = torch.randn(4, N)
-    s = kc.shape(kc.read(net.eval(), x), **{"method": "dks", "zeta": 1.5, **options})
-    return s, s.apply_to(net, x)
-
-
-# -- what did not run ------------------------------------------------------------------------------
+def shaped(net: Any) -> Any:
+    return kc.shape(kc.read(net.eval(), torch.randn(4, N)), method="dks", zeta=1.5)
 
 
 class ByShape(Net):
@@ -51,17 +57,14 @@ class ByShape(Net):
 
 
 class BySetting(Net):
-    def build(self) -> None:
-        self.twice = False
-
     def inner(self, x: Any) -> Any:
         x = self.b(x)
-        if self.twice:
+        if self.times:
             x = torch.tanh(x)
         return F.relu(x)
 
 
-class ByMethod(ByShape):
+class ByMethod(Net):
     def inner(self, x: Any) -> Any:
         if len(x) > 8:
             x = self.further(x)
@@ -72,9 +75,6 @@ class ByMethod(ByShape):
 
 
 class InLoop(Net):
-    def build(self) -> None:
-        self.times = 0
-
     def inner(self, x: Any) -> Any:
         for _ in range(self.times):
             x = F.relu(self.b(x))
@@ -98,26 +98,15 @@ class ASum(Net):
 
 
 class LocalModules(Net):
-    def build(self) -> None:
-        self.quick, self.exact = nn.ReLU(), nn.ReLU()
+    parts = {"quick": nn.ReLU, "exact": nn.ReLU}
 
     def inner(self, x: Any) -> Any:
         act = self.quick if self.training else self.exact
         return act(self.b(x))
 
 
-class Head(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.norm = nn.Linear(N, N), nn.BatchNorm1d(N)
-
-    def forward(self, x: Any) -> Any:
-        return F.relu(self.norm(self.one(x)))
-
-
 class WithHead(Net):
-    def build(self) -> None:
-        self.head = Head()
+    parts = {"head": Head}
 
     def inner(self, x: Any) -> Any:
         x = F.relu(self.b(x))
@@ -138,11 +127,12 @@ TOLD = {
 
 @pytest.mark.parametrize("kind", TOLD)
 def test_what_no_example_ran_is_told(kind: Any) -> None:
-    s, made = shaped(kind())
-    told = [what for what, why in s.edits.left_alone.items() if "did not run when" in why]
-    assert len(told) == 1 and TOLD[kind] in told[0]
-    assert told[0] in str(s.edits) and told[0] in str(s) and told[0] in s.left_alone
-    assert made(torch.randn(3, N)).shape == (3, N)
+    net = kind()
+    s = shaped(net)
+    (told,) = (what for what, why in s.edits.left_alone.items() if "did not run when" in why)
+    assert TOLD[kind] in told
+    assert told in str(s.edits) and told in str(s) and told in s.left_alone
+    assert s.apply_to(net)(torch.randn(3, N)).shape == (3, N)
     again = edits_from_dict(json.loads(json.dumps(s.edits.to_dict())))
     assert again.left_alone == s.edits.left_alone
 
@@ -150,8 +140,7 @@ def test_what_no_example_ran_is_told(kind: Any) -> None:
 class Quiet(Net):
     """What did not run calls nothing that shaping edits, or is edited wherever it is called."""
 
-    def build(self) -> None:
-        self.act = nn.ReLU()
+    parts = {"act": nn.ReLU}
 
     def inner(self, x: Any) -> Any:
         if torch.jit.is_scripting():
@@ -163,11 +152,5 @@ class Quiet(Net):
 
 @pytest.mark.parametrize("kind", [Net, Quiet])
 def test_nothing_is_told_of_what_is_edited(kind: Any) -> None:
-    s, _ = shaped(kind())
+    s = shaped(kind())
     assert not s.left_alone and not s.edits.left_alone and "not run" not in str(s)
-
-
-# -- what training computes otherwise --------------------------------------------------------------
-
-
-# -- functions of several operations ---------------------------------------------------------------

@@ -6,6 +6,7 @@ import ast
 import linecache
 
 import pytest
+from refusals import refused
 
 import kcalc as kc
 
@@ -37,5 +38,5 @@ def test_cells_after_an_import_of_the_future(future: int) -> None:
     s = kc.shape(kc.read(model, x), method="dks", zeta=1.5)
     assert s.edits.only("activation") and not s.edits.left_alone
     assert not torch.allclose(s.apply_to(model, weights="keep")(x), model(x))
-    with pytest.raises(kc.KcalcError, match="Cell.forward is not in a file"):
+    with refused("Cell.forward is not in a file"):
         s.patch()

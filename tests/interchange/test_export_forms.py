@@ -6,7 +6,7 @@ Values against SymPy at 30 digits.
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import exported
@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
-from kcalc.interchange.writers import WRITERS, Content, content_of
+from kcalc.interchange.writers import WRITERS
 from kcalc.network import layers as L
-from kcalc.shaping import ConstantsTable
 
 x = sp.Symbol("x", real=True)
 FORMS = (
@@ -38,50 +38,26 @@ FORMS = (
 POINTS = np.array([-9.7, -2.3, -1.4, -0.6, 0.2, 0.77, 1.3, 2.4, 5.1, 11.9])
 
 
-def content(network: Any, **changes: Any) -> Content:
-    told: dict[str, Any] = {
-        "method": "dks",
-        "options": {},
-        "network": network,
-        "constants": ConstantsTable({}),
-        "targets": {},
-        "global_targets": {},
-        "values": {},
-        "residuals": {},
-        "warnings": (),
-    }
-    return content_of(SimpleNamespace(**told | changes), "0")
-
-
-def chain_of(forms: Any) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(), ())]
-    for i, expr in enumerate(forms):
-        phi = kc.activation(expr, name=f"form {i}")
-        steps += [(f"a{i}", L.Affine(), (steps[-1][0],)), (f"n{i}", L.Nonlinear(phi), (f"a{i}",))]
-    return kc.Network.from_steps(steps)
+def chain_of(forms: Any) -> Any:
+    return exported.chained(kc.activation(expr, name=f"form {i}") for i, expr in enumerate(forms))
 
 
 def truth(expr: Any) -> np.ndarray:
     return np.array([float(sp.N(expr.subs(x, sp.Float(float(t), 40)), 30)) for t in POINTS])
 
 
+RUNS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda f: f(POINTS),
+    "torch": lambda f: f(pytest.importorskip("torch").from_numpy(POINTS)).numpy(),
+    "jax": lambda f: exported.in_double(f)(POINTS),
+}
+
+
 @pytest.mark.parametrize("target", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_values_of_unusual_forms(target: str) -> None:
-    made = exported.load(WRITERS[target].text(content(chain_of(FORMS))))["ACTIVATIONS"]
-    if target == "torch":
-        torch = pytest.importorskip("torch")
-        run = lambda f: f(torch.from_numpy(POINTS)).numpy()  # noqa: E731
-    elif target == "jax":
-        jax = pytest.importorskip("jax")
-        with jax.enable_x64(True):
-            found = [
-                np.asarray(made[f"n{i}"](jax.numpy.asarray(POINTS))) for i in range(len(FORMS))
-            ]
-        run = None
-    else:
-        run = lambda f: f(POINTS)  # noqa: E731
+    made = exported.load(WRITERS[target].text(chain_of(FORMS)))["ACTIVATIONS"]
     for i, expr in enumerate(FORMS):
-        values = run(made[f"n{i}"]) if run else found[i]  # pyright: ignore[reportPossiblyUnboundVariable]
+        values = RUNS[target](made[f"n{i}"])
         assert values == pytest.approx(truth(expr), rel=1e-13, abs=1e-14), expr
 
 
@@ -89,7 +65,7 @@ def test_values_of_unusual_forms_in_onnx() -> None:
     pytest.importorskip("onnxruntime")
     from kcalc.interchange.writers.onnx_writer import onnx_model
 
-    held = content(chain_of(FORMS))
+    held = chain_of(FORMS)
     model = onnx_model(held)
     names = {function.name for function in model.functions}
     for shaped in held.activations:
@@ -112,7 +88,7 @@ def test_values_of_unusual_forms_in_onnx() -> None:
 )
 def test_forms_without_code_are_refused(expr: Any, words: str) -> None:
     with refused(words):
-        WRITERS["numpy"].text(content(chain_of([expr])))
+        WRITERS["numpy"].text(chain_of([expr]))
 
 
 def test_sums_and_labels_of_every_kind() -> None:
@@ -120,25 +96,24 @@ def test_sums_and_labels_of_every_kind() -> None:
     become text.
     """
     many, long = [0.5 / k for k in range(1, 9)], [1 / np.sqrt(k + 0.3) for k in range(1, 7)]
-    steps: list[Any] = [(("x", 0), L.Input(), ())]
-    steps += [((i, "a"), L.Affine(), (("x", 0),)) for i in range(8)]
-    steps += [("many", L.Sum(tuple(many)), tuple((i, "a") for i in range(8)))]
-    steps += [("long", L.Sum(tuple(long)), tuple((i, "a") for i in range(6)))]
-    steps += [((9, "n"), L.Nonlinear("tanh"), ("many",)), ("end", L.Sum(), ((9, "n"), "long"))]
-    held = content(
-        kc.Network.from_steps(steps),
-        options={"eta": np.float64(0.25), "shape": (np.int64(3), sp.Rational(1, 2))},
+    ends = [(i, "a") for i in range(8)]
+    network = wired(
+        (("x", 0), L.Input()),
+        *((end, L.Affine(), (("x", 0),)) for end in ends),
+        ("many", L.Sum(tuple(many)), ends),
+        ("long", L.Sum(tuple(long)), ends[:6]),
+        ((9, "n"), L.Nonlinear("tanh"), "many"),
+        ("end", L.Sum(), ((9, "n"), "long")),
     )
-    made = exported.load(WRITERS["numpy"].text(held))
+    options = {"eta": np.float64(0.25), "shape": (np.int64(3), sp.Rational(1, 2))}
+    made = exported.load(WRITERS["numpy"].text(exported.content(network, options=options)))
     values = list(np.random.default_rng(0).normal(size=(8, 3)))
-    table = {
-        key: function
-        for name in made
-        if isinstance(made[name], dict)
-        for key, function in made[name].items()
-    }
+    table: dict[Any, Any] = {}
+    for part in made.values():
+        table |= part if isinstance(part, dict) else {}
     assert table["many"](*values) == pytest.approx(np.tensordot(many, values, 1), rel=1e-14)
     assert table["long"](*values[:6]) == pytest.approx(np.tensordot(long, values[:6], 1), rel=1e-14)
-    assert "(9, 'n')" in table or any("9" in str(key) for key in table)
-    document = json.loads(WRITERS["json"].text(content(chain_of(FORMS[4:5]), to_dict=dict)))
-    assert document["version"] == "0"
+    assert any("9" in str(key) for key in table)
+    plain = kc.chain(L.Input(), L.Nonlinear(kc.activation(FORMS[4])))
+    held = exported.content(plain, to_dict=dict)
+    assert json.loads(WRITERS["json"].text(held))["version"] == "0"

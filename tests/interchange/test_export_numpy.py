@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import exported
 import numpy as np
 import pytest
@@ -12,19 +14,11 @@ NAMES = exported.module("numpy")
 
 
 def test_initial_weights() -> None:
-    rng = np.random.default_rng(0)
-    exported.check_law(
-        lambda shape, groups: NAMES["delta_orthogonal"](rng, shape, groups), orthogonal=True
-    )
-    exported.check_law(
-        lambda shape, groups: NAMES["delta_gaussian"](rng, shape, groups), orthogonal=False
-    )
-    assert NAMES["delta_gaussian"](rng, (3, 8, 8), dtype=np.float32).dtype == np.float32
-    assert np.mean(NAMES["delta_gaussian"](rng, (300, 300), sigma_w=2.0) ** 2) == pytest.approx(
-        4 / 300, rel=0.03
-    )
-    with pytest.raises(ValueError, match="no centre tap"):
-        NAMES["delta_orthogonal"](rng, (2, 2, 8, 8))
+    rng, gaussian = np.random.default_rng(0), NAMES["delta_gaussian"]
+    exported.check_weights(lambda name, *given: NAMES[name](rng, *given))
+    assert gaussian(rng, (3, 8, 8), dtype=np.float32).dtype == np.float32
+    wide = gaussian(rng, (300, 300), sigma_w=2.0)
+    assert np.mean(wide**2) == pytest.approx(4 / 300, rel=0.03)
     with pytest.raises(ValueError, match="cannot be divided into 3 groups"):
         NAMES["delta_orthogonal"](rng, (3, 8, 8), 3)
 
@@ -40,24 +34,18 @@ def test_orthogonal_weights_are_uniform() -> None:
 
 
 def test_geometric_weights_and_sums() -> None:
-    shaping = kc.shape(
-        kc.architectures.resnet_v2(50, shortcut_weight=0.8), "relu", method="geometric", features=16
-    )
-    names = exported.load(shaping.export("numpy"))
-    rng = np.random.default_rng(2)
-    exported.check_law(
-        lambda shape, groups: names["gaussian"](rng, shape, groups), orthogonal=False, delta=False
-    )
-    assert names["SIGMAS"].keys() == set(shaping.network.nodes_of(kc.layers.Affine))
-    assert all(
-        names["SIGMAS"][node] == (float(shaping.network.layer(node).sigma_w), 0.0)
-        for node in names["SIGMAS"]
-    )  # type: ignore[attr-defined]
-    assert {
-        node: float(shaping.network.layer(node).factor)
-        for node in shaping.network.nodes_of(kc.layers.Scale)
-    } == names["SCALES"]  # type: ignore[attr-defined]
-    node = shaping.network.nodes_of(kc.layers.Sum)[0]
-    weights = shaping.network.layer(node).weights  # type: ignore[attr-defined]
+    network = kc.architectures.resnet_v2(50, shortcut_weight=0.8)
+    shaping = kc.shape(network, "relu", method="geometric", features=16)
+    names, rng = exported.load(shaping.export("numpy")), np.random.default_rng(2)
+    exported.check_law(lambda *given: names["gaussian"](rng, *given), orthogonal=False, delta=False)
+
+    def layers(kind: Any) -> Any:
+        return {node: shaping.network.layer(node) for node in shaping.network.nodes_of(kind)}
+
+    sigmas = {node: (float(a.sigma_w), 0.0) for node, a in layers(kc.layers.Affine).items()}
+    assert names["SIGMAS"] == sigmas
+    assert names["SCALES"] == {n: float(s.factor) for n, s in layers(kc.layers.Scale).items()}
+    node, layer = next(iter(layers(kc.layers.Sum).items()))
     a, b = rng.standard_normal((2, 5))
-    assert np.array_equal(names["SUMS"][node](a, b), float(weights[0]) * a + float(weights[1]) * b)
+    v, w = map(float, layer.weights)
+    assert np.array_equal(names["SUMS"][node](a, b), v * a + w * b)

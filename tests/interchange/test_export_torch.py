@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import exported
 import numpy as np
 import pytest
@@ -14,45 +12,35 @@ torch = pytest.importorskip("torch")
 NAMES = exported.module("torch")
 
 
-def drawn(name: str, **options: Any) -> Any:
+def drawn(name: str, shape: tuple[int, ...], groups: int) -> np.ndarray:
     """Kernels (*window, in, out) from a function that fills weights (out, in, *window)."""
-
-    def draw(shape: tuple[int, ...], groups: int) -> np.ndarray:
-        weight = torch.full((shape[-1], shape[-2], *shape[:-2]), 7.0)
-        assert NAMES[name](weight, groups, **options) is weight
-        return np.moveaxis(weight.numpy(), (0, 1), (-1, -2))
-
-    return draw
+    weight = torch.full((shape[-1], shape[-2], *shape[:-2]), 7.0)
+    assert NAMES[f"{name}_"](weight, groups) is weight
+    return np.moveaxis(weight.numpy(), (0, 1), (-1, -2))
 
 
 def test_initial_weights() -> None:
     torch.manual_seed(0)
-    exported.check_law(drawn("delta_orthogonal_"), orthogonal=True)
-    exported.check_law(drawn("delta_gaussian_"), orthogonal=False)
-    with pytest.raises(ValueError, match="no centre tap"):
-        NAMES["delta_orthogonal_"](torch.empty(8, 8, 3, 4))
+    exported.check_weights(drawn)
     half = NAMES["delta_orthogonal_"](torch.empty(8, 8, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
-    twice = [
-        NAMES["delta_gaussian_"](torch.empty(8, 8), generator=torch.Generator().manual_seed(3))
-        for _ in range(2)
-    ]
-    assert torch.equal(*twice)
+    seeds = (torch.Generator().manual_seed(3) for _ in range(2))
+    assert torch.equal(
+        *(NAMES["delta_gaussian_"](torch.empty(8, 8), generator=seed) for seed in seeds)
+    )
 
 
 def test_initialise_a_model() -> None:
     nn = torch.nn
-    model = nn.Sequential(
-        nn.Conv2d(4, 16, 3, stride=2),
-        nn.Conv1d(16, 8, 5, groups=4),
-        nn.Linear(8, 6),
-        nn.BatchNorm1d(6),
-    )
-    model[3].weight.data.fill_(3.0)
+    convolutions = nn.Conv2d(4, 16, 3, stride=2), nn.Conv1d(16, 8, 5, groups=4)
+    model = nn.Sequential(*convolutions, nn.Linear(8, 6), nn.BatchNorm1d(6))
+    nn.init.constant_(model[3].weight, 3.0)
     assert NAMES["initialise"](model, sigmas={"2": (2.0, 1.0)}) is model
-    for layer in (model[0], model[1]):
+    for layer, centre in (
+        (model[0], model[0].weight[:, :, 1, 1]),
+        (model[1], model[1].weight[:, :, 2]),
+    ):
         assert not layer.bias.any()
-        centre = layer.weight[(slice(None), slice(None), *(n // 2 for n in layer.weight.shape[2:]))]
         assert layer.weight.count_nonzero() == centre.count_nonzero()
         assert (centre**2).mean().item() == pytest.approx(1 / layer.weight.shape[1], rel=1e-5)
     assert (model[2].weight ** 2).mean().item() == pytest.approx(4 / 8, rel=1e-5)

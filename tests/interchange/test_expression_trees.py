@@ -54,16 +54,11 @@ def test_expressions_without_a_tree_are_refused(expr: Any, words: str) -> None:
         to_tree(expr)
 
 
+BELOW = sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True))
+
+
 @pytest.mark.parametrize(
-    "expr",
-    [
-        2,
-        1.5,
-        sp.Float("0.1", 40),
-        sp.pi * X,
-        sp.Piecewise((X, sp.Rational(1, 3) > X), (0, True)),
-        sp.Integer(10) ** 30,
-    ],
+    "expr", [2, 1.5, sp.Float("0.1", 40), sp.pi * X, BELOW, sp.Integer(10) ** 30]
 )
 def test_expressions_come_back(expr: Any) -> None:
     assert TreeReader().expression(to_tree(expr), "here") == expr

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from functools import reduce
 from pathlib import Path
 
 import pytest
 import sympy as sp
 from refusals import refused
-from wiring import wired
+from test_json_hostile import X, document, op
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
@@ -18,106 +19,39 @@ from kcalc.interchange.json_format import parse_json
 
 L, A = kc.layers, kc.architectures
 x = sp.Symbol("x", real=True)
-w = sp.Symbol("w", positive=True)
 
-NETWORKS = {
-    "resnet": A.resnet_v2(50, shortcut_weight=0.8),
-    "symbolic": A.resnet_v2(50, residual_weight=w),
-    "layernorm": A.layernorm_resnet(50),
-    "densenet": A.densenet(3),
-    "expression": A.vanilla(
-        2,
-        kc.activation(
-            sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine"
-        ),
-    ),
-    "kinked": kc.shape(A.vanilla(4), "relu").network,
-    "prefix": wired(
-        ("x", L.Input(8)),
-        *((name, L.Affine(8), "x") for name in "qkv"),
-        ("a", L.Attend(2, 4, prefix=3), "q k v"),
-    ),
-}
+MINE = sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True))
 
 
-def small() -> dict:
-    return network_to_dict(A.vanilla(2, "tanh"))
+def nonlinear(tree: object, name: str = "f") -> dict:
+    return {"type": "Nonlinear", "activation": {"name": name, "expr": tree}}
 
 
-def hostile(change) -> dict:
-    data = small()
-    change(data)
-    return data
-
-
-def deep_tree(depth: int) -> dict:
-    tree: object = {"symbol": "x"}
-    for _ in range(depth):
-        tree = {"op": "sin", "args": [tree]}
-    return {"type": "Nonlinear", "activation": {"name": "deep", "expr": tree}}
-
-
-def nonlinear(tree: object) -> dict:
-    return {"type": "Nonlinear", "activation": {"name": "f", "expr": tree}}
-
-
-BAD = {
-    "extra field": (lambda d: d.update(evil=1), "unknown field"),
-    "double id": (lambda d: d["nodes"][1].update(id="input"), "defined twice"),
-    "unknown activation": (
-        lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}),
-        "tanh",
-    ),
-    "two symbols": (
-        lambda d: d["nodes"][2].update(
-            layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})
-        ),
-        "symbolic constants",
-    ),
-    "huge power": (
-        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})),
-        "exponent",
-    ),
-    "huge integer": (lambda d: d["nodes"][2].update(layer=nonlinear(10**50)), "too large"),
-    "deep": (lambda d: d["nodes"][2].update(layer=deep_tree(500)), "too large"),
-    "tower": (
-        lambda d: d["nodes"][1]["layer"].update(
-            sigma_w={"op": "exp", "args": [{"op": "exp", "args": [1000]}]}
-        ),
-        "too large",
-    ),
-    "unhashable relation": (
-        lambda d: d["nodes"][2].update(
-            layer=nonlinear(
-                {
-                    "op": "Piecewise",
-                    "rows": [
-                        {"value": 1, "if": {"rel": {}, "args": [1, 2]}},
-                        {"value": 0, "if": True},
-                    ],
-                }
-            )
-        ),
-        "condition",
-    ),
-    "zero denominator": (
-        lambda d: d["nodes"][1]["layer"].update(sigma_w={"rational": ["1", "0"]}),
-        "denominator",
-    ),
-    "infinite": (
-        lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}),
-        "power of 0",
-    ),
-    "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
-    "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
+DEEP = reduce(lambda tree, _: op("sin", tree), range(500), X)
+ROWS = [{"value": 1, "if": {"rel": {}, "args": [1, 2]}}, {"value": 0, "if": True}]
+# (fields of the document, of its first layer's node, of that layer, or the whole second layer)
+BAD: dict[str, tuple[str, object, str]] = {
+    "extra field": ("document", {"evil": 1}, "unknown field"),
+    "double id": ("node", {"id": "input"}, "defined twice"),
+    "wrong arity": ("node", {"reads": []}, "0 inputs"),
+    "tower": ("affine", {"sigma_w": op("exp", op("exp", 1000))}, "too large"),
+    "zero denominator": ("affine", {"sigma_w": {"rational": ["1", "0"]}}, "denominator"),
+    "infinite": ("affine", {"sigma_w": op("Pow", 0, -1)}, "power of 0"),
+    "unknown activation": ("layer", {"type": "Nonlinear", "activation": {"name": "tahn"}}, "tanh"),
+    "missing activation": ("layer", {"type": "Nonlinear"}, "needs activation"),
+    "two symbols": ("layer", nonlinear(op("Mul", X, {"symbol": "y"})), "symbolic constants"),
+    "huge power": ("layer", nonlinear(op("Pow", 10, 10**9)), "exponent"),
+    "huge integer": ("layer", nonlinear(10**50), "too large"),
+    "deep": ("layer", nonlinear(DEEP), "too large"),
+    "unhashable relation": ("layer", nonlinear({"op": "Piecewise", "rows": ROWS}), "condition"),
     "half a character as name": (
-        lambda d: d["nodes"][2].update(
-            layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
-        ),
+        "layer",
+        nonlinear(X, "f\udfff"),
         r"the name 'f\\udfff' contains '\\udfff'.* leave it out",
     ),
     "half a character as reason": (
-        lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}),
+        "layer",
+        {"type": "Opaque", "name": "f", "reason": "\ud800"},
         "Opaque: reason .* leave it out",
     ),
 }
@@ -125,9 +59,15 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_hostile_documents_are_refused(name: str) -> None:
-    change, message = BAD[name]
+    where, change, message = BAD[name]
+    data = network_to_dict(A.vanilla(2, "tanh"))
+    _, node, other = data["nodes"][:3]
+    if where == "layer":
+        other["layer"] = change
+    else:
+        {"document": data, "node": node, "affine": node["layer"]}[where].update(change)
     with refused(message):
-        network_from_dict(hostile(change))
+        network_from_dict(data)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +94,7 @@ def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str) 
 
 
 def test_truncated_and_mutated_files_give_one_clear_error_or_a_network(tmp_path: Path) -> None:
-    text = json.dumps(network_to_dict(NETWORKS["expression"]))
+    text = json.dumps(network_to_dict(A.vanilla(2, kc.activation(MINE, name="mine"))))
     rng = random.Random(7)
     alphabet = '{}[]":,0123456789.eE-xnulltruefalse \\'
     for _ in range(200):
@@ -185,28 +125,17 @@ def test_a_registered_name_belongs_to_its_function() -> None:
     The same one, written otherwise, is not.
     """
 
-    def document(expr: sp.Expr, name: str) -> dict:
-        layer = {
-            "type": "Nonlinear",
-            "activation": {"name": name, "expr": to_tree(expr), "kinks": []},
-        }
-        return {
-            "schema": "kcalc.network/1",
-            "nodes": [
-                {"id": "x", "layer": {"type": "Input"}},
-                {"id": "act", "layer": layer, "reads": ["x"]},
-            ],
-        }
+    def read(expr: sp.Expr, name: str) -> str:
+        network = network_from_dict(document(to_tree(expr), name=name, kinks=[]))
+        return network.layer("p").activation.name  # type: ignore[attr-defined]
 
     for name in ("tanh", "Tanh", "silu"):
-        with refused(rf"node 'act', activation: '{name}' is the name of .*rename the activation"):
-            network_from_dict(document(sp.sin(x), name))
-    again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
-    assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
-    assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
-    wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
+        with refused(rf"node 'p', activation: '{name}' is the name of .*rename the activation"):
+            read(sp.sin(x), name)
+    assert read((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh") == "tanh"
+    assert read(sp.sin(x), "mine") == "mine"
     with refused("rename the activation"):
-        network_to_dict(wrong)
+        network_to_dict(kc.chain(L.Input(), L.Nonlinear(kc.activation(sp.sin(x), name="tanh"))))
 
 
 def test_text_of_networks_is_utf8(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import sympy as sp
+from refusals import refused
 
 import kcalc as kc
 from kcalc.cli.targets import given_tokens
@@ -23,9 +24,9 @@ def op(name, *args):
     return {"op": name, "args": list(args)}
 
 
-def tower(tree, exponent, levels, between=lambda tree: tree):
+def powers(tree, levels, between=lambda tree: tree):
     for _ in range(levels):
-        tree = between(op("Pow", tree, exponent))
+        tree = between(op("Pow", tree, 64))
     return tree
 
 
@@ -39,30 +40,28 @@ def document(tree, **activation):
     return {"schema": "kcalc.network/1", "nodes": nodes}
 
 
-def waves(weight):
-    return op("Add", op("sin", X), op("Mul", weight, op("cos", X)))
-
-
+SUM = op("Add", X, 1)
+WAVES = op("Add", op("sin", X), op("Mul", 2, op("cos", X)))
 TOWERS = {
-    "powers": tower(X, 64, 9),
-    "two levels": tower(X, 64, 2),
-    "of a sum": tower(op("Add", X, 1), 64, 9),
-    "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
-    "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
+    "powers": powers(X, 9),
+    "two levels": powers(X, 2),
+    "of a sum": powers(SUM, 9),
+    "waves": powers(WAVES, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
+    "inside a function": op("sin", powers(SUM, 4)),
 }
 
 
 @pytest.mark.parametrize("name", TOWERS)
 def test_the_degree_of_a_document_is_bounded_before_anything_is_expanded(name):
     start = time.process_time()
-    with pytest.raises(kc.KcalcError, match=r"'p'.*degree|degree|'p'.*many terms"):
+    with refused(r"'p'.*degree|degree|'p'.*many terms"):
         network_from_dict(document(TOWERS[name]))
     assert time.process_time() - start < 1
 
 
 def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
     many = op("Max", *[op("Add", op("Mul", k, X), k * k) for k in range(200)])
-    with pytest.raises(kc.KcalcError, match="'p'.*Max"):
+    with refused("'p'.*Max"):
         network_from_dict(document(many))
 
 
@@ -80,10 +79,10 @@ def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
 )
 def test_activations_have_a_bounded_degree(expr):
     start = time.process_time()
-    with pytest.raises(kc.KcalcError, match="degree.*smaller exponent"):
-        kc.activation(expr)
-    with pytest.raises(kc.KcalcError, match="degree.*smaller exponent"):
-        recognised(expr.subs(x, kc.activation("tanh").expr.free_symbols.pop()))
+    argument = kc.activation("tanh").expr.free_symbols.pop()
+    for read in (kc.activation, lambda expr: recognised(expr.subs(x, argument))):
+        with refused("degree.*smaller exponent"):
+            read(expr)
     assert time.process_time() - start < 1
 
 
@@ -99,14 +98,14 @@ def test_many_terms_are_not_multiplied_out():
 
 def test_exponentials_of_exponentials_end():
     """exp(exp(exp(x))) at x = 1000, which has more digits than there is memory."""
-    with pytest.raises(kc.KcalcError, match="grows|finite"):
+    with refused("grows|finite"):
         kc.activation(sp.exp(sp.exp(sp.exp(x))))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
 @pytest.mark.parametrize("read", [kc.load_json, lock._read])
 def test_files_without_an_end_are_not_read_to_it(read):
-    with pytest.raises(kc.KcalcError, match="/dev/zero.*larger than 64 MiB"):
+    with refused("/dev/zero.*larger than 64 MiB"):
         read("/dev/zero")
 
 

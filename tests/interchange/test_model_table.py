@@ -22,17 +22,16 @@ def test_there_are_fifty_and_thirty_five_without_attention() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_models_written_here_run(name: str) -> None:
-    entry = OWN[name]
     with torch.no_grad():
-        outputs = entry.model()(*entry.example())
+        outputs = OWN[name].model()(*OWN[name].example())
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
-    assert all(bool(torch.isfinite(y).all()) and len(y) == 2 for y in leaves)
+    assert all(torch.isfinite(y).all() and len(y) == 2 for y in leaves)
 
 
 def test_rows_are_kept_and_read_again() -> None:
-    entry = OWN["Highway"]
-    cells = {column: models.Cell("refused", "products", "why") for column in models.COLUMNS}
-    row = models.Row(entry, 2.0, 1.0, "1 exact", cells, copies.Copy(True, 1.2, 0.01, 512, 4), {})
+    cells = dict.fromkeys(models.COLUMNS, models.Cell("refused", "products", "why"))
+    copy = copies.Copy(True, 1.2, 0.01, 512, 4)
+    row = models.Row(OWN["Highway"], 2.0, 1.0, "1 exact", cells, copy, {})
     assert models.row_from("Highway", json.loads(json.dumps(row.to_dict()))) == row
     assert row.texts()[-1] == "**1.20 ± 0.01**"
     missing = models.row_from("Highway", {"failed": "job: not finished after 300 s"})

@@ -31,31 +31,25 @@ class Tokens(nn.Module):
         return self.head(torch.relu(x if scale is None else x * 2))
 
 
-class Pair(nn.Module):
+class Both(nn.Module):
     """Two inputs, read by different layers, so that a swap shows."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.a, self.b = nn.Linear(8, width), nn.Linear(8, width)
-        self.out = nn.Linear(width, 5)
+        self.a, self.b, self.out = nn.Linear(8, width), nn.Linear(8, width), nn.Linear(width, 5)
 
-    def added(self, x: Any, y: Any) -> Any:
+    def forward(self, x: Any, y: Any) -> Any:
         return self.out(torch.relu(self.a(x) + self.b(y)))
 
 
-class Both(Pair):
-    def forward(self, x: Any, y: Any) -> Any:
-        return self.added(x, y)
-
-
-class Only(Pair):
+class Only(Both):
     def forward(self, x: Any, *, y: Any) -> Any:
-        return self.added(x, y)
+        return super().forward(x, y)
 
 
-class Nested(Pair):
+class Nested(Both):
     def forward(self, x: Any, extra: Any = None) -> Any:
-        return self.added(x, extra["y"][0])
+        return super().forward(x, extra["y"][0])
 
 
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -66,16 +60,18 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 def asked(make: Any, inputs: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
     """The functions that take example inputs."""
-    model = make()
     packed = inputs[0] if len(inputs) == 1 else inputs
+
+    def applied() -> Any:
+        network = kc.read(make(), *inputs).network.normalised()
+        return kc.shape(network, method="dks", zeta=1.5).apply_to(make(), *inputs)
+
     return {
         "read": lambda: kc.read(make(), *inputs),
         "example_inputs": lambda: kc.read(make(), example_inputs=packed),
         "transfer": lambda: kc.transfer(make, *inputs, base=16, to=32),
         "audit": lambda: kc.audit(make(), packed),
-        "apply_to": lambda: kc.shape(
-            kc.read(model, *inputs).network.normalised(), method="dks", zeta=1.5
-        ).apply_to(make(), *inputs),
+        "apply_to": applied,
     }
 
 
@@ -83,17 +79,13 @@ def asked(make: Any, inputs: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
 def test_inputs_by_name(case: str) -> None:
     make, inputs = CALLS[case]
     found = {name: ask() for name, ask in asked(make, inputs).items()}
-    assert list(found["read"].network) == list(found["example_inputs"].network)
+    network = found["read"].network
+    assert list(network) == list(found["example_inputs"].network)
     names = {name for name, _ in make().named_parameters()}
     assert set(found["transfer"].parameters) == names
     assert {row.name for row in found["audit"].parameters} == names
     if make is not Tokens:
-        reads = {str(node): net_reads(found["read"].network, node) for node in ("a", "b")}
-        assert "x" in reads["a"] and "y" in reads["b"]
-
-
-def net_reads(network: kc.Network, node: str) -> str:
-    return str(network.parents(node)[0])
+        assert "x" in str(network.parents("a")[0]) and "y" in str(network.parents("b")[0])
 
 
 WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
@@ -114,16 +106,10 @@ def test_wrong_names_list_the_right_ones(case: str, what: str) -> None:
 
 def test_names_of_onnx_files(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    helper = onnx.helper
-    kind = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", kind, ["n", "c"])],
-        [helper.make_tensor_value_info("y", kind, ["n", "c"])],
-    )
+    from onnx_graphs import model, node
+
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph), path)
+    onnx.save(model([node("Relu", "x", "y")], {"x": ["n", "c"]}, ["y"]), path)
     assert kc.read(path, {"x": (2, 8)}).network.features["x"] == 8
     with refused("'u'.*x"):
         kc.read(path, {"u": (2, 8)})
@@ -136,12 +122,9 @@ def test_names_on_the_command_line() -> None:
         by_name(sizes)("4x=1,8")
 
 
-# -- training ------------------------------------------------------------------------------------
-
-
 def test_transfer_check_takes_rows_of_every_array() -> None:
-    x, y = torch.randn(12, 8), torch.randn(12, 8)
-    given = {"y": y, "x": x}
+    y = torch.randn(12, 8)
+    given = {"y": y, "x": torch.randn(12, 8)}
     rules = {"rates": (1e-3, 1e-2, 1e-1), "widths": (8, 16), "steps": 3, "batch": 4, "seeds": 1}
     found = kc.transfer_check(Both, given, torch.randn(12, 5), **rules)
     assert np.isfinite(found.losses).all()

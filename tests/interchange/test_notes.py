@@ -42,17 +42,15 @@ def test_a_note_on_a_layer_goes_with_it_and_one_on_positions_stays() -> None:
     assert inner.network.notes == (GAINS, FACTOR)
 
 
+PLACE = {"node": "a", "level": "locations"}
 SPOILT = {
     "list": ({}, "notes must be a list"),
     "node": ([{"level": "locations", "text": "t"}], "needs a node"),
     "level": ([{"node": "a", "level": "pooling", "text": "t"}], "unknown level"),
     "no level": ([{"node": "a", "text": "t"}], "unknown level"),
-    "text": ([{"node": "a", "level": "locations"}], "text and source must be strings"),
-    "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
-    "half of a surrogate": (
-        [{"node": "a", "level": "locations", "text": "\ud800"}],
-        "half of a surrogate",
-    ),
+    "text": ([PLACE], "text and source must be strings"),
+    "field": ([PLACE | {"text": "t", "kind": 1}], "unknown field"),
+    "half of a surrogate": ([PLACE | {"text": "\ud800"}], "half of a surrogate"),
 }
 
 
