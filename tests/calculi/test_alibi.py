@@ -8,8 +8,7 @@ from typing import Any
 from wiring import wired
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc.network.layers import Affine, Attend, Input
 
 
 def released(heads: int) -> list[float]:
@@ -26,9 +25,9 @@ def released(heads: int) -> list[float]:
 
 
 def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network:
-    steps: list[Any] = [("x", L.Input()), ("q", L.Affine(sigma_w=sigma), "x")]
-    steps += [(name, L.Affine(), "x") for name in "kv"]
-    steps += [("a", L.Attend(heads, alibi=True, **options), "q k v"), ("o", L.Affine(), "a")]
+    steps: list[Any] = [("x", Input()), ("q", Affine(sigma_w=sigma))]
+    steps += [(name, Affine(), "x") for name in "kv"]
+    steps += [("a", Attend(heads, alibi=True, **options), "q k v"), ("o", Affine())]
     return wired(*steps)
 
 

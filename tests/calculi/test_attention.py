@@ -11,13 +11,25 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import (
+    Affine,
+    Attend,
+    Flatten,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Sum,
+    TokenMix,
+)
 
 Array = np.ndarray
-L = kc.layers
 DRAWS = 6000
 WORST = 4.5  # standard errors: the largest of some 150 numbers
 
@@ -44,19 +56,17 @@ class Case:
 
         The mean over its tokens.
         """
-        steps: list[Any] = (
-            [("x", L.Input()), ("y", L.Input())] if self.cross else [("x", L.Input())]
-        )
+        steps: list[Any] = [("x", Input()), ("y", Input())] if self.cross else [("x", Input())]
         reads = ("x", "y", "y") if self.cross else ("x",) * 3
         names = []
         for name, read, sigma, bias in zip("qkv", reads, self.sigma, self.bias, strict=True):
-            steps.append((name, L.Affine(sigma_w=sigma, sigma_b=bias), (read,)))
+            steps.append((name, Affine(sigma_w=sigma, sigma_b=bias), (read,)))
             names.append(name)
             if self.norm and name != "v":
-                steps.append((f"{name}_norm", L.RMSNorm(), (name,)))
+                steps.append((f"{name}_norm", RMSNorm(), (name,)))
                 names[-1] = f"{name}_norm"
-        steps.append(("attention", L.Attend(**self.options), tuple(names)))
-        return wired(*steps, ("mean", L.Pool("mean"), "attention"))
+        steps.append(("attention", Attend(**self.options), tuple(names)))
+        return wired(*steps, ("mean", Pool("mean"), "attention"))
 
     @property
     def given(self) -> dict[str, Any]:
@@ -213,26 +223,26 @@ def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
 
 def stacked(case: Case, count: int = 2) -> kc.Network:
     """Blocks with skips and an MLP, and a readout."""
-    steps: list[Any] = [("x", L.Input()), ("in", L.Affine(sigma_b=0.3), "x")]
+    steps: list[Any] = [("x", Input()), ("in", Affine(sigma_b=0.3))]
     below = "in"
     for k in range(count):
         reads = []
         for name, sigma, bias in zip("qkv", case.sigma, case.bias, strict=True):
-            steps.append((f"{name}{k}", L.Affine(sigma_w=sigma, sigma_b=bias), (below,)))
+            steps.append((f"{name}{k}", Affine(sigma_w=sigma, sigma_b=bias), (below,)))
             reads.append(f"{name}{k}")
             if case.norm and name != "v":
-                steps.append((f"{name}{k}_norm", L.RMSNorm(), (reads[-1],)))
+                steps.append((f"{name}{k}_norm", RMSNorm(), (reads[-1],)))
                 reads[-1] += "_norm"
         steps += [
-            (f"attention{k}", L.Attend(**case.options), tuple(reads)),
-            (f"o{k}", L.Affine(), f"attention{k}"),
-            (f"sum{k}", L.Sum((0.8, 0.6)), (below, f"o{k}")),
-            (f"norm{k}", L.LayerNorm(), f"sum{k}"),
-            (f"up{k}", L.Affine(), f"norm{k}"),
-            (f"phi{k}", L.Nonlinear("gelu"), f"up{k}"),
+            (f"attention{k}", Attend(**case.options), tuple(reads)),
+            (f"o{k}", Affine()),
+            (f"sum{k}", Sum((0.8, 0.6)), (below, f"o{k}")),
+            (f"norm{k}", LayerNorm()),
+            (f"up{k}", Affine()),
+            (f"phi{k}", Nonlinear("gelu")),
         ]
         below = f"phi{k}"
-    return wired(*steps, ("out", L.Affine(sigma_b=0.2), (below,)))
+    return wired(*steps, ("out", Affine(sigma_b=0.2), (below,)))
 
 
 FLAT = ("one token", "negative c", "opposite inputs")
@@ -294,25 +304,24 @@ def plain(**options: Any) -> kc.Network:
 TABLES = kc.architectures.bert(blocks=1, features=8, heads=2, vocabulary=10)
 GPT = kc.architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
 AFTER_POOLING = wired(
-    ("x", L.Input()),
-    ("m", L.Pool("mean"), "x"),
-    ("q", L.Affine(), "x"),
-    ("k", L.Affine(), "m"),
-    ("v", L.Affine(), "m"),
-    ("a", L.Attend(), "q k v"),
+    ("m", Pool("mean")),
+    ("q", Affine(), "x"),
+    ("k", Affine(), "m"),
+    ("v", Affine(), "m"),
+    ("a", Attend(), "q k v"),
 )
 
 
 def strided(behind: bool) -> kc.Network:
     """A layer that steps over tokens, behind another one or at the input."""
-    first = [("e", L.Affine(), "x")] if behind else []
+    first = [("e", Affine(), "x")] if behind else []
     steps: list[Any] = [
-        ("x", L.Input()),
+        ("x", Input()),
         *first,
-        ("s", L.Affine(stride=2), (["x", "e"][behind],)),
+        ("s", Affine(stride=2), (["x", "e"][behind],)),
     ]
-    steps += [(n, L.Affine(), "s") for n in "qkv"]
-    return wired(*steps, ("a", L.Attend(), "q k v"))
+    steps += [(n, Affine(), "s") for n in "qkv"]
+    return wired(*steps, ("a", Attend(), "q k v"))
 
 
 def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
@@ -322,29 +331,29 @@ def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
 
 def beside_values() -> kc.Network:
     """A sum of values and what attention reads from them."""
-    steps: list[Any] = [("x", L.Input()), *((n, L.Affine(), "x") for n in "qkv")]
-    steps.append(("a", L.Attend(), "q k v"))
-    return wired(*steps, ("s", L.Sum(), "v a"))
+    steps: list[Any] = [("x", Input()), *((n, Affine(), "x") for n in "qkv")]
+    steps.append(("a", Attend(), "q k v"))
+    return wired(*steps, ("s", Sum(), "v a"))
 
 
 def tied_at_finite_width() -> kc.Network:
-    attend = L.Attend(key_width=8, scale="linear", wide=False)
-    steps: list[Any] = [("x", L.Input()), *((n, L.Affine(), "x") for n in "qv")]
+    attend = Attend(key_width=8, scale="linear", wide=False)
+    steps: list[Any] = [("x", Input()), *((n, Affine(), "x") for n in "qv")]
     return wired(*steps, ("a", attend, "q q v"))
 
 
-def over_relu(last: L.Layer | None = None, **options: Any) -> kc.Network:
+def over_relu(last: Layer | None = None, **options: Any) -> kc.Network:
     """Attention to, or the mean of, a ReLU's output, and LayerNorm."""
     steps: list[Any] = [
-        ("x", L.Input()),
-        ("h", L.Affine(), "x"),
-        ("r", L.Nonlinear("relu"), "h"),
+        ("x", Input()),
+        ("h", Affine()),
+        ("r", Nonlinear("relu")),
     ]
     if last is not None:
-        return wired(*steps, ("a", last, "r"), ("n", L.LayerNorm(), "a"))
-    steps += [(n, L.Affine(), "r") for n in "qk"]
-    steps.append(("a", L.Attend(**options), "q k r"))
-    return wired(*steps, ("n", L.LayerNorm(), "a"))
+        return wired(*steps, ("a", last, "r"), ("n", LayerNorm()))
+    steps += [(n, Affine(), "r") for n in "qk"]
+    steps.append(("a", Attend(**options), "q k r"))
+    return wired(*steps, ("n", LayerNorm(), "a"))
 
 
 REFUSED = {
@@ -355,9 +364,9 @@ REFUSED = {
     ),
     "heads and channels": (
         lambda: wired(
-            ("x", L.Input(4)),
-            *((n, L.Affine(4), "x") for n in "qkv"),
-            ("a", L.Attend(3), "q k v"),
+            ("x", Input(4)),
+            *((n, Affine(4), "x") for n in "qkv"),
+            ("a", Attend(3), "q k v"),
         ),
         "3 heads do not divide the 4 channels of its queries",
     ),
@@ -429,30 +438,21 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_refused(call: Any, message: str) -> None:
-    with refused(message):
-        call()
+test_bad_input_is_refused = refusals(REFUSED)
 
 
-@pytest.mark.parametrize(("net", "given", "message"), NO_VALUES)
-def test_networks_and_tokens_without_values(
-    net: kc.Network, given: dict[str, Any], message: str
-) -> None:
-    with refused(message):
-        kc.node_values(net, **given)
+test_networks_and_tokens_without_values = refusals(
+    NO_VALUES, lambda net, given: kc.node_values(net, **given)
+)
 
 
-@pytest.mark.parametrize(("options", "message"), NO_LAYERS)
-def test_options_that_make_no_layer(options: dict[str, Any], message: str) -> None:
-    with refused(message):
-        L.Attend(**options)
+test_options_that_make_no_layer = refusals(NO_LAYERS, lambda options: Attend(**options))
 
 
 LINEAR_READS = {
     "attention": (over_relu(), True),
-    "mean": (over_relu(L.Pool("mean")), True),
-    "channels": (over_relu(L.Flatten()), False),
+    "mean": (over_relu(Pool("mean")), True),
+    "channels": (over_relu(Flatten()), False),
 }
 
 
@@ -498,10 +498,10 @@ def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
     import jax
 
     steps: list[Any] = [
-        ("x", L.Input(6, image_shape=(5, 1))),
-        *((n, L.Affine(6, bias=False), "x") for n in "qkv"),
+        ("x", Input(6, image_shape=(5, 1))),
+        *((n, Affine(6, bias=False), "x") for n in "qkv"),
     ]
-    model = kc.to_jax(wired(*steps, ("a", L.Attend(2, **options), "q k v")))
+    model = kc.to_jax(wired(*steps, ("a", Attend(2, **options), "q k v")))
     x = jax.random.normal(jax.random.key(0), (5, 1, 6))
     params = model.init(jax.random.key(1), x)
     q, k, v = (
@@ -525,16 +525,16 @@ def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
 def ending(row: tuple[float, ...] | None) -> kc.Network:
     """A post-norm block of attention and a weighted sum of its tokens; None: all its tokens."""
     steps: list[Any] = [
-        ("x", L.Input()),
-        *((n, L.Affine(sigma_b=0.3), "x") for n in "qkv"),
-        ("attention", L.Attend(), "q k v"),
-        ("o", L.Affine(), "attention"),
-        ("sum", L.Sum(), "x o"),
-        ("norm", L.RMSNorm(), "sum"),
-        *([("taken", L.TokenMix((row,)), "norm")] if row else []),
-        ("dense", L.Affine(sigma_b=0.2), ("taken" if row else "norm",)),
-        ("tanh", L.Nonlinear("tanh"), "dense"),
-        ("out", L.Affine(), "tanh"),
+        ("x", Input()),
+        *((n, Affine(sigma_b=0.3), "x") for n in "qkv"),
+        ("attention", Attend(), "q k v"),
+        ("o", Affine()),
+        ("sum", Sum(), "x o"),
+        ("norm", RMSNorm()),
+        *([("taken", TokenMix((row,)), "norm")] if row else []),
+        ("dense", Affine(sigma_b=0.2), ("taken" if row else "norm",)),
+        ("tanh", Nonlinear("tanh")),
+        ("out", Affine()),
     ]
     return wired(*steps)
 

@@ -16,13 +16,14 @@ from sympy.core.function import AppliedUndef
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.attention.overlaps import JaxOverlaps
 from kcalc.fields.balls import Enclosure
 from kcalc.gaussian.certified.softmax import overlap
+from kcalc.network.layers import Affine, Attend, Input, Nonlinear, RMSNorm, Sum
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-L = kc.layers
 FROZEN = json.loads((Path(__file__).parents[1] / "oracles" / "softmax.json").read_text())
 TOKENS, COSINE = 12, 0.25
 
@@ -30,15 +31,15 @@ TOKENS, COSINE = 12, 0.25
 def attention(activation: str | None = None, **options: Any) -> kc.Network:
     """A residual layer of attention; with an MLP of one activation behind it."""
     reads = [
-        (name, L.Affine(sigma_w=s, sigma_b=b), "x")
+        (name, Affine(sigma_w=s, sigma_b=b), "x")
         for name, s, b in (("q", 1.2, 0.5), ("k", 0.9, 0.3), ("v", 1.1, 0.1))
     ]
-    steps: list[Any] = [("x", L.Input()), *reads, ("a", L.Attend(**options), "q k v")]
-    steps += [("o", L.Affine(), "a"), ("s", L.Sum(), "x o")]
+    steps: list[Any] = [("x", Input()), *reads, ("a", Attend(**options), "q k v")]
+    steps += [("o", Affine(), "a"), ("s", Sum(), "x o")]
     if activation is not None:
-        steps += [("n", L.RMSNorm(), "s"), ("u", L.Affine(), "n")]
-        steps += [("phi", L.Nonlinear(activation), "u"), ("d", L.Affine(), "phi")]
-        steps += [("end", L.Sum(), "s d")]
+        steps += [("n", RMSNorm(), "s"), ("u", Affine())]
+        steps += [("phi", Nonlinear(activation), "u"), ("d", Affine())]
+        steps += [("end", Sum(), "s d")]
     return wired(*steps)
 
 
@@ -62,7 +63,7 @@ def test_overlaps_in_jax_have_the_frozen_digits() -> None:
 
 
 def test_maps_without_tokens_in_jax() -> None:
-    net = kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("gelu"), L.Affine(), L.Nonlinear("tanh"))
+    net = chain(Affine(sigma_b=0.3), Nonlinear("gelu"), Affine(), Nonlinear("tanh"))
     c, maps = np.linspace(-1, 1, 7), kc.c_map(net)
     with jax.enable_x64(True):
         assert np.asarray(jax.jit(maps)(jnp.asarray(c))) == pytest.approx(maps(c), abs=2e-13)
@@ -104,11 +105,11 @@ def two_tokens(variance: mp.mpf, covariance: mp.mpf) -> mp.mpf:
 
 def test_balls_of_token_maps_hold_the_value() -> None:
     """Two tokens without biases, in mpmath at 25 digits beside the enclosure."""
-    steps: list[Any] = [("x", L.Input())]
+    steps: list[Any] = [("x", Input())]
     steps += [
-        (name, L.Affine(bias=False, sigma_w=s), "x") for name, s in (("q", 1), ("k", 0.5), ("v", 2))
+        (name, Affine(bias=False, sigma_w=s), "x") for name, s in (("q", 1), ("k", 0.5), ("v", 2))
     ]
-    steps += [("a", L.Attend(), "q k v"), ("s", L.Sum(), "x a")]
+    steps += [("a", Attend(), "q k v"), ("s", Sum(), "x a")]
     found = kc.token_map(wired(*steps), 2).ball(0.25, digits=18)
     with mp.workdps(40):
         rho = mp.mpf("0.25")
@@ -191,9 +192,9 @@ def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
 def test_symbols_of_layers_stay_in_formulas() -> None:
     """A scale of queries as a symbol: the same value where it is put in before or after."""
     sigma = sp.Symbol("sigma", positive=True)
-    steps: list[Any] = [("x", L.Input()), ("q", L.Affine(bias=False, sigma_w=sigma), "x")]
-    steps += [(name, L.Affine(bias=False), "x") for name in "kv"]
-    steps += [("a", L.Attend(), "q k v"), ("s", L.Sum(), "x a")]
+    steps: list[Any] = [("x", Input()), ("q", Affine(bias=False, sigma_w=sigma))]
+    steps += [(name, Affine(bias=False), "x") for name in "kv"]
+    steps += [("a", Attend(), "q k v"), ("s", Sum(), "x a")]
     net = wired(*steps)
     formula = kc.token_map(net, 5).expr
     found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 6)
@@ -204,12 +205,11 @@ def test_symbols_of_layers_stay_in_formulas() -> None:
 def test_slopes_at_the_end_in_single_precision() -> None:
     """At c = 1 rounding may carry a gap below 0; the slope is that of double precision."""
     net = wired(
-        ("x", L.Input()),
-        ("q", L.Affine(sigma_w=0.8, sigma_b=0.4), "x"),
-        ("k", L.Affine(sigma_w=0.9, sigma_b=0.5), "x"),
-        ("v", L.Affine(sigma_w=0.9, sigma_b=0.4), "x"),
-        ("a", L.Attend(), "q k v"),
-        ("o", L.Affine(sigma_w=1.1, sigma_b=0.3), "a"),
+        ("q", Affine(sigma_w=0.8, sigma_b=0.4)),
+        ("k", Affine(sigma_w=0.9, sigma_b=0.5), "x"),
+        ("v", Affine(sigma_w=0.9, sigma_b=0.4), "x"),
+        ("a", Attend(), "q k v"),
+        ("o", Affine(sigma_w=1.1, sigma_b=0.3)),
     )
     for cosine in (0.1, 0.3, 0.5):
         R = kc.c_map(net, tokens=5, token_cosine=cosine)

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import Affine, BatchNorm, Input, Nonlinear, Sum
 from tests.wiring import wired
 
-L = kc.layers
 RATIO = math.pi / (math.pi - 1)
 
 
 def normalised(depth, bias=0.0):
-    layers = [L.Input()]
+    layers = [Input()]
     for _ in range(depth):
-        layers += [L.Affine(sigma_b=bias), L.BatchNorm(), L.Nonlinear("relu")]
-    return kc.chain(*layers, L.Affine())
+        layers += [Affine(sigma_b=bias), BatchNorm(), Nonlinear("relu")]
+    return chain(*layers, Affine())
 
 
 @pytest.mark.parametrize("c", [0.0, 0.4])
@@ -31,19 +32,19 @@ def test_correlated_examples(c):
 def test_batches_that_do_not_fit_are_refused():
     net = kc.large_batch(normalised(3))
     wrong = net.map_layers(
-        lambda node, layer: L.BatchNorm(batch_c=0.9 if node == "batchnorm_2" else layer.batch_c),
-        L.BatchNorm,
+        lambda node, layer: BatchNorm(batch_c=0.9 if node == "batchnorm_2" else layer.batch_c),
+        BatchNorm,
     )
     with pytest.raises(kc.KcalcError, match="'batchnorm_2'.*kc.large_batch"):
         kc.gradients(wrong)
     with pytest.raises(kc.KcalcError, match="kc.large_batch"):
         kc.gradients(normalised(2))
     shared = wired(
-        ("a", L.Affine(), "x"),
-        ("n", L.BatchNorm(), "a"),
-        ("p", L.Nonlinear("relu"), "n"),
-        ("s", L.Sum(), "n p"),
-        ("out", L.Affine(), "s"),
+        ("a", Affine(), "x"),
+        ("n", BatchNorm()),
+        ("p", Nonlinear("relu")),
+        ("s", Sum(), "n p"),
+        ("out", Affine()),
     )
     with pytest.raises(kc.KcalcError, match="'s'.*without_normalization"):
         kc.gradients(kc.large_batch(shared))
@@ -91,7 +92,7 @@ def test_a_common_component_of_the_loss_is_refused():
 
 
 def test_laws_of_depth_state_the_hypothesis():
-    block = kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear("relu"))
+    block = chain(Input(), Affine(), BatchNorm(), Nonlinear("relu"))
     found = kc.depth_laws(kc.large_batch(block, c=1 / math.pi, q=0.5))
     assert found.gradient_mean == pytest.approx(RATIO, rel=1e-9)
     assert any("uncorrelated" in note.text for note in found.assumptions)

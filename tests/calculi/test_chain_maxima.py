@@ -12,6 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.subnetworks import maximal, maximal_c_value
 from kcalc.network.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
 
@@ -22,7 +23,7 @@ MP.dps = 50
 def test_what_r_returns_has_the_shape_it_was_given() -> None:
     net = kc.architectures.vanilla(3)
     assert maximal(net, lambda x: 0.5)(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
-    assert maximal(kc.chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(
+    assert maximal(chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(
         np.array([0.1, 0.7])
     ) == pytest.approx([0.5, 0.7])
     assert maximal(net, lambda x: np.float32(0.5))(0.1) == 0.5
@@ -63,7 +64,7 @@ def test_maximal_c_values_of_chains() -> None:
 
 
 def test_what_a_maximal_c_value_takes_for_granted() -> None:
-    net = kc.chain(
+    net = chain(
         Input(8),
         Affine(8),
         GroupNorm(2),

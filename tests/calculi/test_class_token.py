@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.attention.class_token import Grouped, reading, response
 from kcalc.gaussian.softmax_groups import ScorePair, moments
+from kcalc.network.layers import Affine, Attend, ClassToken, Input, Pool, TokenMix
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 WORST = 4.5
 
 
@@ -60,10 +62,10 @@ def test_maps_of_points_are_those_of_node_values() -> None:
 
 def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> None:
     net = wired(
-        ("x", L.Input()),
-        ("class", L.ClassToken(count=2), "x"),
-        *((n, L.Affine(), "class") for n in "qkv"),
-        ("a", L.Attend(), "q k v"),
+        ("x", Input()),
+        ("class", ClassToken(count=2)),
+        *((n, Affine(), "class") for n in "qkv"),
+        ("a", Attend(), "q k v"),
     )
     values: Any = kc.node_values(net, 0.5, tokens=4)
     assert values["a"].c_error > 0
@@ -76,12 +78,12 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
 def test_correlations_that_no_scores_have_are_sampled(cosine: float) -> None:
     """Patches of negative cosine share less than nothing, and equal class tokens then part."""
     net = wired(
-        ("x", L.Input()),
-        ("class", L.ClassToken(0.75), "x"),
-        ("q", L.Affine(sigma_w=2), "class"),
-        *((n, L.Affine(), "class") for n in "kv"),
-        ("a", L.Attend(), "q k v"),
-        ("first", L.TokenMix([[1.0, 0, 0, 0]]), "a"),
+        ("x", Input()),
+        ("class", ClassToken(0.75)),
+        ("q", Affine(sigma_w=2)),
+        *((n, Affine(), "class") for n in "kv"),
+        ("a", Attend(), "q k v"),
+        ("first", TokenMix([[1.0, 0, 0, 0]])),
     )
     found: Any = kc.node_values(net, 0.3, tokens=3, token_cosine=cosine)
     assert (found["first"].c_error == 0) is (cosine > 0)
@@ -141,22 +143,17 @@ REFUSED = {
     "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
     "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),
     "behind pooling": (
-        lambda: kc.node_values(
-            kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3
-        ),
+        lambda: kc.node_values(chain(Input(4), Affine(8), Pool("mean"), ClassToken()), tokens=3),
         "before the pooling",
     ),
 }
 
 
-@pytest.mark.parametrize(("call", "text"), REFUSED.values(), ids=REFUSED)
-def test_refusals_name_what_is_in_the_way(call: Any, text: str) -> None:
-    with refused(text):
-        call()
+test_refusals_name_what_is_in_the_way = refusals(REFUSED)
 
 
 def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:
-    net = wired(("x", L.Input(3, (2, 2))), ("front", L.ClassToken(2.0, 2), "x"))
+    net = wired(("x", Input(3, (2, 2))), ("front", ClassToken(2.0, 2)))
     model = kc.to_jax(net)
     params, x = model.init(0), np.arange(12.0).reshape(1, 2, 2, 3)
     made = np.asarray(model.apply(params, x)).reshape(6, 3)

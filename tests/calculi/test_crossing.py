@@ -13,7 +13,8 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network import layers as L
+from kcalc import chain
+from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 
 Q1, Q2 = 0.7, 0.3
 
@@ -36,13 +37,12 @@ def relu_and_normed_relu() -> kc.Network:
     Two activations of Gaussians whose cosine is 1 for equal inputs, whatever their q.
     """
     return wired(
-        ("x", L.Input()),
-        ("f", L.Affine(), "x"),
-        ("g", L.Affine(), "x"),
-        ("r", L.RMSNorm(), "f"),
-        ("p", L.Nonlinear("relu"), "r"),
-        ("p2", L.Nonlinear("relu"), "f"),
-        ("s", L.Sum((1, -1, 1)), "p p2 g"),
+        ("f", Affine()),
+        ("g", Affine(), "x"),
+        ("r", RMSNorm(), "f"),
+        ("p", Nonlinear("relu")),
+        ("p2", Nonlinear("relu"), "f"),
+        ("s", Sum((1, -1, 1)), "p p2 g"),
     )
 
 
@@ -84,8 +84,8 @@ def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("scale", [1e-2, 1e-3])
 def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
     """Of sigmoids of small numbers, whose variance is 6e-6 and 6e-8 beside a q of 1/4."""
-    layers = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid")]
-    normed = kc.chain(*layers, L.LayerNorm())
+    layers = [Input(), Affine(sigma_w=scale), Nonlinear("sigmoid")]
+    normed = chain(*layers, LayerNorm())
     C = kc.c_map(normed)
     with mpmath.workdps(30):
         variance, _, even = sigmoid_kernel(scale, scale * 1.5, 0.3)
@@ -93,11 +93,11 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
         second = mpmath.mpf("0.25") + variance
     assert float(C(-0.7)) == pytest.approx(float(same), rel=1e-15)
     assert float(C(0.3, 1, 2.25)) == pytest.approx(float(even), rel=5e-15)
-    kernel = kc.ntk(kc.chain(normed, L.Affine()))
+    kernel = kc.ntk(chain(normed, Affine()))
     assert float(kernel.nngp(-0.7)) == pytest.approx(float(same), rel=1e-15)
-    scaled = kc.chain(*layers, L.Scale(-3), L.LayerNorm())
+    scaled = chain(*layers, Scale(-3), LayerNorm())
     assert float(kc.c_map(scaled)(-0.7)) == pytest.approx(float(same), rel=1e-15)
-    standardised = kc.chain(*layers, L.Affine(standardised=True, sigma_w=2))
+    standardised = chain(*layers, Affine(standardised=True, sigma_w=2))
     assert float(kc.c_map(standardised)(-0.7)) == pytest.approx(float(same), rel=1e-15)
     assert float(kc.q_map(standardised)(1.0)) == pytest.approx(4 * float(variance), rel=1e-12)
     slope = kc.slope_polynomial(normed, q=1.0) / kc.symbols.psi
@@ -111,10 +111,10 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
 def test_norms_that_lose_digits_say_so() -> None:
     """The variance of a sum of two sigmoids is taken as a difference."""
     scale = 1e-3
-    steps: list[Any] = [("x", L.Input())]
+    steps: list[Any] = [("x", Input())]
     for k in "ab":
-        steps += [(k, L.Affine(sigma_w=scale), "x"), (f"s{k}", L.Nonlinear("sigmoid"), (k,))]
-    steps += [("sum", L.Sum(), "sa sb"), ("n", L.LayerNorm(), "sum")]
+        steps += [(k, Affine(sigma_w=scale), "x"), (f"s{k}", Nonlinear("sigmoid"))]
+    steps += [("sum", Sum(), "sa sb"), ("n", LayerNorm())]
     C = kc.c_map(wired(*steps))
     (digits,) = (int(note.text.split()[-2]) for note in C.assumptions if note.node == "n")
     with mpmath.workdps(40):

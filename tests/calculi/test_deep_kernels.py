@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.powers import DeepKernel
 from kcalc.fields.gaps import Gap
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-L = kc.layers
 MP = mpmath.MPContext()
 MP.dps = 60
 ROOT2 = 2**0.5
@@ -38,9 +39,9 @@ def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[
     layers = [
         step
         for width in widths
-        for step in (L.Affine(width, sigma_w=ROOT2, bias=bias), L.Nonlinear("relu"))
+        for step in (Affine(width, sigma_w=ROOT2, bias=bias), Nonlinear("relu"))
     ]
-    network = kc.chain(L.Input(64), *layers, L.Affine(1))
+    network = chain(Input(64), *layers, Affine(1))
     deep = DeepKernel(kc.ntk(network, parameterization="standard").reading, 1.0, None)
     compare(network, deep, 1.0)
     assert deep._powers
@@ -53,5 +54,5 @@ def test_layers_that_count_otherwise_are_walked_through(layer: int) -> None:
     All in one layer, which all pieces but one are without.
     """
     network = kc.architectures.vanilla(24, "relu", sigma_w=ROOT2)
-    affine = network.nodes_of(L.Affine)[layer]
+    affine = network.nodes_of(Affine)[layer]
     compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}), 1.0)

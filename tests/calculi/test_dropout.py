@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-
-L = kc.layers
-
+from kcalc import chain
+from kcalc.network.layers import Affine, Dropout, Input, Nonlinear
 
 IMAGES = np.ones((1, 2, 2, 3))
 
 
-def drop(rate: float = 0.1) -> kc.layers.Dropout:
-    return L.Dropout(rate, active=True)
+def drop(rate: float = 0.1) -> Dropout:
+    return Dropout(rate, active=True)
 
 
 def repeated(phi: str, keep: float, sigma_w: float, sigma_b: float, count: int) -> kc.Network:
-    block = [L.Nonlinear(phi), drop(1 - keep), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)]
-    return kc.chain(L.Input(), L.Affine(), *block * count)
+    block = [Nonlinear(phi), drop(1 - keep), Affine(sigma_w=sigma_w, sigma_b=sigma_b)]
+    return chain(Input(), Affine(), *block * count)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +52,11 @@ def test_cosines_tend_to_a_limit_below_1(
         (lambda net: kc.c_map(net, tokens=4), "active"),
         (lambda net: kc.c_map(net, spatial="exact", image_shape=(2, 2)).q_values(IMAGES), "active"),
         (
-            lambda net: kc.c_map(kc.chain(L.Input(), L.Affine(), drop(), L.Nonlinear("relu"))),
+            lambda net: kc.c_map(chain(Input(), Affine(), drop(), Nonlinear("relu"))),
             "dropout_1",
         ),
         (lambda net: kc.verify_kernels(kc.to_jax(net, features=16)), "tangent=False"),
-        (lambda net: L.Dropout(0.1, active=1), "True or False"),
+        (lambda net: Dropout(0.1, active=1), "True or False"),
     ],
 )
 def test_refusals(call: Any, text: str) -> None:

@@ -13,6 +13,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.convex import convex_shares
 from kcalc.calculi.factored import ONE, Factors
 from kcalc.calculi.slopes import Slopes, slope_polynomial, slope_texts
@@ -77,7 +78,7 @@ def test_shares_of_other_amounts_are_simple() -> None:
     for zeros in ((0.0, 0.0), (sp.Integer(0), sp.Integer(0)), (w - w, 0 * w)):
         with refused("0.*polynomial"):
             convex_shares(zeros)
-    net = wired(("x", Input()), ("a", Affine(), "x"), ("s", Sum((1e-200, 1e-200)), "x a"))
+    net = wired(("a", Affine()), ("s", Sum((1e-200, 1e-200)), "x a"))
     with refused("weights are all 0"):
         slope_polynomial(net)
 
@@ -86,7 +87,7 @@ def test_shares_of_other_amounts_are_simple() -> None:
 
 
 def of(*steps: Any) -> kc.Network:
-    return wired(("x", Input(4)), ("a", Affine(4), "x"), *steps)
+    return wired(("x", Input(4)), ("a", Affine(4)), *steps)
 
 
 def test_what_mixes_weigh_by_is_said() -> None:
@@ -125,7 +126,7 @@ def test_what_mixes_weigh_by_is_said() -> None:
 def test_activations_of_one_name_are_numbered() -> None:
     x = sp.Symbol("x")
     kinds = [kc.activation(sp.tanh(k * x), name="half") for k in (1, 2, 3)]
-    net = kc.chain(*(Nonlinear(kinds[k]) for k in (0, 1, 0, 2, 1)))
+    net = chain(*(Nonlinear(kinds[k]) for k in (0, 1, 0, 2, 1)))
     first, second, third = (kc.symbols.slope_of(name) for name in ("half", "half_2", "half_3"))
     assert slope_polynomial(net, symbols_by_activation=True) == first**2 * second**2 * third
     assert [str(s) for s in Slopes(net, None, True).symbols.values()] == []

@@ -20,15 +20,15 @@ from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Sum
 def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
     steps = [
         ("x", Input()),
-        ("a", Affine(), "x"),
-        ("f", Nonlinear("relu"), "a"),
-        ("b", Affine(), "f"),
+        ("a", Affine()),
+        ("f", Nonlinear("relu")),
+        ("b", Affine()),
     ]
     steps += [
         ("g", Nonlinear("relu"), "b"),
-        ("c", Affine(), "g"),
+        ("c", Affine()),
         ("s", Sum((1, 2)), "b c"),
-        ("t", LayerNorm(), "s"),
+        ("t", LayerNorm()),
     ]
     forward = ForwardSlope(wired(*steps))
     with refused("must exceed 1, "):

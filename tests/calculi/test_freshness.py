@@ -11,13 +11,13 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear
 
-L = kc.layers
 
-
-def phi(name: Any) -> L.Nonlinear:
+def phi(name: Any) -> Nonlinear:
     """An activation layer."""
-    return L.Nonlinear(name)
+    return Nonlinear(name)
 
 
 # -- an independent quadrature ---------------------------------------------------------------------
@@ -31,22 +31,22 @@ def phi(name: Any) -> L.Nonlinear:
 
 def test_a_small_grouped_fan_in_is_not_gaussian():
     """Without channel counts a grouped layer says what it takes for granted."""
-    unknown = wired(("z", L.Affine(), "x"), ("d", L.Affine(groups=8), "z"), ("p", phi("tanh"), "d"))
+    unknown = wired(("z", Affine(), "x"), ("d", Affine(groups=8)), ("p", phi("tanh")))
     assert any(a.node == "d" and "group" in a.text for a in kc.c_map(unknown).assumptions)
 
 
 def test_activations_of_a_named_gaussian_are_not_fused_in_symbols() -> None:
     """The scale of a LayerNorm is no number there; in numbers the two are one activation."""
-    activations = [L.Nonlinear("sigmoid"), L.Nonlinear("relu")]
+    activations = [Nonlinear("sigmoid"), Nonlinear("relu")]
     C = kc.c_map(
-        kc.chain(
-            L.Input(),
-            L.Affine(sigma_b=0.5),
-            L.Nonlinear("gelu"),
-            L.Affine(),
-            L.LayerNorm(),
+        chain(
+            Input(),
+            Affine(sigma_b=0.5),
+            Nonlinear("gelu"),
+            Affine(),
+            LayerNorm(),
             *activations,
-            L.Affine(),
+            Affine(),
         )
     )
     assert C(1.0) == pytest.approx(1.0)

@@ -10,8 +10,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc.network.layers import Affine, GatedUnit, Identity, Input, Nonlinear, Pool, Product
 
 
 def block(
@@ -19,18 +18,18 @@ def block(
 ) -> kc.Network:
     """x -> V x * phi(U x) -> W, the gate as one layer or as two."""
     steps: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("x", L.Input(6, shape)),
-        ("v", L.Affine(16, sigma_w=1.3), "x"),
-        ("u", L.Affine(16, sigma_b=sigma_b), "x"),
+        ("x", Input(6, shape)),
+        ("v", Affine(16, sigma_w=1.3)),
+        ("u", Affine(16, sigma_b=sigma_b), "x"),
     ]
     if one:
-        steps += [("g", L.GatedUnit(activation), "v u")]
+        steps += [("g", GatedUnit(activation), "v u")]
     else:
-        steps += [("phi", L.Nonlinear(activation), "u"), ("g", L.Product(), "v phi")]
+        steps += [("phi", Nonlinear(activation), "u"), ("g", Product(), "v phi")]
     return wired(
         *steps,
-        ("p", L.Pool("mean") if shape else L.Identity(), "g"),
-        ("y", L.Affine(3), "p"),
+        ("p", Pool("mean") if shape else Identity(), "g"),
+        ("y", Affine(3), "p"),
         outputs=["y"],
     )
 

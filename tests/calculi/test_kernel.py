@@ -13,8 +13,9 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 
 
 def relu_c(c):
@@ -34,15 +35,15 @@ def erf_q(q):
 
 def two_by_two() -> kc.Network:
     steps = [
-        ("x", L.Input()),
-        ("y", L.Input()),
-        ("a", L.Affine(), "x"),
-        ("b", L.Affine(), "y"),
+        ("x", Input()),
+        ("y", Input()),
+        ("a", Affine(), "x"),
+        ("b", Affine(), "y"),
     ]
     steps += [
-        ("s", L.Sum((0.6, 0.8)), "a b"),
-        ("p", L.Nonlinear("relu"), "s"),
-        ("t", L.Affine(), "b"),
+        ("s", Sum((0.6, 0.8)), "a b"),
+        ("p", Nonlinear("relu")),
+        ("t", Affine(), "b"),
     ]
     return wired(*steps)
 
@@ -105,10 +106,10 @@ def test_exploding_and_vanishing_q_name_the_node() -> None:
     with refused("nonlinear_.* vanish"):
         kc.q_map(A.vanilla(2000, "relu"))(1.0)
     steps = [
-        ("x", L.Input()),
-        ("z", L.Affine(), "x"),
-        ("s", L.Sum((1, -1)), "z z"),
-        ("a", L.Affine(), "s"),
+        ("x", Input()),
+        ("z", Affine()),
+        ("s", Sum((1, -1)), "z z"),
+        ("a", Affine()),
     ]
     with refused("'s'.*cancel"):
         kc.c_map(wired(*steps))

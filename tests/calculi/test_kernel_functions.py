@@ -15,101 +15,111 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 
-L = kc.layers
 SIZES = (10, 12)  # fewer: something is refused that was not
 random_network = lru_cache(maxsize=100)(oracle.random_network)
 FIRST = (
-    ("z", L.Affine(4, sigma_w=0.9, sigma_b=0.3), "x"),
-    ("y", L.Affine(4, sigma_w=1.1), "x"),
-    ("zy", L.Sum([0.6, -0.9]), "z y"),
+    ("z", Affine(4, sigma_w=0.9, sigma_b=0.3), "x"),
+    ("y", Affine(4, sigma_w=1.1), "x"),
+    ("zy", Sum([0.6, -0.9]), "z y"),
     *(
-        (f"{letter}{k}", L.Nonlinear(kc.activation(phi)), letter)
+        (f"{letter}{k}", Nonlinear(kc.activation(phi)), letter)
         for letter in ("z", "y", "zy")
         for k, phi in enumerate(oracle.POLYNOMIALS)
     ),
 )
 # What comes after them: sums that share Gaussians in all the ways that kernel maps know.
 SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
-    "means": (("s", L.Sum([0.7, -1.1, 0.5]), "z0 y1 z3"), ("t", L.Sum([1.2, 0.4]), "z0 y1")),
+    "means": (("s", Sum([0.7, -1.1, 0.5]), "z0 y1 z3"), ("t", Sum([1.2, 0.4]), "z0 y1")),
     "scaled": (
-        ("m", L.Scale(-0.7), "z"),
-        ("a", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "m"),
-        ("s", L.Sum([0.8, 1.3]), "z a"),
-        ("t", L.Sum([0.8, 1.3, -0.5]), "a z3 zy"),
-        ("u", L.Sum([0.5, 1.0]), "a z0"),
+        ("m", Scale(-0.7), "z"),
+        ("a", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "m"),
+        ("s", Sum([0.8, 1.3]), "z a"),
+        ("t", Sum([0.8, 1.3, -0.5]), "a z3 zy"),
+        ("u", Sum([0.5, 1.0]), "a z0"),
     ),
     "inner": (
-        ("s", L.Sum([0.8, 1.3]), "z zy1"),
-        ("t", L.Sum([0.8, 1.3, 0.4]), "zy0 z3 y"),
-        ("u", L.Sum([-0.5, 1.0]), "y3 zy3"),
+        ("s", Sum([0.8, 1.3]), "z zy1"),
+        ("t", Sum([0.8, 1.3, 0.4]), "zy0 z3 y"),
+        ("u", Sum([-0.5, 1.0]), "y3 zy3"),
     ),
     "sealed": (
-        ("s", L.Sum([0.8, 1.3]), "z z1"),
-        ("t", L.Sum([0.8, 1.3]), "s y3"),
-        ("u", L.Sum([0.6, -1.3, 0.2, 0.9]), "t s y z3"),
+        ("s", Sum([0.8, 1.3]), "z z1"),
+        ("t", Sum([0.8, 1.3]), "s y3"),
+        ("u", Sum([0.6, -1.3, 0.2, 0.9]), "t s y z3"),
     ),
     "shifted": (
-        ("n", L.LayerNorm(), "z0"),
-        ("s", L.Sum([0.8, 1.3]), "n z"),
-        ("t", L.Sum([0.8, 1.3, -0.7]), "n z0 y1"),
-        ("u", L.Sum([0.4, 0.3]), "t s"),
-        ("v", L.LayerNorm(), "u"),
+        ("n", LayerNorm(), "z0"),
+        ("s", Sum([0.8, 1.3]), "n z"),
+        ("t", Sum([0.8, 1.3, -0.7]), "n z0 y1"),
+        ("u", Sum([0.4, 0.3]), "t s"),
+        ("v", LayerNorm(), "u"),
     ),
     "rescaled": (
-        ("n", L.RMSNorm(), "z1"),
-        ("s", L.Sum([0.8, 1.3]), "n z"),
-        ("t", L.Sum([0.6, -0.9, 0.5]), "s z3 y0"),
-        ("u", L.Sum([0.6, -0.9]), "t z3"),
-        ("k", L.RMSNorm(), "y"),
-        ("p", L.Product(), "s k"),
-        ("v", L.Sum([0.4, 0.7]), "p k"),
+        ("n", RMSNorm(), "z1"),
+        ("s", Sum([0.8, 1.3]), "n z"),
+        ("t", Sum([0.6, -0.9, 0.5]), "s z3 y0"),
+        ("u", Sum([0.6, -0.9]), "t z3"),
+        ("k", RMSNorm(), "y"),
+        ("p", Product(), "s k"),
+        ("v", Sum([0.4, 0.7]), "p k"),
     ),
     "products": (
-        ("p", L.Product(), "z1 y3"),
-        ("r", L.Product(), "z0 y1"),
-        ("s", L.Sum([0.8, 1.3, 0.5]), "p r z3"),
-        ("t", L.Sum([0.8, -0.6]), "p y"),
-        ("n", L.LayerNorm(), "z1"),
-        ("k", L.Product(), "n y"),
-        ("u", L.Sum([0.7, -0.4]), "p k"),
+        ("p", Product(), "z1 y3"),
+        ("r", Product(), "z0 y1"),
+        ("s", Sum([0.8, 1.3, 0.5]), "p r z3"),
+        ("t", Sum([0.8, -0.6]), "p y"),
+        ("n", LayerNorm(), "z1"),
+        ("k", Product(), "n y"),
+        ("u", Sum([0.7, -0.4]), "p k"),
     ),
     "one Gaussian": (
-        ("p", L.Product(), "z1 z3"),
-        ("q", L.Product(), "p y0"),
-        ("s", L.Sum([0.7, 0.2, 0.4]), "p z3 q"),
+        ("p", Product(), "z1 z3"),
+        ("q", Product(), "p y0"),
+        ("s", Sum([0.7, 0.2, 0.4]), "p z3 q"),
     ),
     "deeper": (
-        ("s", L.Sum([0.8, 1.3]), "z z1"),
-        ("w", L.Affine(4, sigma_w=0.7, sigma_b=0.2), "s"),
-        ("a", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[1])), "w"),
-        ("t", L.Sum([0.5, 0.9]), "a s"),
-        ("c", L.Concat(), "t z3"),
-        ("n", L.LayerNorm(), "c"),
-        ("d", L.Concat(), "a zy"),
-        ("u", L.Sum([0.5, 0.9]), "n d"),
+        ("s", Sum([0.8, 1.3]), "z z1"),
+        ("w", Affine(4, sigma_w=0.7, sigma_b=0.2), "s"),
+        ("a", Nonlinear(kc.activation(oracle.POLYNOMIALS[1])), "w"),
+        ("t", Sum([0.5, 0.9]), "a s"),
+        ("c", Concat(), "t z3"),
+        ("n", LayerNorm(), "c"),
+        ("d", Concat(), "a zy"),
+        ("u", Sum([0.5, 0.9]), "n d"),
     ),
 }
 
 
 # Activations of functions of one Gaussian: one activation, if both inputs have one q value.
 FUSED: dict[str, tuple[tuple[str, Any, str], ...]] = {
-    "twice": (("f", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "z1"),),
+    "twice": (("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "z1"),),
     "of a sum": (
-        ("s", L.Sum([1, 0.7]), "z1 z"),
-        ("f", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "s"),
-        ("t", L.Sum([0.5, 0.3]), "f z3"),
+        ("s", Sum([1, 0.7]), "z1 z"),
+        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "s"),
+        ("t", Sum([0.5, 0.3]), "f z3"),
     ),
     "of a norm": (
-        ("n", L.LayerNorm(), "z1"),
-        ("f", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
-        ("t", L.Sum([0.5, 0.3]), "f z"),
+        ("n", LayerNorm(), "z1"),
+        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
+        ("t", Sum([0.5, 0.3]), "f z"),
     ),
     "of a shift": (
-        ("c", L.Concat(), "z y1"),
-        ("n", L.LayerNorm(), "c"),
-        ("f", L.Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
-        ("w", L.Affine(4, sigma_b=0.2), "f"),
+        ("c", Concat(), "z y1"),
+        ("n", LayerNorm(), "c"),
+        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
+        ("w", Affine(4, sigma_b=0.2), "f"),
     ),
 }
 
@@ -129,8 +139,8 @@ def shared_network(name: str) -> kc.Network:
         for node, layer, parents in (*(step for step in FIRST if step[0] in used), *last)
     ]
     loose = tuple(node for node, _, _ in kept if not any(node in parents for _, _, parents in kept))
-    ends = [("end", L.Concat(), loose)] if len(loose) > 1 else []
-    return wired(("x", L.Input(4)), *kept, *ends)
+    ends = [("end", Concat(), loose)] if len(loose) > 1 else []
+    return wired(("x", Input(4)), *kept, *ends)
 
 
 CASES = [

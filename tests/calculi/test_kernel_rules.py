@@ -13,13 +13,21 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.kernel import kernel_over
 from kcalc.fields.jets import Jet
 from kcalc.network.compose import interpret
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    GroupNorm,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Product,
+    RMSNorm,
+)
 from kcalc.network.primitives import Reads
-
-L = kc.layers
-
 
 # -- terms -----------------------------------------------------------------------------------------
 
@@ -27,29 +35,25 @@ L = kc.layers
 # -- statistics ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", [L.LayerNorm(), L.RMSNorm(), L.GroupNorm(1)])
+@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), GroupNorm(1)])
 def test_norms_over_one_channel_are_refused(norm: Any) -> None:
     with refused("'n'.*normalises"):
         kc.c_map(
             wired(
-                ("w", L.Affine(1), "x"),
-                ("f", L.Nonlinear("relu"), "w"),
-                ("n", norm, "f"),
+                ("w", Affine(1), "x"),
+                ("f", Nonlinear("relu")),
+                ("n", norm),
                 features=3,
             )
         )
-    kc.c_map(
-        wired(
-            ("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3
-        )
-    )
+    kc.c_map(wired(("w", Affine(2), "x"), ("f", Nonlinear("relu")), ("n", norm), features=3))
     with refused("'n'.*normalises.*0"):
         kc.c_map(
             wired(
-                ("w", L.Affine(2), "x"),
-                ("f", L.Nonlinear("sign"), "w"),
-                ("p", L.Product(), "f f"),
-                ("n", L.LayerNorm(), "p"),
+                ("w", Affine(2), "x"),
+                ("f", Nonlinear("sign")),
+                ("p", Product(), "f f"),
+                ("n", LayerNorm()),
                 features=3,
             )
         )
@@ -58,24 +62,24 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
 def _group_normalised(width: int, joined: bool) -> kc.Network:
     """Group norms behind a concatenation of 4/7 and 3/7 of the channels, or of its parts."""
     norms = (
-        [("c", L.Concat(), "f g"), ("n", L.GroupNorm(14), "c")]
+        [("c", Concat(), "f g"), ("n", GroupNorm(14))]
         if joined
         else [
-            ("nf", L.GroupNorm(8), "f"),
-            ("ng", L.GroupNorm(6), "g"),
-            ("n", L.Concat(), "nf ng"),
+            ("nf", GroupNorm(8), "f"),
+            ("ng", GroupNorm(6), "g"),
+            ("n", Concat(), "nf ng"),
         ]
     )
     return wired(
-        ("x", L.Input(5)),
-        ("w", L.Affine(4 * width, sigma_b=0.2), "x"),
-        ("f", L.Nonlinear("relu"), "w"),
-        ("v", L.Affine(3 * width, sigma_w=2.0, sigma_b=0.5), "x"),
-        ("g", L.Nonlinear("gelu"), "v"),
+        ("x", Input(5)),
+        ("w", Affine(4 * width, sigma_b=0.2)),
+        ("f", Nonlinear("relu")),
+        ("v", Affine(3 * width, sigma_w=2.0, sigma_b=0.5), "x"),
+        ("g", Nonlinear("gelu")),
         *norms,
-        ("o", L.Affine(5 * width, sigma_b=0.3), "n"),
-        ("t", L.Nonlinear("tanh"), "o"),
-        ("z", L.Affine(3), "t"),
+        ("o", Affine(5 * width, sigma_b=0.3), "n"),
+        ("t", Nonlinear("tanh")),
+        ("z", Affine(3)),
     )
 
 
@@ -94,11 +98,11 @@ def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
 def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
     """Behind the norm the parts weigh by their channels, whatever their q values were."""
     net = wired(
-        ("w", L.Affine(4), "x"),
-        ("f", L.Nonlinear("relu"), "w"),
-        ("v", L.Affine(2), "x"),
-        ("c", L.Concat(), "f v"),
-        ("n", L.GroupNorm(3), "c"),
+        ("w", Affine(4), "x"),
+        ("f", Nonlinear("relu")),
+        ("v", Affine(2), "x"),
+        ("c", Concat(), "f v"),
+        ("n", GroupNorm(3)),
         features=5,
     )
     assert str(kc.slope_polynomial(net)) == "2*psi/3 + 1/3"
@@ -114,14 +118,14 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
         False,
     )
     state = kernel.rule(
-        L.Affine().lowered(Reads("w", ("x",), (None,))),
+        Affine().lowered(Reads("w", ("x",), (None,))),
         "w",
         [kernel.start("x", 0.5, 2.0, Jet((0.3,)))],
     )
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with refused("'x' has no value"):
-        interpret(wired(("w", L.Affine(), "x")), kernel, {})
+        interpret(wired(("w", Affine(), "x")), kernel, {})
 
 
 # -- tangent kernels -------------------------------------------------------------------------------
@@ -133,16 +137,16 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("layer", "beyond"),
     [
-        (L.Affine(kernel=3, padding=1), False),
-        (L.Affine(kernel=3, padding=2), True),
-        (L.Affine(padding=1), True),
-        (L.Affine(kernel=(5, 3), padding=(2, 1)), False),
-        (L.Affine(kernel=(5, 3), padding=2), True),
-        (L.Affine(kernel=2, padding=1), True),
-        (L.Affine(kernel=2, padding="circular"), False),
+        (Affine(kernel=3, padding=1), False),
+        (Affine(kernel=3, padding=2), True),
+        (Affine(padding=1), True),
+        (Affine(kernel=(5, 3), padding=(2, 1)), False),
+        (Affine(kernel=(5, 3), padding=2), True),
+        (Affine(kernel=2, padding=1), True),
+        (Affine(kernel=2, padding="circular"), False),
     ],
 )
 def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any, beyond: bool) -> None:
     """Some locations read zeros alone at the centre tap, where kernel maps say q = 1."""
-    net = kc.chain(L.Input(3), layer)
+    net = chain(Input(3), layer)
     assert kc.c_map(net).heuristic == kc.ntk(net).heuristic == beyond

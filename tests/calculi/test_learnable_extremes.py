@@ -15,43 +15,44 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.activations.traced import cross, cross_drop, traced
 from kcalc.calculi.learnable_parameters import common_level, gaps_of
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-L = kc.layers
-N = L.Nonlinear
+N = Nonlinear
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 5))
 
 
 def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
     """first(h) + second(h), or first(h) + second(h') with h' = h plus an Affine of its own."""
-    deep = [("g", L.Affine(sigma_w=1.2), "x"), ("m", L.Sum((0.8, 0.6)), "h g")]
+    deep = [("g", Affine(sigma_w=1.2), "x"), ("m", Sum((0.8, 0.6)), "h g")]
     return wired(
-        ("h", L.Affine(sigma_b=0.3), "x"),
+        ("h", Affine(sigma_b=0.3), "x"),
         *(deep if deeper else []),
         ("a", N(first), "h"),
         ("b", N(second), "m" if deeper else "h"),
-        ("s", L.Sum(), "a b"),
-        ("o", L.Affine(), "s"),
+        ("s", Sum(), "a b"),
+        ("o", Affine()),
     )
 
 
 NETS = {
-    "tanh beside its input": kc.chain(
-        L.Input(), L.Affine(), kc.residual(N("tanh"), shortcut_weight=0.6), L.Affine()
+    "tanh beside its input": chain(
+        Input(), Affine(), residual(N("tanh"), shortcut_weight=0.6), Affine()
     ),
-    "relu beside its input": kc.chain(
-        L.Input(), L.Affine(), kc.residual(N("relu"), shortcut_weight=0.6), L.Affine()
+    "relu beside its input": chain(
+        Input(), Affine(), residual(N("relu"), shortcut_weight=0.6), Affine()
     ),
     "two of one Gaussian": parallel("tanh", "sin"),
     "a kink of one Gaussian": parallel("relu", "tanh"),
     "dependent Gaussians": parallel("tanh", "erf", deeper=True),
-    "sin after tanh": kc.chain(L.Input(), L.Affine(), N("tanh"), N("sin"), L.Affine()),
-    "tanh after relu": kc.chain(L.Input(), L.Affine(), N("relu"), N("tanh"), L.Affine()),
-    "relu after tanh": kc.chain(L.Input(), L.Affine(), N("tanh"), N("relu"), L.Affine()),
+    "sin after tanh": chain(Input(), Affine(), N("tanh"), N("sin"), Affine()),
+    "tanh after relu": chain(Input(), Affine(), N("relu"), N("tanh"), Affine()),
+    "relu after tanh": chain(Input(), Affine(), N("tanh"), N("relu"), Affine()),
 }
 
 
@@ -159,13 +160,13 @@ BAD = [
 
 @pytest.mark.parametrize(("params", "match"), BAD)
 def test_parameters_that_make_no_sense(params: Any, match: str) -> None:
-    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
     with refused(match):
         kernel(params, X)
 
 
 def test_results_that_are_not_finite_are_refused() -> None:
-    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("tanh"), L.Affine()))
+    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("tanh"), Affine()))
     with refused(r"not finite.*tanh"):
         kernel({}, 1e6 * X)
     with refused("zero or not finite"):
@@ -180,11 +181,9 @@ def test_results_that_are_not_finite_are_refused() -> None:
 
 def test_certified_kernels_say_what_is_in_the_way() -> None:
     with refused("NTK.*'affine_2'.*q1.*10000.0.*q2.*0.0001"):
-        kc.ntk(kc.chain(L.Input(), L.Affine(), N("softplus"), L.Affine())).ball(
-            -0.6, 1e4, 1e-4, digits=12
-        )
+        kc.ntk(chain(Input(), Affine(), N("softplus"), Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
     with refused(r"1.*e\+30.*fast.*smaller"):
-        kc.ntk(kc.chain(L.Input(), L.Affine(), N("tanh"), L.Affine())).ball(0.3, 1e30)
+        kc.ntk(chain(Input(), Affine(), N("tanh"), Affine())).ball(0.3, 1e30)
     with refused("no certified enclosure") as caught:
         kc.ntk(parallel("tanh", "sin")).ball(0.3)
     assert "assume_independent" not in str(caught.value)
@@ -208,16 +207,14 @@ def test_messages(tmp_path: Any) -> None:
 
 
 def test_networks_and_targets_that_cannot_be_learnt() -> None:
-    outputs = [("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x")]
+    outputs = [("x", Input()), ("a", Affine()), ("b", Affine(), "x")]
     with refused("input.*output"):
         kc.learnable_kernel(wired(*outputs))
     with refused("network.*symbols"):
         kc.learnable_kernel(
-            kc.chain(
-                L.Input(), L.Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), L.Affine()
-            )
+            chain(Input(), Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), Affine())
         )
-    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
+    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
     with refused(r"\(N,\).*\(N.*k\)"):
         kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
     with refused("3.*rows"):

@@ -16,6 +16,7 @@ from scipy import stats
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.moments import Moment, moments
 from kcalc.calculi.moments.laws import LAWS
 from kcalc.calculi.moments.numbers import Numeric
@@ -119,9 +120,9 @@ def test_no_variance() -> None:
 def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
     network = wired(
         ("x", Input(4)),
-        ("W", Affine(sigma_w=HE), "x"),
-        ("r", Nonlinear("relu"), "W"),
-        ("V", Affine(), "r"),
+        ("W", Affine(sigma_w=HE)),
+        ("r", Nonlinear("relu")),
+        ("V", Affine()),
     )
     found = moments(network, features=9, **options)
     wide = [moments(network, features=k, **options).out.relative for k in range(1, 25)]
@@ -143,7 +144,7 @@ def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
 
 
 def test_widths_that_are_not_asked_for() -> None:
-    network = kc.chain(Input(), Affine(), Nonlinear("relu"))
+    network = chain(Input(), Affine(), Nonlinear("relu"))
     with refused("fixed by the layers"):
         moments(network, features={"input": 3, "affine_1": 4}).width_for(0.5)
     with refused("fixed by the layers"):
@@ -164,10 +165,10 @@ def test_moments_beyond_doubles_are_told() -> None:
         "numbers beyond double precision appear as inf or 0: use log10_mean, log10_fourth and "
         "log10_variance"
     )
-    deep = kc.chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 4)
+    deep = chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 4)
     found = moments(deep, jacobian=False)
     assert texts(found)[-1] == ("affine_4", told, "convention") and found.nodes["affine_3"].in_range
-    deeper = moments(kc.chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 6))
+    deeper = moments(chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 6))
     far = [
         node
         for table in (deeper.nodes, deeper.weights)

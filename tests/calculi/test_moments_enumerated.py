@@ -20,6 +20,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import WeightLaw
 from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
@@ -91,19 +92,19 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
         net(
             W1,
             ("a", Nonlinear(HALF), "W1"),
-            ("W2", Affine(2, sigma_w=0.9), "a"),
-            ("b", Nonlinear("relu"), "W2"),
-            ("W3", Affine(2), "b"),
+            ("W2", Affine(2, sigma_w=0.9)),
+            ("b", Nonlinear("relu")),
+            ("W3", Affine(2)),
         ),
         {"W1": 1, "W2": 3, "W3": 1},
     ),
     "widths": (
         net(
             ("W1", Affine(3, sigma_w=1.3), "x"),
-            ("a", Nonlinear("relu"), "W1"),
-            ("W2", Affine(1), "a"),
-            ("b", Nonlinear(STEEP), "W2"),
-            ("W3", Affine(2), "b"),
+            ("a", Nonlinear("relu")),
+            ("W2", Affine(1)),
+            ("b", Nonlinear(STEEP)),
+            ("W3", Affine(2)),
         ),
         {"W1": 1, "W2": 4, "W3": 2},
     ),
@@ -111,10 +112,10 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
         net(
             W1,
             ("a", Nonlinear(HALF), "W1"),
-            ("W2", Affine(2, sigma_w=0.7), "a"),
+            ("W2", Affine(2, sigma_w=0.7)),
             ("s", Sum((0.9, -1.2)), "x W2"),
-            ("V", Affine(2), "s"),
-            ("b", Nonlinear("relu"), "V"),
+            ("V", Affine(2)),
+            ("b", Nonlinear("relu")),
         ),
         {"W1": 1, "W2": 1, "V": 3},
     ),
@@ -122,10 +123,10 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
         net(
             W1,
             ("a", Nonlinear(HALF), "W1"),
-            ("V", Affine(2, sigma_w=0.7), "a"),
+            ("V", Affine(2, sigma_w=0.7)),
             ("U", Affine(2, sigma_w=1.1), "x"),
             ("s", Sum((0.9, -1.2)), "V U"),
-            ("b", Nonlinear(STEEP), "s"),
+            ("b", Nonlinear(STEEP)),
         ),
         {"W1": 1, "V": 2, "U": 1},
     ),
@@ -134,9 +135,9 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
             W1,
             ("a", Nonlinear(HALF), "W1"),
             ("b", Nonlinear("relu"), "W1"),
-            ("V", Affine(2, sigma_w=0.7), "b"),
+            ("V", Affine(2, sigma_w=0.7)),
             ("s", Sum((0.9, -1.2)), "a V"),
-            ("U", Affine(2), "s"),
+            ("U", Affine(2)),
         ),
         {"W1": 3, "V": 1, "U": 1},
     ),
@@ -149,7 +150,7 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
             ("c", Concat(), "W1 W2"),
             ("d", Concat(), "W3 W4"),
             ("s", Sum((0.9, -0.4)), "c d"),
-            ("U", Affine(1, sigma_w=1.5), "s"),
+            ("U", Affine(1, sigma_w=1.5)),
         ),
         {"W1": 1, "W2": 1, "W3": 1, "W4": 1, "U": 1},
     ),
@@ -158,12 +159,12 @@ CASES: dict[str, tuple[Network, dict[Node, int]]] = {
             W1,
             ("a", Nonlinear(HALF), "W1"),
             ("c", Concat(), "x a"),
-            ("m", Scale(-0.8), "c"),
-            ("V", Affine(1), "m"),
-            ("b", Nonlinear("relu"), "V"),
+            ("m", Scale(-0.8)),
+            ("V", Affine(1)),
+            ("b", Nonlinear("relu")),
             ("d", Concat(), "m b"),
-            ("U", Affine(1), "d"),
-            ("out", Scale(2), "U"),
+            ("U", Affine(1)),
+            ("out", Scale(2)),
         ),
         {"W1": 1, "V": 1, "U": 1},
     ),
@@ -183,7 +184,7 @@ for (
             ("k", layer, "W2"),
             ("s", Sum((0.9, -0.4)), "m k"),
             ("c", Concat(), "s W1 k"),
-            ("U", Affine(1), "c"),
+            ("U", Affine(1)),
         ),
         {"W1": 1, "W2": 1, "U": 1},
     )
@@ -191,11 +192,11 @@ CASES["undone"] = (
     net(
         W1,
         ("a", Nonlinear(HALF), "W1"),
-        ("b", Nonlinear(kc.activations.leaky_relu(2)), "a"),
+        ("b", Nonlinear(kc.activations.leaky_relu(2))),
         ("V", Affine(2, sigma_w=0.7), "x"),
         ("s", Sum((0.9, -0.4)), "b V"),
         ("c", Concat(), "s W1"),
-        ("U", Affine(1), "c"),
+        ("U", Affine(1)),
     ),
     {"W1": 1, "V": 1, "U": 1},
 )
@@ -232,7 +233,7 @@ def test_expressions_of_random_networks_agree_with_numbers(seed: int) -> None:
 
 
 def relu_block(sigma_w: Any, width: Any = N) -> Network:
-    return kc.chain(Input(width), Affine(width, sigma_w=sigma_w), Nonlinear("relu"))
+    return chain(Input(width), Affine(width, sigma_w=sigma_w), Nonlinear("relu"))
 
 
 def test_factors_of_a_relu_layer() -> None:
@@ -275,11 +276,11 @@ def test_factors_of_a_relu_layer() -> None:
 def test_scalings_that_keep_moments_bounded() -> None:
     """(1 + rate a^power + ...)^L -> exp(rate L a^power), the factors at small a."""
     branches = {
-        1: kc.chain(Affine(N, sigma_w=ALPHA)),
-        2: kc.chain(Affine(N, sigma_w=ALPHA), Nonlinear("relu"), Affine(N, sigma_w=3 * ALPHA)),
+        1: chain(Affine(N, sigma_w=ALPHA)),
+        2: chain(Affine(N, sigma_w=ALPHA), Nonlinear("relu"), Affine(N, sigma_w=3 * ALPHA)),
     }
     for m, branch in branches.items():
-        found = depth_stability(kc.chain(Input(N), kc.residual(branch)), "alpha")
+        found = depth_stability(chain(Input(N), residual(branch)), "alpha")
         assert (
             found.mean_power == 2 * m
             and found.parameter == ALPHA
@@ -301,8 +302,8 @@ def test_scalings_that_keep_moments_bounded() -> None:
             f"E|y|^2 -> {second}, E|y|^4 -> {fourth}"
         )
         assert found.to_dict()["mean_power"] == str(2 * m)
-    kept = kc.residual(kc.chain(Affine(N)), sp.sqrt(1 - ALPHA**2), ALPHA)
-    found = depth_stability(kc.chain(Input(N), kept), ALPHA)
+    kept = residual(chain(Affine(N)), sp.sqrt(1 - ALPHA**2), ALPHA)
+    found = depth_stability(chain(Input(N), kept), ALPHA)
     assert (
         found.mean_factor == 1
         and found.mean_power is None

@@ -13,31 +13,30 @@ import pytest
 from wiring import layered, wired
 
 import kcalc as kc
+from kcalc import chain, residual
+from kcalc.network.layers import Affine, Input, Nonlinear, Product, Sum
 
-L = kc.layers
 PEER = json.loads((Path(__file__).parents[1] / "oracles" / "modern_peer.json").read_text())
 
 
 def gated(phi: Any = "swish", *after: Any, sigma_w: Any = 1) -> kc.Network:
     """``phi(U x) * V x``."""
     gate = wired(
-        ("x", L.Input()),
-        ("u", L.Affine(sigma_w=sigma_w), "x"),
-        ("v", L.Affine(), "x"),
-        ("f", L.Nonlinear(phi), "u"),
-        ("p", L.Product(), "f v"),
+        ("u", Affine(sigma_w=sigma_w)),
+        ("v", Affine(), "x"),
+        ("f", Nonlinear(phi), "u"),
+        ("p", Product(), "f v"),
     )
-    return kc.chain(gate, *after) if after else gate
+    return chain(gate, *after) if after else gate
 
 
 def test_dependent_factors_are_refused_unless_told_otherwise():
     shared = wired(
-        ("x", L.Input()),
-        ("u", L.Affine(), "x"),
-        ("v", L.Affine(), "x"),
-        ("f", L.Nonlinear("relu"), "u"),
-        ("s", L.Sum(), "u v"),
-        ("p", L.Product(), "f s"),
+        ("u", Affine()),
+        ("v", Affine(), "x"),
+        ("f", Nonlinear("relu"), "u"),
+        ("s", Sum(), "u v"),
+        ("p", Product(), "f s"),
     )
     with pytest.raises(
         kc.FreshnessError,
@@ -48,7 +47,7 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
         n.kind == "heuristic" and n.node == "p"
         for n in kc.c_map(shared, assume_independent=True).assumptions
     )
-    two = wired(("x", L.Input()), ("y", L.Input()), ("p", L.Product(), "x y"))
+    two = wired(("x", Input()), ("y", Input()), ("p", Product(), "x y"))
     with pytest.raises(kc.FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
         kc.c_map(two)
     assert kc.node_values(two, 0.3, {"x": 2.0, "y": 0.4}, assume_independent=True)["p"] == (
@@ -58,7 +57,7 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
         kc.FreshnessError,
         match="tanh sees the output of the product 'product_1', not a fresh Gaussian",
     ):
-        kc.c_map(gated("relu", L.Nonlinear("tanh")))
+        kc.c_map(gated("relu", Nonlinear("tanh")))
 
 
 # -- slopes ----------------------------------------------------------------------------------------
@@ -66,8 +65,8 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
 
 def stages(*activations: str) -> kc.Network:
     """A gated residual block per activation."""
-    blocks = (kc.residual(gated(name, L.Affine()), shortcut_weight=0.9) for name in activations)
-    return kc.chain(L.Input(), L.Affine(), *blocks, L.Affine())
+    blocks = (residual(gated(name, Affine()), shortcut_weight=0.9) for name in activations)
+    return chain(Input(), Affine(), *blocks, Affine())
 
 
 @pytest.mark.parametrize("psi", [1.01, 1.3, 2.0])

@@ -10,17 +10,17 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain, repeat, residual
 from kcalc.calculi.regime import path_layers
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def chain_of(activation: Any, depth: int, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
     """``depth`` equal weight layers, the last one the output."""
-    layer = kc.chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear(activation))
-    return kc.chain(
-        L.Input(), kc.repeat(layer, depth - 1), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
-    )
+    layer = chain(Affine(sigma_w=sigma_w, sigma_b=sigma_b), Nonlinear(activation))
+    return chain(Input(), repeat(layer, depth - 1), Affine(sigma_w=sigma_w, sigma_b=sigma_b))
 
 
 def test_collapsing() -> None:
@@ -42,7 +42,7 @@ def test_what_is_not_predicted_is_said() -> None:
     )
     assert any("identity" in note for note in kc.ntk(chain_of("identity", 5)).regime().notes)
     assert any("q still changes" in note for note in kc.ntk(chain_of("tanh", 100)).regime().notes)
-    mixed = kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("relu"), L.Affine())
+    mixed = chain(Affine(), Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine())
     assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
     assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
     standard = kc.ntk(A.vanilla(3), "standard", features=50).regime()
@@ -53,7 +53,7 @@ def test_what_is_not_predicted_is_said() -> None:
     )
     for network in (
         A.vanilla(2, readout=False),
-        kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine())),
+        residual(chain(Affine(), Nonlinear("relu"), Affine())),
     ):
         assert path_layers(network) is None
 

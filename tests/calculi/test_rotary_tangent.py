@@ -11,9 +11,10 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.attention.score_slopes import Blocks
 from kcalc.fields.jets import Jet
+from kcalc.network.layers import Affine
 from kcalc.network.primitives import Attend
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 
 
 def turn(angle: float) -> np.ndarray:
@@ -59,7 +60,7 @@ def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> Non
 
 def net(width: int = 32, key_width: int = 4, base: float = 3.0) -> kc.Network:
     body = A.llama(1, width, width // key_width, None, width, 40, std=None, rotary=base)
-    return wired(*body.steps(), ("readout", L.Affine(1), (body.outputs[0],)))
+    return wired(*body.steps(), ("readout", Affine(1), (body.outputs[0],)))
 
 
 @pytest.mark.slow

@@ -11,22 +11,24 @@ from typing import Any
 import mpmath
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.calculi.scaling import Scaling, scaling
 from kcalc.calculi.scaling.activation_moments import maximum
+from kcalc.network.layers import Affine, Flatten, Input, Nonlinear, Opaque, Pool
 
-A, L = kc.architectures, kc.layers
-RELU = L.Nonlinear("relu")
+A = kc.architectures
+RELU = Nonlinear("relu")
 n = sp.symbols("n0:5", positive=True, integer=True)
 
 
 def mlp(*widths: int, sigma_w: object = 1, bias: bool = True) -> kc.Network:
-    pieces: list = [L.Input(widths[0])]
+    pieces: list = [Input(widths[0])]
     for i, width in enumerate(widths[1:]):
-        pieces += [*([RELU] if i else []), L.Affine(width, sigma_w=sigma_w, bias=bias)]
-    return kc.chain(*pieces)
+        pieces += [*([RELU] if i else []), Affine(width, sigma_w=sigma_w, bias=bias)]
+    return chain(*pieces)
 
 
 # -- closed forms ----------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ def test_maxima_of_normals() -> None:
     assert maximum(2, kc.activation("hard_tanh"), 400.0, 0.0, 4) == pytest.approx(
         clipped_maximum(20, 4), rel=1e-12
     )
-    s = scaling(kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("max", 2)))
+    s = scaling(chain(Input(3, (4, 4)), Affine(4), Pool("max", 2)))
     assert (
         s.tensors["pool_1"].ratio == pytest.approx(1.5513, abs=5e-5)
         and "max pooling" in s.violations[0].text
@@ -97,13 +99,13 @@ def test_maxima_of_normals() -> None:
 
 def test_results_print_and_draw(untouched_pyplot: None) -> None:
     s = scaling(
-        kc.chain(
-            L.Input(3, (8, 8)),
-            L.Affine(4, kernel=3),
-            L.Nonlinear("tanh"),
-            L.Pool("mean", 2),
-            L.Flatten(),
-            L.Affine(5),
+        chain(
+            Input(3, (8, 8)),
+            Affine(4, kernel=3),
+            Nonlinear("tanh"),
+            Pool("mean", 2),
+            Flatten(),
+            Affine(5),
         )
     )
     assert json.loads(json.dumps(s.to_dict()))["weights"]["affine_1"]["taps"] == 9
@@ -123,60 +125,55 @@ def test_results_print_and_draw(untouched_pyplot: None) -> None:
 def test_what_is_violated_is_said() -> None:
     net = mlp(4, 5, 3)
     assert any("atoms" in v.text for v in scaling(net, weights="ternary").violations)
-    biased = scaling(kc.chain(L.Input(4), L.Affine(5, sigma_b=0.5), RELU, L.Affine(2)))
+    biased = scaling(chain(Input(4), Affine(5, sigma_b=0.5), RELU, Affine(2)))
     assert any("bias" in v.text for v in biased.violations) and biased.tensors[
         "affine_1"
     ].forward == pytest.approx(1.25)
     doubled = kc.activation("relu").transformed(output_scale=2)  # slopes 0 and 2
     for phi, flat in (("relu", True), (doubled, True), ("abs", False)):
-        depthwise = kc.chain(
-            L.Input(6, (4, 4)), L.Affine(12), L.Nonlinear(phi), L.Affine(12, kernel=3, groups=12)
+        depthwise = chain(
+            Input(6, (4, 4)), Affine(12), Nonlinear(phi), Affine(12, kernel=3, groups=12)
         )
         assert any("2^-9" in v.text for v in scaling(depthwise).violations) == flat
     assert (
         "padding"
-        in scaling(kc.chain(L.Input(6, (4, 4)), L.Affine(12, kernel=3, padding=3)))
-        .violations[0]
-        .text
+        in scaling(chain(Input(6, (4, 4)), Affine(12, kernel=3, padding=3))).violations[0].text
     )
-    first = kc.chain(L.Input(24), RELU, L.Affine(2))
+    first = chain(Input(24), RELU, Affine(2))
     assert (
         not scaling(first).violations
         and "not symmetric" in scaling(first, input_symmetric=False).violations[0].text
     )
-    v1 = kc.chain(
-        L.Input(4),
-        L.Affine(4),
+    v1 = chain(
+        Input(4),
+        Affine(4),
         RELU,
-        kc.residual(kc.chain(L.Affine(4), RELU, L.Affine(4)), 0.6),
+        residual(chain(Affine(4), RELU, Affine(4)), 0.6),
         RELU,
-        L.Affine(2),
+        Affine(2),
     )
     assert any("not symmetric" in v.text for v in scaling(v1).violations)
 
 
-@pytest.mark.parametrize(
-    ("network", "options", "words"),
+test_bad_input = refusals(
     [
         (A.vanilla(2), {}, "features"),
         (A.vanilla(2), {"features": 0}, "integer >= 1"),
-        (kc.chain(L.Input(3), L.Affine(4, kernel=3)), {}, "image_shape"),
-        (kc.chain(L.Input(3, (4, 4)), L.Affine(4)), {"image_shape": (5, 5)}, "leave one"),
-        (kc.chain(L.Input(3, (2, 2)), L.Affine(4, kernel=3, padding="valid")), {}, "does not fit"),
+        (chain(Input(3), Affine(4, kernel=3)), {}, "image_shape"),
+        (chain(Input(3, (4, 4)), Affine(4)), {"image_shape": (5, 5)}, "leave one"),
+        (chain(Input(3, (2, 2)), Affine(4, kernel=3, padding="valid")), {}, "does not fit"),
         (mlp(3, 4), {"input_moment": -1}, "> 0"),
         (mlp(3, 4), {"input_correlation": 2}, r"\[-1, 1\]"),
         (mlp(3, 4), {"correlation": 2}, "correlation"),
         (mlp(3, 4), {"input_symmetric": 1}, "True or False"),
         (mlp(3, 4), {"weights": "delta_orthogonal"}, "independent in all taps"),
         (mlp(3, 4), {"correlation": {"affine_1": 0}}, "Pool"),
-        (kc.chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("weighted_mean", 2)), {}, "weighted"),
-        (kc.chain(L.Input(3), L.Affine(4, standardised=True)), {}, "standardised"),
-        (kc.chain(L.Input(3), L.Affine(4), L.Nonlinear("sign"), L.Affine(2)), {}, "jumps"),
-        (kc.chain(L.Input(3), L.Opaque("x", "y")), {}, "Opaque"),
-        (kc.chain(L.Input(n[0], (4, 4)), L.Affine(4, kernel=3)), {}, "zeros"),
-        (kc.chain(L.Input(n[0], (4, 4)), L.Affine(4), L.Pool("max", 2)), {}, "symbolic"),
+        (chain(Input(3, (4, 4)), Affine(4), Pool("weighted_mean", 2)), {}, "weighted"),
+        (chain(Input(3), Affine(4, standardised=True)), {}, "standardised"),
+        (chain(Input(3), Affine(4), Nonlinear("sign"), Affine(2)), {}, "jumps"),
+        (chain(Input(3), Opaque("x", "y")), {}, "Opaque"),
+        (chain(Input(n[0], (4, 4)), Affine(4, kernel=3)), {}, "zeros"),
+        (chain(Input(n[0], (4, 4)), Affine(4), Pool("max", 2)), {}, "symbolic"),
     ],
+    lambda network, options: scaling(network, **options),
 )
-def test_bad_input(network: kc.Network, options: dict[str, Any], words: str) -> None:
-    with refused(words):
-        scaling(network, **options)

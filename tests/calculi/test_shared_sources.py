@@ -14,8 +14,8 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Input, Nonlinear, Product, Sum, TokenMix
 
-L = kc.layers
 C, Q1, Q2 = 0.4, 0.7, 2.3
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)
 WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
@@ -45,12 +45,12 @@ def right_or_refused(network: kc.Network, truth: float) -> None:
 def test_a_scaled_product_among_products() -> None:
     """(2 f g) h + f g h = 3 f g h."""
     network = wired(
-        *((node, L.Affine(), "x") for node in "fgh"),
-        ("p", L.Product(), "f g"),
-        ("d", L.Sum([2]), "p"),
-        ("a", L.Product(), "d h"),
-        ("b", L.Product(), "f g h"),
-        ("y", L.Sum(), "a b"),
+        *((node, Affine(), "x") for node in "fgh"),
+        ("p", Product(), "f g"),
+        ("d", Sum([2])),
+        ("a", Product(), "d h"),
+        ("b", Product(), "f g h"),
+        ("y", Sum(), "a b"),
     )
     right_or_refused(network, 9.0)
 
@@ -61,14 +61,14 @@ def test_a_scaled_product_among_products() -> None:
 def mixing(matrix: Any, *more: tuple[str, Any, str]) -> kc.Network:
     """h and its mixed tokens t, of two."""
     steps = [
-        ("h", L.Affine(), "x"),
-        ("a", L.Nonlinear("relu"), "h"),
-        ("t", L.TokenMix(matrix), "h"),
-        ("b", L.TokenMix(matrix), "a"),
+        ("h", Affine(), "x"),
+        ("a", Nonlinear("relu")),
+        ("t", TokenMix(matrix), "h"),
+        ("b", TokenMix(matrix), "a"),
         *more,
     ]
     return wired(
-        ("x", L.Input(None, (2, 1))),
+        ("x", Input(None, (2, 1))),
         *steps,
     )
 
@@ -80,10 +80,10 @@ def test_tokens_that_change_sign() -> None:
     """h - h / 2, and relu(g) - relu(h), whose means cancel."""
     network = mixing(
         MINUS,
-        ("s", L.Sum([1, 0.5]), "h t"),
-        ("g", L.Affine(), "x"),
-        ("r", L.Nonlinear("relu"), "g"),
-        ("d", L.Sum(), "r b"),
+        ("s", Sum([1, 0.5]), "h t"),
+        ("g", Affine(), "x"),
+        ("r", Nonlinear("relu"), "g"),
+        ("d", Sum(), "r b"),
     )
     found = kc.node_values(network, C)
     assert found["s"] == pytest.approx((0.25, 0.25, C), rel=1e-13)
@@ -101,9 +101,7 @@ def test_tokens_of_two_signs_need_mean_zero() -> None:
 
 def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -> None:
     """h - tanh(h), of size q^3 where h has size q."""
-    network = wired(
-        ("h", L.Affine(), "x"), ("t", L.Nonlinear("tanh"), "h"), ("y", L.Sum([1, -1]), "h t")
-    )
+    network = wired(("h", Affine(), "x"), ("t", Nonlinear("tanh")), ("y", Sum([1, -1]), "h t"))
     Q = kc.q_map(network)
     for q in (1e-2, 1e-3):
         with mpmath.workdps(30):
@@ -121,10 +119,8 @@ def test_independent_addends_whose_means_cancel() -> None:
     """sigmoid(f) - sigmoid(g), of mean square 2 Var sigmoid, which is q/8 for small q, where the
     means are 1/2.
     """
-    steps = [(node, L.Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
-    network = wired(
-        ("f", L.Affine(), "x"), ("g", L.Affine(), "x"), *steps, ("y", L.Sum([1, -1]), "a b")
-    )
+    steps = [(node, Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
+    network = wired(("f", Affine(), "x"), ("g", Affine(), "x"), *steps, ("y", Sum([1, -1]), "a b"))
     for q in (1.0, 1e-2, 1e-4):
         half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
         assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(

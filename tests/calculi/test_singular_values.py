@@ -15,12 +15,11 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.calculi.smoothness import residual_spectrum
+from kcalc.network.layers import Affine, Input, Sum
 from kcalc.network.skips import averaging_shortcuts, projection_shortcuts, skip_network
 from kcalc.verification.spectra import training_spectra, variance_spectra
-
-L = kc.layers
-
 
 # -- the law ---------------------------------------------------------------------------------------
 
@@ -62,11 +61,9 @@ def identity_part(before: int, after: int, stride: int) -> np.ndarray:
     """The matrix of I that is added to a projection from ``before`` to ``after`` channels, on 4 x 6
     images.
     """
-    net = kc.chain(
-        L.Input(before, (4, 6)),
-        kc.residual(
-            L.Affine(after, kernel=3, stride=stride), shortcut=L.Affine(after, stride=stride)
-        ),
+    net = chain(
+        Input(before, (4, 6)),
+        residual(Affine(after, kernel=3, stride=stride), shortcut=Affine(after, stride=stride)),
     )
     (node,) = projection_shortcuts(net)
     needed, steps = {(node, "I")}, list(averaging_shortcuts(net).steps())
@@ -102,13 +99,13 @@ def test_refused_changes() -> None:
         averaging_shortcuts(kc.architectures.vanilla(3))
     with refused("singular.*1"):
         averaging_shortcuts(
-            kc.chain(L.Input(4, (4, 4)), kc.residual(L.Affine(3, kernel=3), shortcut=L.Affine(3)))
+            chain(Input(4, (4, 4)), residual(Affine(3, kernel=3), shortcut=Affine(3)))
         )
     with refused("widths"):
         averaging_shortcuts(
-            kc.chain(
-                L.Input(image_shape=(4, 4)),
-                kc.residual(L.Affine(3, kernel=3), shortcut=L.Affine(3)),
+            chain(
+                Input(image_shape=(4, 4)),
+                residual(Affine(3, kernel=3), shortcut=Affine(3)),
             )
         )
     with refused("not an Affine"):
@@ -152,17 +149,15 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
 
 
 def test_sums_that_are_no_residual_blocks_have_no_projection() -> None:
-    doubled = wired(
-        ("x", L.Input()), ("a", L.Affine(4), "x"), ("s", L.Sum(), "a a"), ("b", L.Affine(), "s")
-    )
+    doubled = wired(("a", Affine(4)), ("s", Sum(), "a a"), ("b", Affine()))
     assert projection_shortcuts(doubled) == ()
     # nothing that both addends depend on: all before them is walked through
     apart = wired(
-        ("x", L.Input()),
-        ("y", L.Input()),
-        ("a", L.Affine(4), "x"),
-        ("b", L.Affine(4, kernel=3), "y"),
-        ("c", L.Affine(4), "b"),
-        ("s", L.Sum(), "a c"),
+        ("x", Input()),
+        ("y", Input()),
+        ("a", Affine(4), "x"),
+        ("b", Affine(4, kernel=3), "y"),
+        ("c", Affine(4)),
+        ("s", Sum(), "a c"),
     )
     assert projection_shortcuts(apart) == ("a",)

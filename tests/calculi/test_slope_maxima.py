@@ -22,9 +22,10 @@ from slope_oracle import (
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import maximal_slope
-from kcalc.network.layers import Nonlinear
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
 psi = kc.symbols.psi
 QS = (None, Fraction(3, 2))
@@ -77,13 +78,13 @@ def test_mixes_of_maps_along_one_path() -> None:
 
     a sum over all of them, and no inner subnetwork.
     """
-    steps: list[Any] = [("x", kc.layers.Input(), ""), ("f1", Nonlinear("relu"), "x")]
+    steps: list[Any] = [("x", Input(), ""), ("f1", Nonlinear("relu"))]
     for k in range(1, 5):
         steps += [
-            (f"m{k}", kc.layers.Sum((1, 2)), f"x f{k}"),
+            (f"m{k}", Sum((1, 2)), f"x f{k}"),
             (f"f{k + 1}", Nonlinear("tanh"), f"f{k}"),
         ]
-    steps.append(("s", kc.layers.Sum((1, 2, 3, 4, 1)), "m1 m2 m3 m4 f5"))
+    steps.append(("s", Sum((1, 2, 3, 4, 1)), "m1 m2 m3 m4 f5"))
     net = wired(*steps)
     whole = sum(sp.Rational(k**2, 31) * (1 + 4 * psi**k) / 5 for k in range(1, 5)) + psi**5 / 31
     assert slope_polynomial(net, expand=True).as_expr() == sp.expand(whole)
@@ -122,4 +123,4 @@ def test_mixes_of_maps_along_one_path() -> None:
     with refused("depends.*2"):
         own.inverse(2.0)
     assert own({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
-    assert maximal_slope(kc.chain(kc.layers.Affine()), symbols_by_activation=True)({}) == 1.0
+    assert maximal_slope(chain(Affine()), symbols_by_activation=True)({}) == 1.0

@@ -16,41 +16,41 @@ from thinning import mostly_slow
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat, residual
 from kcalc.calculi.smoothness import smoothness
+from kcalc.network.layers import Affine, BatchNorm, Concat, Flatten, Input, Nonlinear, Pool, Scale
 
-L = kc.layers
 
-
-def phi(name: str) -> kc.layers.Nonlinear:
-    return L.Nonlinear(kc.activation(name))
+def phi(name: str) -> Nonlinear:
+    return Nonlinear(kc.activation(name))
 
 
 def networks() -> dict[str, tuple[kc.Network, tuple[int, ...]]]:
-    a = L.Affine
-    gate = kc.residual(kc.chain(a(3), phi("softplus"), a(3)), 0.8, 0.6)
-    image = kc.chain(
-        L.Input(2, (4, 4)),
+    a = Affine
+    gate = residual(chain(a(3), phi("softplus"), a(3)), 0.8, 0.6)
+    image = chain(
+        Input(2, (4, 4)),
         a(2, kernel=3),
         phi("tanh"),
         a(3, kernel=3, stride=2),
-        L.Pool("mean", 2, 2),
-        L.Flatten(),
+        Pool("mean", 2, 2),
+        Flatten(),
         phi("sin"),
         a(2),
     )
-    batch = kc.chain(L.Input(3), a(3), L.BatchNorm(), phi("tanh"), a(2))
-    square = kc.chain(L.Input(3), a(3), phi("square"), a(2), L.Scale(-2))
+    batch = chain(Input(3), a(3), BatchNorm(), phi("tanh"), a(2))
+    square = chain(Input(3), a(3), phi("square"), a(2), Scale(-2))
     wide = wired(
-        ("x", L.Input(3)),
-        ("h", a(3), ("x",)),
-        ("t", phi("tanh"), "h"),
-        ("g", a(2), ("t",)),
-        ("c", L.Concat(), "t g x"),
-        ("s", phi("swish"), "c"),
-        ("out", a(2, groups=2), ("s",)),
+        ("x", Input(3)),
+        ("h", a(3)),
+        ("t", phi("tanh")),
+        ("g", a(2)),
+        ("c", Concat(), "t g x"),
+        ("s", phi("swish")),
+        ("out", a(2, groups=2)),
     )
     return {
-        "residual": (kc.chain(L.Input(3), a(3), kc.repeat(gate, 2)), (3,)),
+        "residual": (chain(Input(3), a(3), repeat(gate, 2)), (3,)),
         "image": (image, (4, 4, 2)),
         "batch": (batch, (3,)),
         "square": (square, (3,)),
@@ -122,7 +122,7 @@ def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
 
     Normalised features of norm sqrt(12 / (1 + epsilon)), a part of the Jacobian.
     """
-    net = kc.chain(L.Input(1, (2, 2)), L.Affine(1), L.BatchNorm(), L.Flatten(), L.Affine(1))
+    net = chain(Input(1, (2, 2)), Affine(1), BatchNorm(), Flatten(), Affine(1))
     X = np.repeat(np.array([1.0, -1.0, 1.0, -1.0]).reshape(1, 2, 2, 1), 3, axis=0)
     weights = {
         "affine_1": {"weight": np.eye(1), "bias": np.zeros(1)},
@@ -137,7 +137,7 @@ def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int
     """By the root of the number of positions that it takes together."""
     X = np.random.default_rng(0).normal(size=(3, *sides, 2))
     weights = {"affine_1": {"weight": np.array([[1.0], [2.0]]), "bias": np.zeros(1)}}
-    net = kc.chain(L.Input(2, sides), L.Pool("mean", window), L.Flatten(), L.Affine(1))
+    net = chain(Input(2, sides), Pool("mean", window), Flatten(), Affine(1))
     found = smoothness(net, X=X, weights=weights, radius=1e-9, epsilon=1e-5).parameter_lipschitz
     jacobian = np.c_[X.mean(axis=(1, 2)), np.ones(3)]  # of the outputs in the weights and the bias
     assert np.linalg.norm(jacobian, 2) <= found
@@ -162,7 +162,7 @@ def test_bounds_for_all_normalised_parameters() -> None:
     """
     net, rng = residual_net(3, 1), np.random.default_rng(4)
     X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
-    nodes = net.nodes_of(L.Affine)
+    nodes = net.nodes_of(Affine)
     s = smoothness(
         net,
         X=X,

@@ -11,11 +11,12 @@ import pytest
 from wiring import layered
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.activations import activation
 from kcalc.calculi.hermite_series import has_series, octave
 from kcalc.calculi.location_maps import LocationMaps
 from kcalc.fields.jets import Jet
-from kcalc.network import layers as L
+from kcalc.network.layers import Affine, Flatten, LayerNorm, Nonlinear, Pool, RMSNorm
 
 LOCAL = LocationMaps()
 
@@ -42,35 +43,35 @@ def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
 
 
 DELTA = {
-    "mean": kc.chain(
-        L.Affine(kernel=3, sigma_w=1.4),
-        L.Nonlinear("relu"),
-        L.Affine(kernel=3),
-        L.Nonlinear("erf"),
-        L.Pool("mean"),
-        L.Affine(),
+    "mean": chain(
+        Affine(kernel=3, sigma_w=1.4),
+        Nonlinear("relu"),
+        Affine(kernel=3),
+        Nonlinear("erf"),
+        Pool("mean"),
+        Affine(),
     ),
-    "flatten": kc.chain(
-        L.Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
-        L.Nonlinear("tanh"),
-        L.Flatten(),
-        L.Affine(),
-        L.Nonlinear("gelu"),
-        L.Affine(),
+    "flatten": chain(
+        Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
+        Nonlinear("tanh"),
+        Flatten(),
+        Affine(),
+        Nonlinear("gelu"),
+        Affine(),
     ),
-    "norms": kc.chain(
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.LayerNorm(),
-        L.Affine(kernel=2),
-        L.RMSNorm(),
-        L.Nonlinear("swish"),
-        L.Affine(),
+    "norms": chain(
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        LayerNorm(),
+        Affine(kernel=2),
+        RMSNorm(),
+        Nonlinear("swish"),
+        Affine(),
     ),
     "wide": kc.architectures.wide_resnet(16),
     "resnet": kc.architectures.layernorm_resnet(50).map_layers(
         lambda _, layer: (
-            L.Pool("mean", layer.window, layer.stride) if isinstance(layer, L.Pool) else layer
+            Pool("mean", layer.window, layer.stride) if isinstance(layer, Pool) else layer
         )
     ),
     "densenet": kc.architectures.densenet(4),
@@ -138,18 +139,18 @@ def test_blocks_and_halves() -> None:
     assert abs(K.nngp.matrix(X) - nngp).max() < 1e-15
     assert K.matrix(X.astype(np.float32)).dtype == np.float32
     assert (
-        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
+        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(Affine)) - tangent).max() < 1e-15
     )
 
 
 def test_notes() -> None:
-    net = kc.chain(
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.Pool("weighted_mean", 2),
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.Affine(),
+    net = chain(
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        Pool("weighted_mean", 2),
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        Affine(),
     )
     K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
     assert [a.node for a in K.assumptions if a.kind == "heuristic"] == ["pool_1"]

@@ -13,6 +13,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.network import layers as L
+from kcalc.network.layers import BatchNorm, Flatten, Input, Layer, LayerNorm, RMSNorm, Sum, TokenMix
 
 Affine, Nonlinear, Pool = L.Affine, L.Nonlinear, L.Pool
 NET = kc.chain(
@@ -27,7 +28,7 @@ def exact(net: kc.Network, shape: Any = (4, 4), **options: Any) -> Any:
     return kc.ntk(net, spatial="exact", image_shape=shape, **options)
 
 
-def chain(*layers: L.Layer) -> Any:
+def chain(*layers: Layer) -> Any:
     return exact(kc.chain(*layers))
 
 
@@ -49,17 +50,17 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "axes": (lambda: chain(Affine(kernel=(3,))), "affine_1.*2 axes"),
     "convolution of vectors": (
-        lambda: chain(Affine(), L.Flatten(), Affine(kernel=3)),
+        lambda: chain(Affine(), Flatten(), Affine(kernel=3)),
         "affine_2.*Flatten",
     ),
-    "pool of vectors": (lambda: chain(Affine(), L.Flatten(), Pool("mean")), "pool_1.*Flatten"),
+    "pool of vectors": (lambda: chain(Affine(), Flatten(), Pool("mean")), "pool_1.*Flatten"),
     "norm of vectors": (
-        lambda: chain(Affine(), L.Flatten(), L.LayerNorm()),
+        lambda: chain(Affine(), Flatten(), LayerNorm()),
         "layernorm_1.*Flatten",
     ),
     "width": (lambda: exact(NET, parameterization="standard"), "features="),
     "tokens of vectors": (
-        lambda: chain(Affine(), L.Flatten(), L.TokenMix(np.eye(3))),
+        lambda: chain(Affine(), Flatten(), TokenMix(np.eye(3))),
         "tokenmix_1.*Flatten",
     ),
     "two dimensions": (
@@ -78,7 +79,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (lambda: exact(NET).matrix(X, memory=1e-3), "memory="),
     "layer": (lambda: exact(NET).layer_kernel("affine_9", X), "affine_1"),
     "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).matrix(X), "sign jumps"),
-    "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).matrix(X), "batch"),
+    "batch": (lambda: chain(Affine(), BatchNorm(), Affine()).matrix(X), "batch"),
     "raw": (lambda: chain(Nonlinear("relu"), Affine()).matrix(X), "raw network input"),
     "depthwise": (
         lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).matrix(
@@ -87,7 +88,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
         "depthwise",
     ),
     "black normalised": (
-        lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).matrix(BLACK),
+        lambda: chain(Affine(kernel=3), RMSNorm(), Affine()).matrix(BLACK),
         r"location \(0, 0\)",
     ),
     "black and jumps": (
@@ -98,7 +99,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "black with a bias to learn": (
         lambda: exact(
-            kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()),
+            kc.chain(Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()),
             parameterization="standard",
         ).matrix(BLACK),
         "affine_1.*gradient",
@@ -114,7 +115,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
         "for the inputs x, y, got x, y, z",
     ),
     "channels of the layer": (
-        lambda: chain(L.Input(3), Affine()).matrix(X),
+        lambda: chain(Input(3), Affine()).matrix(X),
         "X has 2 channels, but the input 'input' expects 3",
     ),
     "no channel": (
@@ -126,7 +127,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
         r"has q = inf at a location",
     ),
     "one channel standardised": (
-        lambda: chain(L.Input(1), Affine(4, standardised=True)).matrix(X[..., :1]),
+        lambda: chain(Input(1), Affine(4, standardised=True)).matrix(X[..., :1]),
         "channels that are all equal",
     ),
     "each channel standardised": (
@@ -136,7 +137,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
     "standardised in standard form": (
         lambda: exact(
             kc.chain(
-                L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)
+                Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)
             ),
             parameterization="standard",
         ).matrix(X),
@@ -147,33 +148,33 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
 
 def _two_inputs() -> kc.Network:
     steps = [
-        ("x", L.Input()),
-        ("y", L.Input()),
+        ("x", Input()),
+        ("y", Input()),
         ("a", Affine(kernel=3), "x"),
         ("b", Affine(), "y"),
     ]
-    return wired(*steps, ("s", L.Sum(), "a b"), ("o", Affine(), "s"))
+    return wired(*steps, ("s", Sum(), "a b"), ("o", Affine()))
 
 
 def _pooled_twice() -> kc.Network:
     """x -> conv -> two poolings of it added: nothing is known of their cross moments."""
     steps = [
-        ("x", L.Input()),
-        ("h", Affine(kernel=3), "x"),
-        ("a", Pool("mean", 2), "h"),
+        ("x", Input()),
+        ("h", Affine(kernel=3)),
+        ("a", Pool("mean", 2)),
         ("b", Pool("mean", 2), "h"),
-        ("s", L.Sum(), "a b"),
-        ("o", Affine(), "s"),
+        ("s", Sum(), "a b"),
+        ("o", Affine()),
     ]
     return wired(*steps)
 
 
 def _unlike() -> kc.Network:
     steps = [
-        ("x", L.Input()),
-        ("a", Affine(kernel=3), "x"),
+        ("x", Input()),
+        ("a", Affine(kernel=3)),
         ("b", Affine(kernel=3, stride=2), "x"),
-        ("s", L.Sum(), "a b"),
+        ("s", Sum(), "a b"),
     ]
     return wired(*steps)
 

@@ -15,7 +15,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network import layers as L
+from kcalc.network.layers import Affine, Flatten, Input, Layer, Nonlinear, Pool
 
 WIDTH, NETWORKS = 64, 400
 RNG = np.random.default_rng(7)
@@ -69,8 +69,8 @@ def sampled(one: Callable[[np.random.Generator], np.ndarray]) -> np.ndarray:
     return np.stack([one(rng) for _ in range(NETWORKS)])
 
 
-def network(*middle: tuple[str, L.Layer, tuple[str, ...]], stem: L.Affine) -> kc.Network:
-    return wired(("x", L.Input(2)), ("s", stem, ("x",)), *middle)
+def network(*middle: tuple[str, Layer, tuple[str, ...]], stem: Affine) -> kc.Network:
+    return wired(("x", Input(2)), ("s", stem), *middle)
 
 
 def tangent_sample(
@@ -102,10 +102,10 @@ def tangent_sample(
 
 def tangent_network(flatten: bool) -> kc.Network:
     return network(
-        ("r", L.Nonlinear("relu"), "s"),
-        ("p", L.Flatten() if flatten else L.Pool("mean"), "r"),
-        ("o", L.Affine(sigma_w=1.3), "p"),
-        stem=L.Affine(kernel=3, sigma_w=1.5, sigma_b=0.2),
+        ("r", Nonlinear("relu"), "s"),
+        ("p", Flatten() if flatten else Pool("mean"), "r"),
+        ("o", Affine(sigma_w=1.3), "p"),
+        stem=Affine(kernel=3, sigma_w=1.5, sigma_b=0.2),
     )
 
 

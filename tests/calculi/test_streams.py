@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-import kcalc as kc
+from kcalc.network.layers import Affine, Input, Nonlinear, RMSNorm, Sum
 from tests.wiring import wired
 
-L = kc.layers
 POINTS = np.arange(-9, 9, 0.08)  # the trapezoid rule converges exponentially
 SHARES = np.exp(-(POINTS**2) / 2) / np.exp(-(POINTS**2) / 2).sum()
 
@@ -104,12 +103,12 @@ def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c
     """
     draw, truth, steps = np.random.default_rng(seed), Truth(act), []
     inputs = ("x", "y") if seed % 2 else ("x",)
-    steps += [(name, L.Input()) for name in inputs]
+    steps += [(name, Input()) for name in inputs]
     given = (*q, c * math.sqrt(q[0] * q[1]))
     rows = []
     for i in range(count):
         scale = float(draw.uniform(0.7, 1.3))
-        steps.append((f"s0_{i}", L.Affine(sigma_w=scale, sigma_b=bias), inputs[i % len(inputs)]))
+        steps.append((f"s0_{i}", Affine(sigma_w=scale, sigma_b=bias), inputs[i % len(inputs)]))
         rows.append(truth.add(tuple(scale**2 * k + bias**2 for k in given), []))
     tap = None
     for level in range(1, depth + 1):
@@ -121,14 +120,14 @@ def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c
         before = " ".join(f"s{level - 1}_{j}" for j in range(count))
         scale, end = map(float, draw.uniform(0.8, 1.4, size=2))
         top = f"u{level}"
-        steps.append((top, L.Sum(weights=tuple(map(float, read))), before))
+        steps.append((top, Sum(weights=tuple(map(float, read))), before))
         if norm:
-            steps.append((f"n{level}", L.RMSNorm(), top))
+            steps.append((f"n{level}", RMSNorm(), top))
             top = f"n{level}"
         steps += [
-            (f"a{level}", L.Affine(sigma_w=scale, sigma_b=bias), top),
-            (f"p{level}", L.Nonlinear(act), f"a{level}"),
-            (f"b{level}", L.Affine(sigma_w=end, sigma_b=bias), f"p{level}"),
+            (f"a{level}", Affine(sigma_w=scale, sigma_b=bias), top),
+            (f"p{level}", Nonlinear(act)),
+            (f"b{level}", Affine(sigma_w=end, sigma_b=bias)),
         ]
         new = truth.branch(np.array(read) @ rows, norm, scale, bias, end)
         rows = [np.pad(row, (0, 1)) for row in rows]
@@ -139,14 +138,14 @@ def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c
             kept = [
                 (w, n) for w, n in zip(weights, [*before.split(), f"b{level}"], strict=True) if w
             ]
-            layer = L.Sum(weights=tuple(w for w, _ in kept))
+            layer = Sum(weights=tuple(w for w, _ in kept))
             steps.append((f"s{level}_{i}", layer, " ".join(n for _, n in kept)))
         if level == max(depth // 2, 1):
             tap = (f"s{level}_0", rows[0])
     tapped, coefficients = tap
     final = tuple(map(float, draw.normal(size=count + 1)))
     reads = " ".join(f"s{depth}_{j}" for j in range(count)) + f" {tapped}"
-    steps.append(("out", L.Sum(weights=final), reads))
+    steps.append(("out", Sum(weights=final), reads))
     size = len(truth.kernels)
     out = np.array(final[:-1]) @ rows + final[-1] * np.pad(
         coefficients, (0, size - len(coefficients))

@@ -14,6 +14,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import (
     maximal,
@@ -60,9 +61,7 @@ def test_subnetworks_go_back_into_any_function(net, untouched_pyplot):
 
 
 def test_subnetworks_show_themselves(untouched_pyplot):
-    found = subnetworks(
-        kc.chain(Affine(), kc.residual(kc.chain(Nonlinear("tanh"), Affine())), Affine())
-    )
+    found = subnetworks(chain(Affine(), residual(chain(Nonlinear("tanh"), Affine())), Affine()))
     assert [line.split() for line in str(found).splitlines()[2:]] == [
         ["input", "affine_3", "5"],
         ["affine_1", "affine_2", "2"],
@@ -76,7 +75,7 @@ def test_subnetworks_show_themselves(untouched_pyplot):
     axes = found.network.draw(regions=found[1:])
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert "1:  affine_1 → affine_2 (2 layers)" in texts
-    assert "Subnetworks" not in repr(subnetworks(kc.chain(Affine(), BatchNorm(), Affine())))
+    assert "Subnetworks" not in repr(subnetworks(chain(Affine(), BatchNorm(), Affine())))
 
 
 # -- what the strict reading hides -----------------------------------------------------------------
@@ -119,14 +118,14 @@ def test_curvature_checks_its_input():
     with refused("target"):
         bend.inverse(0)
     with refused("no nonlinear layer"):
-        maximal_curvature(kc.chain(Affine())).inverse(1)
+        maximal_curvature(chain(Affine())).inverse(1)
 
 
 # -- LayerNorm -------------------------------------------------------------------------------------
 
 
 def test_layer_norm_slopes():
-    net = kc.chain(
+    net = chain(
         Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine()
     )
     formal, true = maximal_slope(net), maximal_slope(net, q=1.0)

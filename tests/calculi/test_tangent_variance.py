@@ -10,8 +10,10 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def measured(values: Any, expected: float) -> float:
@@ -37,17 +39,17 @@ def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
 
 
 def stream(blocks: int, n: int, hidden: int, weights: Any) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(40)), ("s", L.Affine(n), "x")]
+    steps: list[Any] = [("x", Input(40)), ("s", Affine(n))]
     last = "s"
     for k in range(blocks):
         steps += [
-            (f"a{k}", L.Affine(hidden, sigma_w=1.4), last),
-            (f"f{k}", L.Nonlinear("tanh"), f"a{k}"),
-            (f"w{k}", L.Affine(n, sigma_w=1.4), f"f{k}"),
-            (f"s{k}", L.Sum(weights), (last, f"w{k}")),
+            (f"a{k}", Affine(hidden, sigma_w=1.4), last),
+            (f"f{k}", Nonlinear("tanh")),
+            (f"w{k}", Affine(n, sigma_w=1.4)),
+            (f"s{k}", Sum(weights), (last, f"w{k}")),
         ]
         last = f"s{k}"
-    return wired(*steps, ("out", L.Affine(1), last))
+    return wired(*steps, ("out", Affine(1), last))
 
 
 def drawn_stream(rng: Any, blocks: int, n: int, hidden: int, weights: Any) -> tuple[float, float]:
@@ -81,8 +83,8 @@ def test_residual_streams() -> None:
 
 
 def test_shifts_of_q() -> None:
-    layer = kc.chain(L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh"))
-    net = kc.chain(L.Input(64), kc.repeat(layer, 6))
+    layer = chain(Affine(sigma_w=1.3, sigma_b=0.4), Nonlinear("tanh"))
+    net = chain(Input(64), repeat(layer, 6))
     found = kc.fluctuations(net, features=64)
     last = net.outputs[0]
     assert found[last].q == pytest.approx(0.339751, abs=1e-6)
@@ -93,14 +95,14 @@ def test_shifts_of_q() -> None:
 
 
 SHARED = wired(
-    ("x", L.Input(16)),
-    ("a", L.Affine(16), "x"),
-    ("f", L.Nonlinear("relu"), "a"),
-    ("g", L.Nonlinear("tanh"), "a"),
-    ("u", L.Affine(16), "f"),
-    ("v", L.Affine(16), "g"),
-    ("s", L.Sum(), "u v"),
-    ("out", L.Affine(1), "s"),
+    ("x", Input(16)),
+    ("a", Affine(16)),
+    ("f", Nonlinear("relu")),
+    ("g", Nonlinear("tanh"), "a"),
+    ("u", Affine(16), "f"),
+    ("v", Affine(16), "g"),
+    ("s", Sum(), "u v"),
+    ("out", Affine(1)),
 )
 
 
@@ -109,8 +111,8 @@ SHARED = wired(
     [
         (A.vanilla(2, "relu"), {"weights": "orthogonal"}, "Gaussian weights"),
         (SHARED, {}, "'a'.*another node also reads"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not come from a separate"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("step"), L.Affine()), {}, "jumps"),
+        (chain(Input(), Affine(), Nonlinear("tanh")), {}, "not come from a separate"),
+        (chain(Input(), Affine(), Nonlinear("step"), Affine()), {}, "jumps"),
     ],
 )
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:

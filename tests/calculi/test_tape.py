@@ -3,7 +3,9 @@
 import pytest
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.tape import recordable
+from kcalc.network.layers import Affine, BatchNorm, Input
 
 
 @recordable
@@ -12,9 +14,7 @@ def power(base, exponent=2):
 
 
 def test_refusals_of_c_values_come_with_the_values():
-    net = kc.large_batch(
-        kc.chain(kc.layers.Input(), kc.layers.Affine(), kc.layers.BatchNorm()), c=0.5
-    )
+    net = kc.large_batch(chain(Input(), Affine(), BatchNorm()), c=0.5)
     cosines = kc.c_map(net)
     assert abs(cosines(0.75) - 0.5) < 1e-15
     with pytest.raises(kc.KcalcError, match=r"c = -0\.5 is too small there"):

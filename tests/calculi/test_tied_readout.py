@@ -13,8 +13,9 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Embedding, Input, LayerNorm, Nonlinear, Sum
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 
 
 def gpt(width: int = 192, **options: Any) -> kc.Network:
@@ -45,15 +46,15 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
 
 def test_what_carries_no_embedding_is_refused():
     steps = [
-        ("ids", L.Input()),
-        ("e", L.Embedding(8, 30), "ids"),
-        ("f", L.Embedding(8, 30), "ids"),
+        ("ids", Input()),
+        ("e", Embedding(8, 30)),
+        ("f", Embedding(8, 30), "ids"),
     ]
     with refused(r"give embedding=, the Embedding.*'e', 'f'"):
-        kc.tied_readout(wired(*steps, ("s", L.Sum(), "e f")), tokens=3)
+        kc.tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
     with refused("has none"):
         kc.tied_readout(A.vanilla(1), tokens=3)
-    bent = wired(*steps[:2], ("g", L.Nonlinear("gelu"), "e"))
+    bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
     with refused("'g'.*'e'.*Nonlinear"):
         kc.tied_readout(bent, tokens=3)
     with refused("tokens="):
@@ -83,7 +84,7 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
         kc.ntk(net, tokens=5)
     assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
     found = kc.tied_readout(net, tokens=5)
-    assert net.layer(found.output) == L.LayerNorm() and 0.5 < found.cosine < 1
+    assert net.layer(found.output) == LayerNorm() and 0.5 < found.cosine < 1
 
 
 @pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])

@@ -18,8 +18,20 @@ import sympy as sp
 from hypothesis import assume, note
 
 import kcalc as kc
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 
-L = kc.layers
 x = sp.Symbol("x", real=True)
 BUMP = kc.activation(x * sp.exp(-(x**2) / 2) + x / 2, name="bump")
 LEAKY = kc.activations.leaky_relu(sp.Rational(1, 5))
@@ -162,7 +174,7 @@ class Builder:
         name = f"n{len(self.steps)}"
         width = self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3))
         return self.put(
-            L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),)
+            Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),)
         )
 
     def affine(self, parent: str | None = None) -> bool:
@@ -180,7 +192,7 @@ class Builder:
             depthwise = self.rng.random() < 0.6
             groups, gaussian = (below[0].width, False) if depthwise else (2, True)
             width = below[0].width if depthwise else width
-        layer = L.Affine(width, groups=groups, sigma_w=self.number(0.75, 1.5), sigma_b=bias)
+        layer = Affine(width, groups=groups, sigma_w=self.number(0.75, 1.5), sigma_b=bias)
         piece = Piece(
             width,
             frozenset({(name, 0)}),
@@ -204,7 +216,7 @@ class Builder:
             )
             for p in self.state[parent]
         )
-        return self.put(L.Nonlinear(self.rng.choice(list(self.recipe.activations))), (parent,), out)
+        return self.put(Nonlinear(self.rng.choice(list(self.recipe.activations))), (parent,), out)
 
     def _activable(self, p: Piece) -> bool:
         if p.gaussian and not p.shifted:
@@ -233,7 +245,7 @@ class Builder:
             * self.rng.choice([1, 1, -1] if len(set(parents)) == len(parents) else [1])
             for _ in parents
         )
-        return self.put(L.Sum(weights if self.rng.random() < 0.8 else None), parents, tuple(merged))
+        return self.put(Sum(weights if self.rng.random() < 0.8 else None), parents, tuple(merged))
 
     def _added(self, row: Sequence[Piece]) -> Piece | None:
         leaves: frozenset[tuple[str, int]] = frozenset().union(*(p.leaves for p in row))
@@ -264,7 +276,7 @@ class Builder:
         pieces = tuple(piece for p in parents for piece in self.state[p])
         if width_of(pieces) > 6 * self.recipe.unit or len(pieces) > 5:
             return False
-        return self.put(L.Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
+        return self.put(Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
 
     def turned(self) -> bool:
         """A concatenation added to itself with its parts in the opposite order.
@@ -274,16 +286,16 @@ class Builder:
         found = [
             (name, layer, parents)
             for name, layer, parents in self.steps
-            if isinstance(layer, L.Concat)
+            if isinstance(layer, Concat)
         ]
         if self.recipe.reckless != "sum" or not found:
             return False
         name, layer, parents = self.rng.choice(found)
         pieces = tuple(piece for p in parents[::-1] for piece in self.state[p])
-        self.put(L.Concat(layer.channels[::-1]), parents[::-1], pieces)
+        self.put(Concat(layer.channels[::-1]), parents[::-1], pieces)
         rows = overlay([self.state[name], pieces])
         merged = tuple(self._added(row) for row in rows)
-        return None not in merged and self.put(L.Sum(), (name, f"n{len(self.steps) - 1}"), merged)
+        return None not in merged and self.put(Sum(), (name, f"n{len(self.steps) - 1}"), merged)
 
     def norm(self) -> bool:
         parent = self.pick()
@@ -302,18 +314,18 @@ class Builder:
             )
 
         return self.put(
-            L.LayerNorm() if centring else L.RMSNorm(), (parent,), tuple(map(change, below))
+            LayerNorm() if centring else RMSNorm(), (parent,), tuple(map(change, below))
         )
 
     def plain(self) -> bool:
         parent = self.pick()
         layer = self.rng.choice(
             [
-                L.Scale(-self.number(0.5, 1)),
-                L.Scale(self.number(1, 2)),
-                L.Dropout(0.3),
-                L.Identity(),
-                L.Flatten(),
+                Scale(-self.number(0.5, 1)),
+                Scale(self.number(1, 2)),
+                Dropout(0.3),
+                Identity(),
+                Flatten(),
             ]
         )
         return self.put(layer, (parent,), self.state[parent])
@@ -351,8 +363,8 @@ def build(rng: random.Random, recipe: Recipe) -> Builder:
         read = {p for _, _, parents in out.steps for p in parents}
         ends = [name for name, _, _ in out.steps if name not in read]
         for k, end in enumerate(ends):
-            out.steps.append((f"end{k}", L.Affine(recipe.unit), (end,)))
-        out.steps.append(("out", L.Sum(), tuple(f"end{k}" for k in range(len(ends)))))
+            out.steps.append((f"end{k}", Affine(recipe.unit), (end,)))
+        out.steps.append(("out", Sum(), tuple(f"end{k}" for k in range(len(ends)))))
     return out
 
 

@@ -19,6 +19,7 @@ import pytest
 from result_examples import RESULTS
 
 import kcalc as kc
+from kcalc.network.layers import KINDS
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
@@ -276,4 +277,4 @@ def test_modules_that_users_name_show_their_public_names_and_nothing_else(room: 
     module = getattr(kc, room, None) or importlib.import_module(f"kcalc.{room}")
     assert module.__all__ and sorted(dir(module)) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
-    assert room != "layers" or set(dir(module)) == {*kc.layers.KINDS, "KINDS", "Layer"}
+    assert room != "layers" or set(dir(module)) == {*KINDS, "KINDS", "Layer"}

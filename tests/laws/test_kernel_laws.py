@@ -16,9 +16,9 @@ import sympy as sp
 from hypothesis import HealthCheck, settings
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from laws.random_networks import CLOSED, Recipe
 
-L = kc.layers
 mp = mpmath.mp.clone()
 mp.dps = 50
 EXACT = Recipe(
@@ -142,7 +142,7 @@ def cut(features: list[Feature], edges: list[int]) -> list[Feature]:
 def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
     """The rule of one layer."""
     first = below[0]
-    if isinstance(layer, L.Affine):
+    if isinstance(layer, Affine):
         k, _ = mixed(first)
         w, b = number(layer.sigma_w) ** 2, number(layer.sigma_b) ** 2
         k = tuple(w * v + b for v in k)
@@ -155,7 +155,7 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
                 else {node: (mp.mpf(1), mp.mpf(1), k)},
             )
         ]
-    if isinstance(layer, L.Nonlinear):
+    if isinstance(layer, Nonlinear):
         product, mean = LOCAL[layer.activation.name]
         return [
             Feature(
@@ -164,18 +164,18 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
             for f in first
             for a, b, ab in [f.k]
         ]
-    if isinstance(layer, L.Sum):
+    if isinstance(layer, Sum):
         weights = [number(w) for w in layer.weights or (1,) * len(below)]
         edges = sorted({sum(f.width for f in fs[: i + 1]) for fs in below for i in range(len(fs))})
         rows = zip(*(cut(fs, edges) for fs in below), strict=True)
         return [added(list(row), weights, row[0].width) for row in rows]
-    if isinstance(layer, L.Concat):
+    if isinstance(layer, Concat):
         return [f for fs in below for f in fs]
-    if isinstance(layer, L.Scale):
+    if isinstance(layer, Scale):
         return [f.times(number(layer.factor), number(layer.factor)) for f in first]
-    if isinstance(layer, L.LayerNorm | L.RMSNorm):
+    if isinstance(layer, LayerNorm | RMSNorm):
         (k11, k22, _), (m1, m2) = mixed(first)
-        m1, m2 = (m1, m2) if isinstance(layer, L.LayerNorm) else (0, 0)
+        m1, m2 = (m1, m2) if isinstance(layer, LayerNorm) else (0, 0)
         s1, s2 = 1 / mp.sqrt(k11 - m1 * m1), 1 / mp.sqrt(k22 - m2 * m2)
         return [f.times(s1, s2, -m1 * s1, -m2 * s2) for f in first]
     return first
@@ -187,7 +187,7 @@ def oracle(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, tu
     q2 = q1 if q2 is None else mp.mpf(q2)
     states: dict[Any, list[Feature]] = {}
     for node, layer, parents in net.steps():
-        if isinstance(layer, L.Input):
+        if isinstance(layer, Input):
             states[node] = [Feature(layer.features or 1, (q1, q2, c * mp.sqrt(q1 * q2)))]
         else:
             states[node] = step(layer, [states[p] for p in parents], node)

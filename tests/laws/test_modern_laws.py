@@ -15,8 +15,19 @@ import numpy as np
 from scipy import special
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import (
+    Affine,
+    GroupNorm,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Product,
+    RMSNorm,
+    TokenMix,
+)
 
-L = kc.layers
 Array = np.ndarray
 WIDTH, DRAWS, CHANNELS = 4096, 24, 3
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -81,12 +92,12 @@ def network(*steps: tuple[Any, ...]) -> kc.Network:
 def product(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
     net = network(
-        ("x", L.Input(), ()),
-        ("u", L.Affine(sigma_w=w, sigma_b=b), ("x",)),
-        ("v", L.Affine(sigma_w=v), ("x",)),
-        ("f", L.Nonlinear(f), ("u",)),
-        ("g", L.Nonlinear(g), ("v",)),
-        ("out", L.Product(), ("f", "g")),
+        ("x", Input(), ()),
+        ("u", Affine(sigma_w=w, sigma_b=b), ("x",)),
+        ("v", Affine(sigma_w=v), ("x",)),
+        ("f", Nonlinear(f), ("u",)),
+        ("g", Nonlinear(g), ("v",)),
+        ("out", Product(), ("f", "g")),
     )
     return net, lambda d, x: FUNCTIONS[f](d.affine(x, w, b)) * FUNCTIONS[g](d.affine(x, v))
 
@@ -95,12 +106,12 @@ def product(rng: np.random.Generator, places: int) -> Setting:
 def group_norms(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
     groups = int(rng.choice([1, 2, 8]))
-    net = kc.chain(
-        L.Affine(sigma_w=w, sigma_b=b),
-        L.Nonlinear(f),
-        L.GroupNorm(groups),
-        L.Affine(),
-        L.Nonlinear(g),
+    net = chain(
+        Affine(sigma_w=w, sigma_b=b),
+        Nonlinear(f),
+        GroupNorm(groups),
+        Affine(),
+        Nonlinear(g),
     )
     return net, lambda d, x: FUNCTIONS[g](
         d.affine(group_norm(FUNCTIONS[f](d.affine(x, w, b)), groups))
@@ -111,12 +122,12 @@ def group_norms(rng: np.random.Generator, places: int) -> Setting:
 def token_mixing(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
     matrix = rng.normal(size=(places + 1, places))
-    net = kc.chain(
-        L.Affine(sigma_w=w, sigma_b=b),
-        L.Nonlinear(f),
-        L.Affine(),
-        L.TokenMix(matrix),
-        L.Nonlinear(g),
+    net = chain(
+        Affine(sigma_w=w, sigma_b=b),
+        Nonlinear(f),
+        Affine(),
+        TokenMix(matrix),
+        Nonlinear(g),
     )
     return net, lambda d, x: FUNCTIONS[g](
         np.einsum("ts,nsc->ntc", matrix, d.affine(FUNCTIONS[f](d.affine(x, w, b))))
@@ -127,15 +138,15 @@ def token_mixing(rng: np.random.Generator, places: int) -> Setting:
 def squeeze_excite(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
     net = network(
-        ("x", L.Input(), ()),
-        ("a", L.Affine(sigma_b=b), ("x",)),
-        ("f", L.Nonlinear(f), ("a",)),
-        ("m", L.Pool("mean"), ("f",)),
-        ("u", L.Affine(sigma_w=w), ("m",)),
-        ("g", L.Nonlinear(g), ("u",)),
-        ("v", L.Affine(sigma_w=v, sigma_b=0.3), ("g",)),
-        ("s", L.Nonlinear("sigmoid"), ("v",)),
-        ("out", L.Product(), ("f", "s")),
+        ("x", Input(), ()),
+        ("a", Affine(sigma_b=b), ("x",)),
+        ("f", Nonlinear(f), ("a",)),
+        ("m", Pool("mean"), ("f",)),
+        ("u", Affine(sigma_w=w), ("m",)),
+        ("g", Nonlinear(g), ("u",)),
+        ("v", Affine(sigma_w=v, sigma_b=0.3), ("g",)),
+        ("s", Nonlinear("sigmoid"), ("v",)),
+        ("out", Product(), ("f", "s")),
     )
 
     def run(d: Draw, x: Array) -> Array:
@@ -150,9 +161,7 @@ def squeeze_excite(rng: np.random.Generator, places: int) -> Setting:
 @rule
 def rms_norm(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
-    net = kc.chain(
-        L.Affine(sigma_w=w, sigma_b=b), L.Nonlinear(f), L.RMSNorm(), L.Affine(), L.Nonlinear(g)
-    )
+    net = chain(Affine(sigma_w=w, sigma_b=b), Nonlinear(f), RMSNorm(), Affine(), Nonlinear(g))
 
     def run(d: Draw, x: Array) -> Array:
         h = FUNCTIONS[f](d.affine(x, w, b))
@@ -164,11 +173,11 @@ def rms_norm(rng: np.random.Generator, places: int) -> Setting:
 @rule
 def weight_standardisation(rng: np.random.Generator, places: int) -> Setting:
     (f, g), (w, v, b) = names(rng, 2), numbers(rng, 3)
-    net = kc.chain(
-        L.Affine(sigma_w=w, sigma_b=b),
-        L.Nonlinear(f),
-        L.Affine(sigma_w=v, standardised=True),
-        L.Nonlinear(g),
+    net = chain(
+        Affine(sigma_w=w, sigma_b=b),
+        Nonlinear(f),
+        Affine(sigma_w=v, standardised=True),
+        Nonlinear(g),
     )
     return net, lambda d, x: FUNCTIONS[g](d.standardised(FUNCTIONS[f](d.affine(x, w, b, 2048)), v))
 
@@ -179,13 +188,13 @@ def depthwise(rng: np.random.Generator, places: int) -> Setting:
     activation.
     """
     (f, g), (w, b) = names(rng, 2), numbers(rng, 2)
-    net = kc.chain(
-        L.Affine(16, sigma_w=w, sigma_b=b),
-        L.Nonlinear(f),
-        L.Affine(16, kernel=3, groups=16),
-        L.LayerNorm(),
-        L.Affine(),
-        L.Nonlinear(g),
+    net = chain(
+        Affine(16, sigma_w=w, sigma_b=b),
+        Nonlinear(f),
+        Affine(16, kernel=3, groups=16),
+        LayerNorm(),
+        Affine(),
+        Nonlinear(g),
     )
 
     def run(d: Draw, x: Array) -> Array:

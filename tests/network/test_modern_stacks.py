@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.network import token_mixing as tm
+from kcalc.network.layers import Affine, Input, Nonlinear, TokenMix
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 Array = np.ndarray
 T = 5
 TOKENS = np.exp(-np.abs(np.subtract.outer(np.arange(T), np.arange(T))))
@@ -25,8 +27,7 @@ COSINES = np.array([-0.8, -0.3, 0.0, 0.3, 0.6, 0.9])
 # -- builders --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_builders_refuse = refusals(
     [
         (lambda: A.gated_mlp(0), "blocks must be"),
         (lambda: A.gated_mlp(True), "blocks must be"),
@@ -35,11 +36,8 @@ COSINES = np.array([-0.8, -0.3, 0.0, 0.3, 0.6, 0.9])
         (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"),
         (lambda: A.transformer(2, "eye"), "rectangular"),
         (lambda: A.transformer(2, np.eye(3), gated=1), "gated must be"),
-    ],
+    ]
 )
-def test_builders_refuse(call: Any, message: str):
-    with refused(message):
-        call()
 
 
 # -- shaping ---------------------------------------------------------------------------------------
@@ -80,8 +78,7 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     assert s.compare(s) is not None and "Q(1) at tokens" in s._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+test_tokens_that_are_none = refusals(
     [
         ({"tokens": np.ones((2, 3))}, "tokens must be square"),
         ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
@@ -90,21 +87,19 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
         ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"),
         ({"tokens": -np.ones((T, T)) + 2 * np.eye(T)}, "positive semidefinite"),
     ],
+    lambda options: kc.shape(A.transformer(2, tm.value_skip(T, 1, 0.1)), **options),
 )
-def test_tokens_that_are_none(options: dict[str, Any], message: str):
-    with refused(message):
-        kc.shape(A.transformer(2, tm.value_skip(T, 1, 0.1)), **options)
 
 
 def test_tokens_without_mixing_and_of_other_images_are_refused():
     with refused("has no TokenMix"):
         kc.shape(A.vanilla(3), "tanh", tokens=TOKENS)
-    image = kc.chain(
-        L.Input(3, (2, 2)),
-        L.Affine(),
-        L.TokenMix(tm.value_skip(4, 1, 0.1)),
-        L.Nonlinear("tanh"),
-        L.Affine(),
+    image = chain(
+        Input(3, (2, 2)),
+        Affine(),
+        TokenMix(tm.value_skip(4, 1, 0.1)),
+        Nonlinear("tanh"),
+        Affine(),
     )
     with refused(r"5.*4.*locations.*\(2.*2\)"):
         kc.shape(image, tokens=TOKENS)
@@ -161,7 +156,7 @@ def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: i
         A.transformer(blocks, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale"
     )
     k: Any = s.constants["tanh"]
-    mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(L.TokenMix)]
+    mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(TokenMix)]
     root = np.linalg.cholesky(TOKENS)
     both = np.stack(
         [np.concatenate([root, 0 * root], axis=1), np.concatenate([0.6 * root, 0.8 * root], axis=1)]

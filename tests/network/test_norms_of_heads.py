@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Input, L2Norm, LayerNorm, Nonlinear, RMSNorm
 
-L = kc.layers
 WIDTH, HEADS, GAIN = 32, 4, 2.5
 SQUARE = GAIN**2 * HEADS / WIDTH  # the mean square behind the norm
 
 
 def normed(*layers: Any) -> kc.Network:
     names = [f"n{i}" for i in range(len(layers))]
-    steps = [("x", L.Input(16), ()), ("a", L.Affine(WIDTH, sigma_w=1.7, sigma_b=0.5), ("x",))]
+    steps = [("x", Input(16), ()), ("a", Affine(WIDTH, sigma_w=1.7, sigma_b=0.5), ("x",))]
     steps += [(n, layer, (p,)) for n, p, layer in zip(names, ["a", *names], layers, strict=False)]
     return kc.Network.from_steps(
-        [*steps, ("f", L.Nonlinear("tanh"), (names[-1],)), ("y", L.Affine(3), ("f",))], ["y"]
+        [*steps, ("f", Nonlinear("tanh"), (names[-1],)), ("y", Affine(3), ("f",))], ["y"]
     )
 
 
-NET = normed(L.L2Norm(HEADS, GAIN))
+NET = normed(L2Norm(HEADS, GAIN))
 BELOW = (1.7**2 * 0.5 + 0.25) / (1.7**2 + 0.25)  # the c value before the norm, of inputs of c = 0.5
 
 
@@ -48,7 +48,7 @@ def test_kernel_maps_and_tangent_kernels() -> None:
     assert kc.ntk(NET)(0.5) == pytest.approx(forward + SQUARE * BELOW * back, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", [L.L2Norm, L.RMSNorm, L.LayerNorm])
+@pytest.mark.parametrize("kind", [L2Norm, RMSNorm, LayerNorm])
 def test_groups_that_do_not_fit(kind: Any) -> None:
     with pytest.raises(kc.KcalcError, match="node 'n0': 5 groups do not divide the 32 channels"):
         normed(kind(5))
@@ -59,6 +59,6 @@ def test_groups_that_do_not_fit(kind: Any) -> None:
 
 
 def test_channels_that_are_not_known() -> None:
-    steps: list[Any] = [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("n", L.L2Norm(), ("a",))]
+    steps: list[Any] = [("x", Input(), ()), ("a", Affine(), ("x",)), ("n", L2Norm(), ("a",))]
     with pytest.raises(kc.KcalcError, match="node 'n'.*'a'.*features="):
         kc.node_values(kc.Network.from_steps(steps, ["n"]))

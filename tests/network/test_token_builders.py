@@ -4,13 +4,12 @@ and their defining property.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc.network import token_mixing as tm
@@ -90,8 +89,7 @@ def test_rescaled_rows_keep_q():
         tm.rescaled([[1.0, -1.0]], np.ones((2, 2)))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_what_is_no_mixing_is_refused = refusals(
     [
         (lambda: tm.value_skip(3, 0, 0), "row 0 0"),
         (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
@@ -121,8 +119,5 @@ def test_rescaled_rows_keep_q():
         (lambda: tm.preserving(np.eye(2) * np.nan, np.eye(2)), "finite"),
         (lambda: tm.preserving(np.eye(2), np.eye(2), 1), "True or False"),
         (lambda: tm.rescaled(np.eye(3), np.eye(2)), "reads 3 tokens"),
-    ],
+    ]
 )
-def test_what_is_no_mixing_is_refused(call: Callable[[], Any], message: str):
-    with refused(message):
-        call()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc import chain
+from kcalc.network.layers import Affine, Input, Nonlinear
 
 
 def sigmas(point: Any) -> dict[str, float]:
@@ -44,13 +44,13 @@ def test_laws_beside_a_half_stable_point(q: float) -> None:
         rate = (after(low + 1e-4) - after(low - 1e-4)) / 2e-4
     else:
         low, rate = (point.q - bias) / weight, 1.0
-    net = kc.chain(L.Affine(**sigmas(point)), L.Nonlinear("hard_swish"))
+    net = chain(Affine(**sigmas(point)), Nonlinear("hard_swish"))
     found = kc.depth_laws(net, q=q, token_cosine=0.3)
     assert found.q == pytest.approx(low, rel=1e-10) and found.growth == pytest.approx(
         rate, rel=1e-7
     )
     if q > 2.2:
-        maps = kc.c_map(kc.chain(L.Input(), net))
+        maps = kc.c_map(chain(Input(), net))
         assert maps(found.cosine, found.q) == pytest.approx(found.cosine, rel=1e-13)
         assert found.cosine_rate == maps.derivative(1)(found.cosine, found.q) < 1 < found.slope
 

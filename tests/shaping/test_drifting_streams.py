@@ -11,13 +11,14 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc import chain, residual
+from kcalc.network.layers import Affine, Nonlinear
 
-L = kc.layers
 X = sp.Symbol("x")
 
 
 def block(phi: Any, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
-    return kc.chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear(phi))
+    return chain(Affine(sigma_w=sigma_w, sigma_b=sigma_b), Nonlinear(phi))
 
 
 def depends_on_start(found: kc.DepthLaws) -> bool:
@@ -117,7 +118,7 @@ def relu_gaps(blocks: int, share: float) -> list[float]:
     ("net", "share"),
     [
         (block("relu", 2**0.5), 1.0),
-        (kc.residual(kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())), 0.5),
+        (residual(chain(Affine(sigma_w=2**0.5), Nonlinear("relu"), Affine())), 0.5),
         (block("relu", 1.1), 1.0),
     ],
 )
@@ -142,7 +143,7 @@ def average(f: Callable[[Any], Any], q: float, kinks: tuple[float, ...] = ()) ->
 def test_hard_tanh_at_the_edge_of_chaos(q: float, prefactor: float) -> None:
     weight = 1 / average(lambda x: 1 if abs(x) < 1 else 0, q, (-1, 1))
     bias = q - weight * average(lambda x: min(1, x * x), q, (-1, 1))
-    net = kc.chain(L.Nonlinear("hard_tanh"), L.Affine(sigma_w=weight**0.5, sigma_b=bias**0.5))
+    net = chain(Nonlinear("hard_tanh"), Affine(sigma_w=weight**0.5, sigma_b=bias**0.5))
     found = kc.depth_laws(net, q=q, token_cosine=0.5)
     assert found.cosine_exponent == -2
     assert found.cosine_prefactor == pytest.approx(prefactor, abs=1e-3)

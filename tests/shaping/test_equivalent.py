@@ -13,9 +13,22 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Flatten,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 from kcalc.shaping import EquivalentParameters, equivalent_arrays
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 Array = np.ndarray
 Node = Hashable
 
@@ -77,26 +90,26 @@ def affine(layer: Any, given: tuple[Array, Array | None], x: Array) -> Array:
 
 def apply(layer: Any, below: list[Array]) -> Array:
     match layer:
-        case L.Nonlinear():
+        case Nonlinear():
             return value(layer.activation, below[0])
-        case L.Sum():
+        case Sum():
             weights = layer.weights or (1,) * len(below)
             return np.sum([float(w) * h for w, h in zip(weights, below, strict=True)], axis=0)
-        case L.Concat():
+        case Concat():
             return np.concatenate(below)
-        case L.Scale():
+        case Scale():
             return float(layer.factor) * below[0]
-        case L.LayerNorm():
+        case LayerNorm():
             centred = below[0] - below[0].mean(axis=0)
             return centred / np.sqrt((centred**2).mean(axis=0))
-        case L.RMSNorm():
+        case RMSNorm():
             return below[0] / np.sqrt((below[0] ** 2).mean(axis=0))
-        case L.Pool(kind="max"):
+        case Pool(kind="max"):
             h = below[0][:, :4, :4]
             return h.reshape(h.shape[0], 2, 2, 2, 2).max(axis=(2, 4))
-        case L.Pool():
+        case Pool():
             return below[0].mean(axis=(1, 2), keepdims=True)
-        case L.Flatten():
+        case Flatten():
             return below[0].reshape(-1)
         case _:
             return below[0]
@@ -108,12 +121,12 @@ def run(
     values: dict[Node, Array] = {}
     for node, layer, parents in net.steps():
         below = [values[p] for p in parents]
-        if isinstance(layer, L.Input):
+        if isinstance(layer, Input):
             values[node] = inputs[node]
         else:
             values[node] = (
                 affine(layer, parameters[node], below[0])
-                if isinstance(layer, L.Affine)
+                if isinstance(layer, Affine)
                 else apply(layer, below)
             )
     return [values[node] for node in net.outputs]
@@ -126,7 +139,7 @@ def drawn(
     out: dict[Node, tuple[Array, Array | None]] = {}
     for node, kind, parents in net.steps():
         layer: Any = kind
-        if isinstance(kind, L.Affine):
+        if isinstance(kind, Affine):
             below = (fan_in or {}).get(node) or net.features[parents[0]]
             assert below is not None and layer.features is not None
             kernel = () if layer.kernel == 1 else (layer.kernel,) * 2
@@ -147,7 +160,7 @@ def check(
     """
     net = getattr(shaped, "network", shaped)
     found = kc.equivalent_parameters(shaped)
-    for node in found.network.nodes_of(L.Nonlinear):
+    for node in found.network.nodes_of(Nonlinear):
         layer: Any = found.network.layer(node)
         assert layer.activation.transformation is None
     parameters = drawn(net, rng, fan_in)
@@ -162,20 +175,20 @@ def check(
 
 def convolutional(padding: str, groups: int = 1) -> kc.Network:
     def conv(features: int, groups: int = 1) -> Any:
-        return L.Affine(features, kernel=3, padding=padding, groups=groups)
+        return Affine(features, kernel=3, padding=padding, groups=groups)
 
-    return kc.chain(
-        L.Input(2, (8, 8)),
+    return chain(
+        Input(2, (8, 8)),
         conv(4),
-        L.Nonlinear("tanh"),
+        Nonlinear("tanh"),
         conv(4, groups),
-        L.Pool("max", 2),
-        L.Nonlinear("tanh"),
-        L.Affine(6),
-        L.Nonlinear("tanh"),
-        L.Pool("mean"),
-        L.Flatten(),
-        L.Affine(3),
+        Pool("max", 2),
+        Nonlinear("tanh"),
+        Affine(6),
+        Nonlinear("tanh"),
+        Pool("mean"),
+        Flatten(),
+        Affine(3),
     )
 
 
@@ -185,9 +198,7 @@ def test_zero_padding_is_refused_or_exact_inside_only() -> None:
         kc.equivalent_parameters(shaped)
     found = kc.equivalent_parameters(shaped, border="interior")
     assert any(a.node == "affine_2" and a.kind == "heuristic" for a in found.assumptions)
-    part = kc.chain(
-        L.Input(2), L.Affine(3), shaped.network.layer("nonlinear_1"), L.Affine(2, kernel=3)
-    )
+    part = chain(Input(2), Affine(3), shaped.network.layer("nonlinear_1"), Affine(2, kernel=3))
     rng = np.random.default_rng(5)
     equal = kc.equivalent_parameters(part, border="interior")
     parameters = drawn(part, rng)
@@ -197,9 +208,9 @@ def test_zero_padding_is_refused_or_exact_inside_only() -> None:
 
 
 def trunk(*readers: Any, output: bool = False) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",))]
+    steps: list[Any] = [("x", Input(3), ()), ("a", Affine(3))]
     for k, phi in enumerate(readers):
-        steps += [(f"n{k}", L.Nonlinear(phi), ("a",)), (f"y{k}", L.Affine(3), (f"n{k}",))]
+        steps += [(f"n{k}", Nonlinear(phi), ("a",)), (f"y{k}", Affine(3))]
     return kc.Network.from_steps(
         steps, [*(f"y{k}" for k in range(len(readers))), *(["a"] if output else [])]
     )
@@ -213,7 +224,7 @@ def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
         kc.equivalent_parameters(trunk(one, two))
     with refused(r"'a' is read by the outside.*'n0'"):
         kc.equivalent_parameters(trunk(one, output=True))
-    bare = wired(("x", L.Input(3)), ("n0", L.Nonlinear(one), "x"), ("y", L.Affine(3), "n0"))
+    bare = wired(("x", Input(3)), ("n0", Nonlinear(one)), ("y", Affine(3)))
     with refused(r"'n0'.*'x'.*\(Input\)"):
         kc.equivalent_parameters(bare)
     shaped = kc.shape(A.vanilla(2, "tanh", features=3, readout=False), method="normalisation")
@@ -224,16 +235,16 @@ def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
 def crossed(*weights: tuple[float, float]) -> kc.Network:
     """Two Affine layers, both read by several Sums, each of which a softplus of its own reads."""
     steps: list[Any] = [
-        ("x", L.Input(3), ()),
-        ("a", L.Affine(3), ("x",)),
-        ("b", L.Affine(3), ("x",)),
+        ("x", Input(3), ()),
+        ("a", Affine(3)),
+        ("b", Affine(3), ("x",)),
     ]
     for k, pair in enumerate(weights):
         phi = kc.activation("softplus").transformed(0.5 + k, k - 0.3, 1.5, -0.4)
         steps += [
-            (f"s{k}", L.Sum(pair), ("a", "b")),
-            (f"n{k}", L.Nonlinear(phi), (f"s{k}",)),
-            (f"y{k}", L.Affine(2), (f"n{k}",)),
+            (f"s{k}", Sum(pair), ("a", "b")),
+            (f"n{k}", Nonlinear(phi)),
+            (f"y{k}", Affine(2)),
         ]
     return kc.Network.from_steps(steps)
 
@@ -249,34 +260,30 @@ def test_sums_that_share_their_addends_are_solved_together() -> None:
 def test_negative_scales_do_not_pass_where_order_counts() -> None:
     phi = kc.activation("tanh").transformed(-0.5, 0.2)
     check(
-        kc.chain(
-            L.Input(3), L.Affine(3), L.LayerNorm(), L.Affine(3), L.Nonlinear(phi), L.Affine(2)
-        ),
+        chain(Input(3), Affine(3), LayerNorm(), Affine(3), Nonlinear(phi), Affine(2)),
         np.random.default_rng(11),
     )
     with refused(r"max pooling.*negative scale"):
         kc.equivalent_parameters(
-            kc.chain(
-                L.Input(3, (4, 4)), L.Affine(3), L.Pool("max", 2), L.Nonlinear(phi), L.Affine(2)
-            )
+            chain(Input(3, (4, 4)), Affine(3), Pool("max", 2), Nonlinear(phi), Affine(2))
         )
     falling = kc.activation("tanh").transformed(output_scale=-2)
     with refused(r"LayerNorm.*negative scale"):
         kc.equivalent_parameters(
-            kc.chain(L.Input(3), L.Affine(3), L.Nonlinear(falling), L.LayerNorm(), L.Affine(2))
+            chain(Input(3), Affine(3), Nonlinear(falling), LayerNorm(), Affine(2))
         )
 
 
 def test_layers_without_bias_cannot_carry_shifts() -> None:
     phi = kc.activation("softplus").transformed(output_shift=-0.8)
-    net = kc.chain(L.Input(3), L.Affine(3), L.Nonlinear(phi), L.Affine(3, bias=False))
+    net = chain(Input(3), Affine(3), Nonlinear(phi), Affine(3, bias=False))
     with refused(r"affine_2.*has no bias"):
         kc.equivalent_parameters(net)
-    scaled = kc.chain(
-        L.Input(3),
-        L.Affine(3, bias=False),
-        L.Nonlinear(kc.activation("tanh").transformed(0.5, 0, 3)),
-        L.Affine(2, bias=False),
+    scaled = chain(
+        Input(3),
+        Affine(3, bias=False),
+        Nonlinear(kc.activation("tanh").transformed(0.5, 0, 3)),
+        Affine(2, bias=False),
     )
     found = check(scaled, np.random.default_rng(9))
     assert found.arrays(drawn(scaled, np.random.default_rng(0)))["affine_1"][1] is None

@@ -3,27 +3,26 @@
 from refusals import refused
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc.network.layers import Affine, Input, Nonlinear, Product, Scale
 
 
 def gated(first="tanh", gate="sigmoid", scale=None):
     """x -> tanh -> weights, times a gate of the same input, -> tanh -> weights."""
     steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("v", L.Nonlinear(first), ("a",)),
-        ("b", L.Affine(), ("v",)),
-        ("s", L.Affine(), ("x",)),
-        ("g", L.Nonlinear(gate), ("s",)),
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("v", Nonlinear(first), ("a",)),
+        ("b", Affine(), ("v",)),
+        ("s", Affine(), ("x",)),
+        ("g", Nonlinear(gate), ("s",)),
     ]
     if scale is not None:
-        steps.append(("twice", L.Scale(scale), ("g",)))
+        steps.append(("twice", Scale(scale), ("g",)))
     steps += [
-        ("p", L.Product(), ("b", "g" if scale is None else "twice")),
-        ("o", L.Affine(), ("p",)),
-        ("n", L.Nonlinear("tanh"), ("o",)),
-        ("w", L.Affine(), ("n",)),
+        ("p", Product(), ("b", "g" if scale is None else "twice")),
+        ("o", Affine(), ("p",)),
+        ("n", Nonlinear("tanh"), ("o",)),
+        ("w", Affine(), ("n",)),
     ]
     return kc.Network.from_steps(steps, ["w"])
 

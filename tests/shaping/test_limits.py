@@ -7,13 +7,15 @@ import math
 import mpmath
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import Affine, Input, Nonlinear, Product
 from kcalc.shaping import depth_limit, flow, flow_slope, flow_time
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def test_published_time_and_value() -> None:
@@ -40,12 +42,12 @@ def cubed(phi: str, sigma_w: float) -> kc.Network:
         step
         for k in range(3)
         for step in (
-            (f"a{k}", L.Affine(), ("x",)),
-            (f"n{k}", L.Nonlinear(kc.activation(sp.sympify(phi))), (f"a{k}",)),
+            (f"a{k}", Affine(), ("x",)),
+            (f"n{k}", Nonlinear(kc.activation(sp.sympify(phi))), (f"a{k}",)),
         )
     ]
-    ends = [("p", L.Product(), ("n0", "n1", "n2")), ("o", L.Affine(sigma_w=sigma_w), ("p",))]
-    return wired(("x", L.Input()), *parts, *ends)
+    ends = [("p", Product(), ("n0", "n1", "n2")), ("o", Affine(sigma_w=sigma_w))]
+    return wired(("x", Input()), *parts, *ends)
 
 
 def iterated(step, q: float, blocks: int = 20000) -> tuple[float, float]:
@@ -85,26 +87,22 @@ def test_q_values_that_jump_to_and_fro_have_their_limit(sigma_w: float) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+test_bad_input_is_refused = refusals(
     [
         (lambda: flow_time(1.0), "c < 1"),
         (lambda: flow_time(0.1, 0.5), "start <= c"),
         (lambda: flow_time(2.0), r"\[-1, 1\]"),
         (lambda: flow(0.0, -1.0), ">= 0"),
         (lambda: flow_slope(A.vanilla(5), 0.9), "too shallow"),
-        (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("relu"))), "shrink without bound"),
-    ],
+        (lambda: depth_limit(chain(Affine(), Nonlinear("relu"))), "shrink without bound"),
+    ]
 )
-def test_bad_input_is_refused(call, words: str) -> None:
-    with refused(words):
-        call()
 
 
 @pytest.mark.parametrize(
     "block",
     [
-        kc.chain(L.Nonlinear("tanh"), L.Affine(sigma_w=1.5), L.Nonlinear("tanh")),
+        chain(Nonlinear("tanh"), Affine(sigma_w=1.5), Nonlinear("tanh")),
     ],
 )
 def test_blocks_whose_output_is_not_fresh_for_the_next_have_no_limit(block: kc.Network) -> None:

@@ -9,9 +9,10 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc.network.layers import Affine
 from kcalc.shaping.looks_linear import difference
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 FUNCTIONS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
     "softplus": lambda x: np.logaddexp(0, x),
@@ -40,7 +41,7 @@ def forward(s: Any, name: str, matrices: list[np.ndarray], x: np.ndarray) -> np.
     pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns.
     """
     phi = FUNCTIONS[name]
-    affines = s.network.nodes_of(L.Affine)
+    affines = s.network.nodes_of(Affine)
     h = x @ matrices[0].T
     for node, weights in zip(affines[1:], matrices[1:], strict=True):
         pair = np.concatenate([phi(h), phi(-h)], axis=-1)

@@ -18,9 +18,10 @@ from thinning import mostly_slow
 from torch import nn
 
 import kcalc as kc
+from kcalc.network.layers import Product, Sum
 from kcalc.shaping import METHODS
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 METHOD = re.compile(
     r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+=(?:True|[\d.e+]*)(?: and \w+=[\d.e+]+)?))?"
 )
@@ -233,7 +234,7 @@ CALCULI: dict[str, Callable[[kc.Network], Any]] = {
 @pytest.mark.parametrize("name", densely_connected())
 def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
     net = densely_connected()[name] or read(name)
-    assert not net.nodes_of(L.Sum) and not net.nodes_of(L.Product)
+    assert not net.nodes_of(Sum) and not net.nodes_of(Product)
     for call in [
         *CALCULI.values(),
         *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS),

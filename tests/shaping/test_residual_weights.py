@@ -11,12 +11,14 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import chain, residual
+from kcalc.network.layers import Affine, BatchNorm, Input, Layer, LayerNorm, Nonlinear, RMSNorm, Sum
 from kcalc.shaping import residual_weights
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def relu_map(c):
@@ -75,14 +77,14 @@ def test_setting_weights_by_number_node_or_order() -> None:
 
 
 def test_layernorms_that_read_means_have_no_equivalent() -> None:
-    layer = kc.chain(L.Nonlinear("relu"), L.LayerNorm(), L.Affine())
-    net = kc.chain(L.Input(), L.Affine(), kc.residual(layer), kc.residual(layer))
+    layer = chain(Nonlinear("relu"), LayerNorm(), Affine())
+    net = chain(Input(), Affine(), residual(layer), residual(layer))
     with refused("no equivalent without LayerNorm"):
         residual_weights(net)
-    biased = kc.chain(
-        L.Input(),
-        L.Affine(sigma_b=0.5),
-        kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine())),
+    biased = chain(
+        Input(),
+        Affine(sigma_b=0.5),
+        residual(chain(LayerNorm(), Nonlinear("relu"), Affine())),
     )
     with refused("sigma_b"):
         residual_weights(biased)
@@ -90,17 +92,17 @@ def test_layernorms_that_read_means_have_no_equivalent() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "place"),
-    [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")],
+    [(RMSNorm(), "b"), (LayerNorm(), "n"), (RMSNorm(), "s"), (LayerNorm(), "x")],
 )
-def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
+def test_a_norm_at_one_of_several_outputs(norm: Layer, place: str) -> None:
     steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("tanh"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("n", Nonlinear("tanh"), ("a",)),
+        ("b", Affine(), ("n",)),
+        ("s", Sum((0.6, 0.8)), ("a", "b")),
         ("ln", norm, (place,)),
-        ("rms", L.RMSNorm(), ("ln",)),
+        ("rms", RMSNorm(), ("ln",)),
     ]
     s = residual_weights(kc.Network.from_steps(steps, ["s", "ln", "rms"]))
     assert set(s.network.outputs) == {"s", place} and max(s.residuals.values()) < 1e-14
@@ -122,9 +124,9 @@ def test_de_smith_counts_blocks_through_the_network() -> None:
         [1 / math.sqrt(k + 1) for k in range(1, 17)],
         rtol=1e-15,
     )
-    layer = kc.chain(L.Nonlinear("relu"), L.Affine())
-    outer = kc.residual(kc.chain(layer, kc.residual(layer)))
-    nested = residual_weights(kc.chain(L.Input(), L.Affine(), outer, outer), scheme="de_smith")
+    layer = chain(Nonlinear("relu"), Affine())
+    outer = residual(chain(layer, residual(layer)))
+    nested = residual_weights(chain(Input(), Affine(), outer, outer), scheme="de_smith")
     # along shortcuts, not through branches
     assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx([1, 1, 2, 2])
     s = residual_weights(A.rescaled_resnet(12, 1), "relu", "de_smith")
@@ -213,17 +215,14 @@ def test_the_result_is_a_shaping_like_others() -> None:
     assert any("L blocks" in note.text for note in s.assumptions)
     assert "residual_weights" in str(s.compare(kc.shape(A.rescaled_resnet(3), "tanh")))
     with refused("not normalised"):
-        kc.shape(
-            kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
-        )
-    plain = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
+        kc.shape(chain(Input(), Affine(), residual(chain(Nonlinear("tanh"), Affine()))))
+    plain = chain(Input(), Affine(), residual(chain(Nonlinear("tanh"), Affine())))
     assert residual_weights(plain, scheme="inverse_sqrt").values["Q_f(1)"] == pytest.approx(
         1, abs=1e-14
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+test_refusals = refusals(
     [
         ({"scheme": "fixup"}, "unknown scheme"),
         ({"scheme": 3}, "unknown scheme"),
@@ -244,18 +243,14 @@ def test_the_result_is_a_shaping_like_others() -> None:
         ({"slope": 2}, "belongs to scheme 'slope'"),
         ({"eta": 2}, "unknown target"),
     ],
+    lambda options: kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options),
 )
-def test_refusals(options: dict, words: str) -> None:
-    with refused(words):
-        kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options)
 
 
 def test_networks_that_cannot_be_weighted() -> None:
     with refused("no residual block"):
         kc.shape(A.densenet(3), method="residual_weights")
-    normed = kc.chain(
-        L.Input(), L.Affine(), kc.residual(kc.chain(L.BatchNorm(), L.Nonlinear("relu"), L.Affine()))
-    )
+    normed = chain(Input(), Affine(), residual(chain(BatchNorm(), Nonlinear("relu"), Affine())))
     with refused("BatchNorm"):
         kc.shape(normed, method="residual_weights", scheme="de_smith")
     with refused("jumps"):

@@ -7,12 +7,13 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import activation
+from kcalc import activation, chain
+from kcalc.network.layers import Affine, Input, Nonlinear
 from kcalc.plotting import shaping as shaping_plots
 from kcalc.shaping.traces import depth_trace
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def trunk_lines(ax) -> list:
@@ -47,12 +48,12 @@ def test_figure_panels_and_labels(names) -> None:
 
 
 def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
-    net = kc.chain(
-        L.Input(),
-        L.Affine(sigma_w=1e100),
-        L.Nonlinear("elu"),
-        L.Affine(sigma_w=1e100),
-        L.Nonlinear("elu"),
+    net = chain(
+        Input(),
+        Affine(sigma_w=1e100),
+        Nonlinear("elu"),
+        Affine(sigma_w=1e100),
+        Nonlinear("elu"),
     )
     axes = kc.shape(net).plot().axes
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
@@ -61,12 +62,12 @@ def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
 
 def test_several_outputs_and_given_axes() -> None:
     steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("f", L.Nonlinear("tanh"), ("a",)),
-        ("b", L.Affine(), ("f",)),
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("f", Nonlinear("tanh"), ("a",)),
+        ("b", Affine(), ("f",)),
     ]
-    net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
+    net = kc.Network.from_steps([*steps, ("g", Nonlinear("gelu"), ("b",))], ["f", "g"])
     _, given = plt.subplots(1, 3)
     axes = kc.shape(net).plot(ax=given).axes
     assert list(axes) == list(given)

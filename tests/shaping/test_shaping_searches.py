@@ -14,7 +14,9 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.activations import activation
+from kcalc.network.layers import Affine, Input, Layer, Nonlinear
 from kcalc.shaping import choose_branch, limits
 from kcalc.shaping.absorption import Relation
 from kcalc.shaping.block_slopes import _insert_extremum, _mixed
@@ -25,7 +27,7 @@ from kcalc.shaping.equivalent import _per_channel, _read
 from kcalc.shaping.scales import weights as sized
 from kcalc.shaping.self_normalising import shifted
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 X = sp.Symbol("x", real=True)
 TANH, RELU, SOFT = activation("tanh"), activation("relu"), activation("softplus")
 GAUSS = np.polynomial.hermite_e.hermegauss(180)
@@ -69,16 +71,16 @@ def test_a_linear_map_has_no_slope_but_1() -> None:
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def block(*layers: L.Layer) -> kc.Network:
-    return kc.chain(L.Input(8), *layers)
+def block(*layers: Layer) -> kc.Network:
+    return chain(Input(8), *layers)
 
 
 def test_blocks_without_an_inner_fixed_point() -> None:
-    relu = kc.depth_limit(block(L.Affine(8, sigma_w=sp.sqrt(2)), L.Nonlinear("relu")))
+    relu = kc.depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
     with refused("identity at q"):
-        kc.depth_limit(block(L.Affine(8), L.Affine(8)))
-    two = wired(("x", L.Input(3)), ("a", L.Affine(3), "x"), ("b", L.Affine(3), "x"))
+        kc.depth_limit(block(Affine(8), Affine(8)))
+    two = wired(("x", Input(3)), ("a", Affine(3)), ("b", Affine(3), "x"))
     with refused("input.*output"):
         kc.depth_limit(two)
     with refused("got dict"):
@@ -186,15 +188,15 @@ def test_constants_that_miss_their_conditions() -> None:
 
 def test_parameters_that_do_not_fit() -> None:
     with refused("bias.*network"):
-        _read("a", L.Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
+        _read("a", Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
     blocks = (Relation(0.5, 1.0, 0.0), Relation(0.5, 2.0, 0.0))
     np.testing.assert_array_equal(_per_channel("a", blocks, 4)[0], [1, 1, 2, 2])
     with refused("'a'.*3.*channels"):
         _per_channel("a", blocks, 3)
     n = sp.Symbol("s", positive=True)
     with refused(r"symbols.*net.subs"):
-        kc.equivalent_parameters(kc.chain(L.Input(3), L.Affine(3, sigma_w=n)))
-    grouped = kc.chain(L.Input(4), L.Affine(4, groups=2), L.Nonlinear("relu"), L.Affine(2))
+        kc.equivalent_parameters(chain(Input(3), Affine(3, sigma_w=n)))
+    grouped = chain(Input(4), Affine(4, groups=2), Nonlinear("relu"), Affine(2))
     for rule in ("glorot", "fan_out"):
         with refused("'affine_1' has groups"):
             sized(rule, grouped)

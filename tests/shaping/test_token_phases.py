@@ -8,12 +8,14 @@ import matplotlib
 
 matplotlib.use("Agg")
 import pytest
-from refusals import refused
+from refusals import refusals
 
 import kcalc as kc
+from kcalc import repeat
+from kcalc.network.layers import Affine
 from kcalc.shaping.token_phases import with_gains
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 T = 8
 
 
@@ -39,20 +41,18 @@ def test_the_scores_of_a_token_cosine() -> None:
         kc.token_gain(stack(), T, "scores", slope=0.9)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+test_other_arguments_are_refused = refusals(
     [
         (lambda: kc.token_phases(stack(), T, scores=[1, 2]), "two of the gains"),
         (lambda: kc.token_phases(stack(), T, scores=[1, 2], depth=[1, 2]), "depth"),
         (lambda: kc.token_phases(stack(), T, scores=[2, 1], values=[1, 2]), "increasing"),
         (lambda: kc.token_phases(stack(), 0, scores=[1, 2], values=[1, 2]), "an integer >= 1"),
-        (lambda: kc.token_phases(kc.repeat(L.Affine(), 2), T, scores=[1, 2], values=[1, 2]),
-         "no weights for the gains"),
+        (
+            lambda: kc.token_phases(repeat(Affine(), 2), T, scores=[1, 2], values=[1, 2]),
+            "no weights for the gains",
+        ),
         (lambda: kc.token_gain(stack(), T, "keys", slope=1.0), "keys"),
         (lambda: kc.token_gain(stack(), T, "values"), "one of the targets"),
         (lambda: kc.token_gain(stack(), T, "values", length=1.0), "length"),
-    ],
-)  # fmt: skip
-def test_other_arguments_are_refused(call: Any, words: str) -> None:
-    with refused(words):
-        call()
+    ]
+)

@@ -8,8 +8,9 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Input, Nonlinear, Product
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 X = sp.Symbol("x")
 
 
@@ -29,18 +30,18 @@ def test_other_kinks_and_other_methods() -> None:
 
 
 def gated(blocks: int) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(), ())]
+    steps: list[Any] = [("x", Input(), ())]
     last = "x"
     for i in range(blocks):
         steps += [
-            (f"a{i}", L.Affine(), (last,)),
-            (f"b{i}", L.Affine(), (last,)),
-            (f"g{i}", L.Nonlinear("tanh"), (f"a{i}",)),
-            (f"h{i}", L.Nonlinear("tanh"), (f"b{i}",)),
-            (f"p{i}", L.Product(), (f"g{i}", f"h{i}")),
+            (f"a{i}", Affine(), (last,)),
+            (f"b{i}", Affine(), (last,)),
+            (f"g{i}", Nonlinear("tanh"), (f"a{i}",)),
+            (f"h{i}", Nonlinear("tanh"), (f"b{i}",)),
+            (f"p{i}", Product(), (f"g{i}", f"h{i}")),
         ]
         last = f"p{i}"
-    return kc.Network.from_steps([*steps, ("out", L.Affine(), (last,))])
+    return kc.Network.from_steps([*steps, ("out", Affine(), (last,))])
 
 
 def test_absurd_targets_are_not_advised() -> None:

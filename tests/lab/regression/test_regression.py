@@ -15,6 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat
 from kcalc.lab.regression import TrainingCurve
 
 condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
@@ -80,9 +81,7 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
         kc.gaussian_process(
             lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5
         )
-    collapsed = kc.ntk(
-        kc.repeat(kc.chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100)
-    )
+    collapsed = kc.ntk(repeat(chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
     with refused("smallest eigenvalue"):
         kc.kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
     with (
@@ -130,17 +129,16 @@ def test_bad_new_inputs(data: Any) -> None:
         fit.predict(np.full((1, 4), np.nan))
     with refused("must be an integer >= "):
         fit.sample(data[2], 0)
-    several = kc.ntk(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
+    several = kc.ntk(chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
     with refused("nan"):
         several.condition_number(np.array([[1.0, np.nan]]))
 
 
 def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
     net = wired(
-        ("x", L.Input()),
-        ("a", L.Affine(), "x"),
-        ("phi", L.Nonlinear("relu"), "a"),
-        ("b", L.Affine(), "phi"),
+        ("a", L.Affine()),
+        ("phi", L.Nonlinear("relu")),
+        ("b", L.Affine()),
         ("c", L.Affine(), "phi"),
     )
     for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):

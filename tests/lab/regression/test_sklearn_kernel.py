@@ -14,6 +14,7 @@ from scipy.optimize import approx_fprime
 from sklearn.base import clone
 
 import kcalc as kc
+from kcalc import chain
 
 A, L = kc.architectures, kc.layers
 NET = A.vanilla(2, "erf")
@@ -29,7 +30,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 def changed(sigma_w: float, sigma_b: float) -> kc.Network:
     """The network of NET with other numbers, written out."""
     affine = L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
-    return kc.chain(L.Input(), affine, L.Nonlinear("erf"), affine, L.Nonlinear("erf"), affine)
+    return chain(L.Input(), affine, L.Nonlinear("erf"), affine, L.Nonlinear("erf"), affine)
 
 
 def test_values(data: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import KcalcError, training
+from kcalc import KcalcError, chain, training
 from kcalc.lab.training import Diverged, Settings
 
 L = kc.layers
@@ -29,7 +29,7 @@ def classifier(depth: int = 4, width: int = 16, activation: str = "tanh", **opti
 @lru_cache
 def linear(**options) -> kc.Model:
     """Logistic regression, which compiles quickly."""
-    return kc.to_jax(kc.chain(L.Input(), L.Affine(10)), **options)
+    return kc.to_jax(chain(L.Input(), L.Affine(10)), **options)
 
 
 # -- the parts -------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
 
 
 def test_parameters_and_statistics_of_an_evaluation() -> None:
-    model = kc.to_jax(kc.chain(L.Input(), L.Affine(10), L.BatchNorm()))
+    model = kc.to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm()))
     run = training.fit(model, SPLIT, QUICK)
     loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
@@ -173,13 +173,13 @@ def test_models_that_cannot_be_trained() -> None:
     images = training.digits(images=True)
     with refused(r"output must have shape \(examples, classes\)"):
         training.fit(
-            kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
+            kc.to_jax(chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
             images,
             QUICK,
         )
     with refused("reads vectors"):
         training.fit(linear(), images, QUICK)
-    few = kc.to_jax(kc.chain(L.Input(), L.Affine(5)))
+    few = kc.to_jax(chain(L.Input(), L.Affine(5)))
     with refused("'affine_1'.*5.*10"):
         training.fit(few, SPLIT, QUICK)
     with refused("'affine_1'.*5.*10"):

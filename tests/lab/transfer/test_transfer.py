@@ -12,6 +12,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat, residual
 
 L = kc.layers
 n, HALF = sp.Symbol("n", positive=True), sp.Rational(1, 2)
@@ -19,20 +20,20 @@ n, HALF = sp.Symbol("n", positive=True), sp.Rational(1, 2)
 
 def perceptron() -> kc.Network:
     relu = L.Nonlinear("relu")
-    return kc.chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
+    return chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
 
 
 def residual_network(features: int | None = None, blocks: int = 2) -> kc.Network:
-    branch = kc.chain(
+    branch = chain(
         L.LayerNorm(), L.Affine(features), L.Nonlinear("relu"), L.Affine(features, bias=False)
     )
-    block = kc.residual(branch)
-    return kc.chain(L.Input(8), L.Affine(features), kc.repeat(block, blocks), L.Affine(10))
+    block = residual(branch)
+    return chain(L.Input(8), L.Affine(features), repeat(block, blocks), L.Affine(10))
 
 
 def biased_network(features: int, blocks: int) -> kc.Network:
-    block = kc.residual(kc.chain(L.Nonlinear("relu"), L.Affine(features)))
-    return kc.chain(L.Input(8), L.Affine(features), kc.repeat(block, blocks), L.Affine(10))
+    block = residual(chain(L.Nonlinear("relu"), L.Affine(features)))
+    return chain(L.Input(8), L.Affine(features), repeat(block, blocks), L.Affine(10))
 
 
 # -- published tables ------------------------------------------------------------------------------
@@ -106,14 +107,14 @@ def test_heads_that_share_keys_and_values() -> None:
         attend = L.Attend(heads=width // 8, key_width=8, key_heads=2)
         return wired(
             ("x", L.Input(5)),
-            ("stem", L.Affine(width), "x"),
-            ("q", L.Affine(width), "stem"),
+            ("stem", L.Affine(width)),
+            ("q", L.Affine(width)),
             ("k", L.Affine(16), "stem"),
             ("v", L.Affine(16), "stem"),
             ("attend", attend, "q k v"),
-            ("out", L.Affine(width), "attend"),
+            ("out", L.Affine(width)),
             ("sum", L.Sum(), "stem out"),
-            ("head", L.Affine(3), "sum"),
+            ("head", L.Affine(3)),
         )
 
     found = kc.transfer(net(128), base=net(32))
@@ -126,7 +127,7 @@ def test_heads_that_share_keys_and_values() -> None:
 
 def test_ratios_that_differ_are_symbols_of_their_own() -> None:
     def net(width: int, inner: int) -> kc.Network:
-        return kc.chain(
+        return chain(
             L.Input(3), L.Affine(width), L.Nonlinear("relu"), L.Affine(inner), L.Affine(width),
             L.Affine(2),
         )  # fmt: skip
@@ -142,8 +143,8 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
 
 
 def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
-    block = kc.chain(kc.residual(kc.chain(L.LayerNorm(), L.Affine())), L.Affine())
-    net = kc.chain(L.Input(8), L.Affine(), kc.repeat(block, 3), L.Affine(2))
+    block = chain(residual(chain(L.LayerNorm(), L.Affine())), L.Affine())
+    net = chain(L.Input(8), L.Affine(), repeat(block, 3), L.Affine(2))
     with refused("residual.*branches"):
         kc.transfer(net)
     assert kc.transfer(net, axes="width").parameters
@@ -190,7 +191,7 @@ REFUSED = {
     ),
     "has bias False, but": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
     "has no counterpart": lambda: kc.transfer(
-        kc.chain(L.Input(), L.Embedding(8, 9), L.Affine(3)), base=vanilla(1, features=8)
+        chain(L.Input(), L.Embedding(8, 9), L.Affine(3)), base=vanilla(1, features=8)
     ),
     "output 'affine_3' grows with the width": lambda: kc.transfer(
         vanilla(2, features=16), base=vanilla(2, features=8)

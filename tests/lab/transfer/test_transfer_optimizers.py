@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.lab.transfer import OPTIMIZERS
 
 L = kc.layers
@@ -17,7 +18,7 @@ WIDTHS = (64, 128, 256)
 
 def perceptron() -> kc.Network:
     relu = L.Nonlinear("relu")
-    return kc.chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
+    return chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
 
 
 def hidden(optimizer: str, **settings: Any) -> Any:

@@ -14,6 +14,7 @@ from oracles import transfer_mup as peers
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -337,7 +338,7 @@ def test_refusals(batch: tuple[Any, Any]) -> None:
         found.param_groups(nn.Linear(16, 32), 0.1)
     with refused("must.*0"):
         found.param_groups(perceptron(32), -1)
-    symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
+    symbolic = kc.transfer(chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
     with refused("give base= and to="):
         symbolic.optax(0.1)
 
