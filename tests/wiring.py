@@ -24,6 +24,17 @@ def wired(*steps: tuple[Any, ...], features: Any = None, outputs: Any = None) ->
     return kc.Network.from_steps(given, outputs)
 
 
+def attending(attend: Any = None, below: Any = "x", *reads: Any) -> list[tuple[Any, ...]]:
+    """Steps of queries q, keys k and values v, and of attention a to them.
+
+    ``reads`` are the layers of q, k and v, one for all of them, or plain Affine layers.
+    """
+    L = kc.layers
+    layers = reads if len(reads) == 3 else (reads or (L.Affine(),)) * 3
+    steps = [(name, layer, below) for name, layer in zip("qkv", layers, strict=True)]
+    return [*steps, ("a", attend or L.Attend(), "q k v")]
+
+
 def _labels(reads: Any) -> Any:
     return reads.split() if isinstance(reads, str) else reads
 

@@ -15,7 +15,7 @@ from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import activation, architectures, chain, residual, to_jax
 from kcalc.calculi import array_operations
 from kcalc.network.layers import (
     Affine,
@@ -35,7 +35,7 @@ from kcalc.network.layers import (
     Sum,
 )
 
-TANH = kc.activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
+TANH = activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
 
 
 def dense_network() -> kc.Network:
@@ -95,7 +95,7 @@ def relative(found: Any, expected: np.ndarray) -> float:
 )
 def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int, ...]):
     x = np.random.default_rng(0).standard_normal(shape)
-    model = kc.to_jax(net, weights="gaussian", dtype="float64")
+    model = to_jax(net, weights="gaussian", dtype="float64")
     params = model.init(3, x)
     found = model.trace(params, x)
     expected = array_oracle.run(net, x, model.unstack(params))
@@ -110,8 +110,7 @@ def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
     x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
     fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
     models = {
-        name: kc.to_jax(net, weights="gaussian", parameterization=name)
-        for name in ("standard", "ntk")
+        name: to_jax(net, weights="gaussian", parameterization=name) for name in ("standard", "ntk")
     }
     params = {name: model.init(5, x) for name, model in models.items()}
     for node, k in fan_in.items():
@@ -132,7 +131,7 @@ def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
 
 def test_dropout_keeps_means_and_squares():
     net = wired(("d", Dropout(0.25)), ("y", Affine(8)))
-    model = kc.to_jax(net)
+    model = to_jax(net)
     x = jnp.ones((4, 50_000))
     params = {"y": {"weight": jnp.zeros((50_000, 8)), "bias": jnp.zeros(8)}}
     assert np.array_equal(model.trace(params, x)["d"], x)
@@ -146,10 +145,10 @@ def test_dropout_keeps_means_and_squares():
 @pytest.mark.parametrize("factor", [1, 2, -1, 2.5])
 def test_linear_activations_multiply(factor: float) -> None:
     x = np.linspace(-2, 2, 12).reshape(3, 4)
-    found = kc.to_jax(
+    found = to_jax(
         wired(
             ("x", Input(4)),
-            ("y", Nonlinear(kc.activation("identity").transformed(1, 0, factor))),
+            ("y", Nonlinear(activation("identity").transformed(1, 0, factor))),
         ),
         dtype="float64",
     )
@@ -175,7 +174,7 @@ def test_several_inputs_and_outputs_of_any_label():
         ("2", Affine(4)),
         ((0,), Affine(5), (2,)),
     )
-    model = kc.to_jax(net)
+    model = to_jax(net)
     params = model.init(0)
     # "2" is what the input 2 prints as
     assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (
@@ -190,7 +189,7 @@ def test_several_inputs_and_outputs_of_any_label():
 
 # -- bad input -------------------------------------------------------------------------------------
 
-MLP = kc.architectures.vanilla(2)
+MLP = architectures.vanilla(2)
 CNN = chain(Input(3), Affine(4, kernel=3), Nonlinear("relu"), Pool("mean"), Affine(2))
 
 
@@ -226,13 +225,13 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     ),
     (MLP, {"features": 4, "parameterization": "tp5"}, r"unknown parameterization.*mup"),
     (
-        kc.architectures.rescaled_resnet(2, 1, kc.symbols.psi),
+        architectures.rescaled_resnet(2, 1, kc.symbols.psi),
         {"features": 4},
         r"symbols \(psi\).*net.subs",
     ),
     (CNN, {"image_shape": (4, 4, 3)}, r"\(height, width\).*\(4, 4, 3\)"),
     (
-        kc.architectures.resnet_v2(),
+        architectures.resnet_v2(),
         {"image_shape": (32, 32)},
         r"image_shape=\(224, 224\) in its layer",
     ),
@@ -254,28 +253,28 @@ REFUSED = {
         r"'sum_1' \(Sum\).*'input': 3, 'affine_1': 5",
     ),
     "concat": (
-        lambda: kc.to_jax(kc.architectures.densenet(2, growth=None), 8).init(0),
+        lambda: to_jax(architectures.densenet(2, growth=None), 8).init(0),
         r"'concat_1' \(Concat\).*ratio 2:1.*'stem': 8",
     ),
     "no features": (
-        lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
+        lambda: to_jax(MLP).init(0, np.ones((2, 3))),
         r"'affine_1': its width is unknown",
     ),
     "no input width": (
-        lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
+        lambda: to_jax(MLP, {"affine_1": 3}).init(0),
         r"input 'input'.*unknown.*model.init\(key, x\)",
     ),
     "shape of x": (
-        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
+        lambda: to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
         r"\(\.\.\., 4, 4, channels\), got \(2, 5",
     ),
     "channels of x": (
-        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
+        lambda: to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
         r"must have 3 channels, got 1",
     ),
-    "key": (lambda: kc.to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
+    "key": (lambda: to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
     "params": (
-        lambda: kc.to_jax(MLP, 4).apply({}, np.ones((1, 4))),
+        lambda: to_jax(MLP, 4).apply({}, np.ones((1, 4))),
         r"lack 'affine_1'.*model.init",
     ),
     "state": (
@@ -290,10 +289,10 @@ REFUSED = {
 
 
 def bn() -> kc.Model:
-    return kc.to_jax(chain(Input(3), BatchNorm(), Affine(2)))
+    return to_jax(chain(Input(3), BatchNorm(), Affine(2)))
 
 
-test_networks_without_a_model = refusals(NO_MODELS, lambda net, options: kc.to_jax(net, **options))
+test_networks_without_a_model = refusals(NO_MODELS, lambda net, options: to_jax(net, **options))
 
 
 test_bad_input_is_one_clear_error = refusals(REFUSED)
@@ -304,7 +303,7 @@ def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
     x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
     outputs = []
     for name in ("standard", "ntk"):
-        model = kc.to_jax(net, weights="gaussian", parameterization=name)
+        model = to_jax(net, weights="gaussian", parameterization=name)
         outputs.append(np.asarray(model.apply(model.init(3, x), x)))
     assert np.allclose(*outputs, rtol=1e-5)
 
@@ -339,7 +338,7 @@ def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
 
 def test_sinusoidal_positions_are_added_over_channels() -> None:
     """``sqrt(2) sigma (sin(t / 10000^(2 f / n)), cos(...))`` at token t, pairs of channels f."""
-    model = kc.to_jax(chain(Input(7, (4, 1)), Positions("sinusoidal", 0.5)))
+    model = to_jax(chain(Input(7, (4, 1)), Positions("sinusoidal", 0.5)))
     x = np.random.default_rng(1).standard_normal((2, 4, 1, 7)).astype("float32")
     angles = np.arange(4)[:, None] / 10000.0 ** (np.array([0, 0, 2, 2, 4, 4, 6]) / 7)
     added = np.sqrt(0.5) * np.where(np.arange(7) % 2, np.cos(angles), np.sin(angles))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import KcalcError, chain, gradients, large_batch, training_curve
 from kcalc.network.layers import Affine, BatchNorm, Input, Nonlinear, Sum
 from tests.wiring import wired
 
@@ -24,21 +24,21 @@ def normalised(depth, bias=0.0):
 
 @pytest.mark.parametrize("c", [0.0, 0.4])
 def test_correlated_examples(c):
-    found = kc.gradients(kc.large_batch(normalised(1), c=c))
+    found = gradients(large_batch(normalised(1), c=c))
     assert found.nodes["affine_1"] == pytest.approx(0.5 / (1 - c), rel=1e-12)
     assert found.weights["affine_1"] == pytest.approx(0.5, rel=1e-12)
 
 
 def test_batches_that_do_not_fit_are_refused():
-    net = kc.large_batch(normalised(3))
+    net = large_batch(normalised(3))
     wrong = net.map_layers(
         lambda node, layer: BatchNorm(batch_c=0.9 if node == "batchnorm_2" else layer.batch_c),
         BatchNorm,
     )
-    with pytest.raises(kc.KcalcError, match="'batchnorm_2'.*kc.large_batch"):
-        kc.gradients(wrong)
-    with pytest.raises(kc.KcalcError, match="kc.large_batch"):
-        kc.gradients(normalised(2))
+    with pytest.raises(KcalcError, match="'batchnorm_2'.*kc.large_batch"):
+        gradients(wrong)
+    with pytest.raises(KcalcError, match="kc.large_batch"):
+        gradients(normalised(2))
     shared = wired(
         ("a", Affine(), "x"),
         ("n", BatchNorm()),
@@ -46,17 +46,17 @@ def test_batches_that_do_not_fit_are_refused():
         ("s", Sum(), "n p"),
         ("out", Affine()),
     )
-    with pytest.raises(kc.KcalcError, match="'s'.*without_normalization"):
-        kc.gradients(kc.large_batch(shared))
+    with pytest.raises(KcalcError, match="'s'.*without_normalization"):
+        gradients(large_batch(shared))
 
 
 @pytest.mark.parametrize("tokens", [4, np.eye(4)], ids=["number", "covariance"])
 def test_gradients_over_tokens_are_refused(tokens):
     """They would treat the other examples as fixed, and give the weights of plain networks."""
-    net = kc.large_batch(normalised(2, 0.7))
-    with pytest.raises(kc.KcalcError, match="'batchnorm_1'.*omit tokens"):
-        kc.gradients(net, tokens=tokens)
-    assert kc.gradients(net).weights["affine_2"] < kc.gradients(net).nodes["affine_2"]
+    net = large_batch(normalised(2, 0.7))
+    with pytest.raises(KcalcError, match="'batchnorm_1'.*omit tokens"):
+        gradients(net, tokens=tokens)
+    assert gradients(net).weights["affine_2"] < gradients(net).nodes["affine_2"]
 
 
 def drawn(signs, x, width=600):
@@ -74,7 +74,7 @@ def test_a_common_component_of_the_loss_is_refused():
     """Drawn networks follow the kernel only where the examples' gradients have the mean 0."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((300, 1200))
-    K = kc.ntk(kc.large_batch(normalised(1)))
+    K = kc.ntk(large_batch(normalised(1)))
     matrix = K.layers["affine_1"].matrix(x)
     centred = rng.permutation(np.repeat([1.0, -1.0], 150))
     assert drawn(centred, x) == pytest.approx(centred @ matrix @ centred, rel=0.05)
@@ -82,17 +82,17 @@ def test_a_common_component_of_the_loss_is_refused():
     # 1/2 - (E phi')^2 - (E phi' z)^2 in place of 1/2
     share = (0.25 - 1 / (2 * math.pi)) / 0.5
     assert drawn(ones, x) == pytest.approx(share * (ones @ matrix @ ones), rel=0.1)
-    with pytest.raises(kc.KcalcError, match=r"'batchnorm_1'.*mean 1 .*y - y.mean\(axis=0\)"):
-        kc.training_curve(K, x[:20], ones[:20])
+    with pytest.raises(KcalcError, match=r"'batchnorm_1'.*mean 1 .*y - y.mean\(axis=0\)"):
+        training_curve(K, x[:20], ones[:20])
     y = np.arange(20.0)
     for kernel, targets, start in ((K, y - 9.5, None), (K.nngp, y, None), (K, y, y[::-1])):
         first = 0 if start is None else start
-        curve = kc.training_curve(kernel, x[:20], targets, initial=start)
+        curve = training_curve(kernel, x[:20], targets, initial=start)
         assert curve.loss(0) == pytest.approx(np.sum((first - targets) ** 2) / 2)
 
 
 def test_laws_of_depth_state_the_hypothesis():
     block = chain(Input(), Affine(), BatchNorm(), Nonlinear("relu"))
-    found = kc.depth_laws(kc.large_batch(block, c=1 / math.pi, q=0.5))
+    found = kc.depth_laws(large_batch(block, c=1 / math.pi, q=0.5))
     assert found.gradient_mean == pytest.approx(RATIO, rel=1e-9)
     assert any("uncorrelated" in note.text for note in found.assumptions)

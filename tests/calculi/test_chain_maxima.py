@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import architectures, chain
 from kcalc.calculi.subnetworks import maximal, maximal_c_value
 from kcalc.network.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
 
@@ -21,7 +21,7 @@ MP.dps = 50
 
 
 def test_what_r_returns_has_the_shape_it_was_given() -> None:
-    net = kc.architectures.vanilla(3)
+    net = architectures.vanilla(3)
     assert maximal(net, lambda x: 0.5)(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
     assert maximal(chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(
         np.array([0.1, 0.7])
@@ -43,7 +43,7 @@ def leaky(alpha: Any, c: Any) -> Any:
 
 
 def test_maximal_c_values_of_chains() -> None:
-    mu = maximal_c_value(kc.architectures.vanilla(4))
+    mu = maximal_c_value(architectures.vanilla(4))
     for alpha in (-1.0, -0.3, 0.0, 0.6, 1.0):
         truth = MP.mpf(0)
         for _ in range(4):

@@ -13,7 +13,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import c_map, chain
 from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 
 Q1, Q2 = 0.7, 0.3
@@ -86,7 +86,7 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
     """Of sigmoids of small numbers, whose variance is 6e-6 and 6e-8 beside a q of 1/4."""
     layers = [Input(), Affine(sigma_w=scale), Nonlinear("sigmoid")]
     normed = chain(*layers, LayerNorm())
-    C = kc.c_map(normed)
+    C = c_map(normed)
     with mpmath.workdps(30):
         variance, _, even = sigmoid_kernel(scale, scale * 1.5, 0.3)
         same = sigmoid_kernel(scale, scale, -0.7)[2]
@@ -96,9 +96,9 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
     kernel = kc.ntk(chain(normed, Affine()))
     assert float(kernel.nngp(-0.7)) == pytest.approx(float(same), rel=1e-15)
     scaled = chain(*layers, Scale(-3), LayerNorm())
-    assert float(kc.c_map(scaled)(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    assert float(c_map(scaled)(-0.7)) == pytest.approx(float(same), rel=1e-15)
     standardised = chain(*layers, Affine(standardised=True, sigma_w=2))
-    assert float(kc.c_map(standardised)(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    assert float(c_map(standardised)(-0.7)) == pytest.approx(float(same), rel=1e-15)
     assert float(kc.q_map(standardised)(1.0)) == pytest.approx(4 * float(variance), rel=1e-12)
     slope = kc.slope_polynomial(normed, q=1.0) / kc.symbols.psi
     assert float(slope) == pytest.approx(float(second / variance), rel=1e-12)
@@ -115,7 +115,7 @@ def test_norms_that_lose_digits_say_so() -> None:
     for k in "ab":
         steps += [(k, Affine(sigma_w=scale), "x"), (f"s{k}", Nonlinear("sigmoid"))]
     steps += [("sum", Sum(), "sa sb"), ("n", LayerNorm())]
-    C = kc.c_map(wired(*steps))
+    C = c_map(wired(*steps))
     (digits,) = (int(note.text.split()[-2]) for note in C.assumptions if note.node == "n")
     with mpmath.workdps(40):
         truth = float(sigmoid_kernel(scale, scale, 0.3)[2])

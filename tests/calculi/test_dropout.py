@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import c_map, chain, to_jax, verify_kernels
 from kcalc.network.layers import Affine, Dropout, Input, Nonlinear
 
 IMAGES = np.ones((1, 2, 2, 3))
@@ -34,7 +34,7 @@ def test_cosines_tend_to_a_limit_below_1(
     phi: str, keep: float, sigma_w: float, sigma_b: float, limit: float
 ) -> None:
     deep = repeated(phi, keep, sigma_w, sigma_b, 100)
-    assert kc.c_map(deep)(np.array([0.1, 1.0])) == pytest.approx(limit, abs=1e-6)
+    assert c_map(deep)(np.array([0.1, 1.0])) == pytest.approx(limit, abs=1e-6)
     block = repeated(phi, keep, sigma_w, sigma_b, 1)
     assert kc.depth_limit(block).c == pytest.approx(limit, abs=1e-6)
     assert kc.depth_laws(block).cosine == pytest.approx(limit, abs=1e-6)
@@ -49,13 +49,13 @@ def test_cosines_tend_to_a_limit_below_1(
         (lambda net: kc.ntk(net).matrix(np.eye(3)), "masks differ"),
         (lambda net: kc.fluctuations(net, features=64), "active"),
         (lambda net: kc.moments(repeated("relu", 0.9, 1.0, 0.0, 1), features=64), "active"),
-        (lambda net: kc.c_map(net, tokens=4), "active"),
-        (lambda net: kc.c_map(net, spatial="exact", image_shape=(2, 2)).q_values(IMAGES), "active"),
+        (lambda net: c_map(net, tokens=4), "active"),
+        (lambda net: c_map(net, spatial="exact", image_shape=(2, 2)).q_values(IMAGES), "active"),
         (
-            lambda net: kc.c_map(chain(Input(), Affine(), drop(), Nonlinear("relu"))),
+            lambda net: c_map(chain(Input(), Affine(), drop(), Nonlinear("relu"))),
             "dropout_1",
         ),
-        (lambda net: kc.verify_kernels(kc.to_jax(net, features=16)), "tangent=False"),
+        (lambda net: verify_kernels(to_jax(net, features=16)), "tangent=False"),
         (lambda net: Dropout(0.1, active=1), "True or False"),
     ],
 )
@@ -66,6 +66,6 @@ def test_refusals(call: Any, text: str) -> None:
 
 def test_drawn_networks_agree() -> None:
     net = repeated("relu", 0.8, 1.6**0.5, 0.0, 3)
-    model = kc.to_jax(net, features=256)
-    check = kc.verify_kernels(model, c=[0.3, 1.0], draws=10, tangent=False, gradients=False)
+    model = to_jax(net, features=256)
+    check = verify_kernels(model, c=[0.3, 1.0], draws=10, tangent=False, gradients=False)
     assert check.passed, check

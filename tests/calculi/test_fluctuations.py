@@ -11,7 +11,7 @@ from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import repeat, residual
+from kcalc import FreshnessError, activation, architectures, repeat, residual
 from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
@@ -142,7 +142,7 @@ def test_networks_against_draws(name, weights):
 
 
 def chain(phi, depth=30, sigma_w=1):
-    return kc.architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
+    return architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -1.0, 1.0])
@@ -190,14 +190,14 @@ test_refusals = refusals(
         (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
         (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
         (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
-        (kc.architectures.wide_resnet(10), {}, "image"),
+        (architectures.wide_resnet(10), {}, "image"),
     ],
     lambda net, options: fluctuations(net, **options),
 )
 
 
 def test_homogeneous_activations_at_any_q() -> None:
-    relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
+    relu, square, q = activation("relu"), activation("square"), 3.0
     # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
     assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)
     # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
@@ -220,12 +220,12 @@ def _numbers(net):
 
 def test_the_same_network_written_in_two_ways():
     """Scales, weights of sums and activations of activations are folded into what they act on."""
-    tanh, twice = kc.activation("tanh"), kc.activation("tanh").composed(kc.activation("softplus"))
+    tanh, twice = activation("tanh"), activation("tanh").composed(activation("softplus"))
     assert _numbers(_two_layers(Nonlinear(tanh), Scale(0.7))) == pytest.approx(
         _numbers(_two_layers(Nonlinear(tanh.transformed(output_scale=0.7)))), rel=1e-10
     )
     assert _numbers(_two_layers(Scale(-0.7), Nonlinear("softplus"))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(kc.activation("softplus").transformed(-0.7)))), rel=1e-10
+        _numbers(_two_layers(Nonlinear(activation("softplus").transformed(-0.7)))), rel=1e-10
     )
     assert _numbers(_two_layers(Nonlinear("softplus"), Nonlinear(tanh))) == pytest.approx(
         _numbers(_two_layers(Nonlinear(twice))), rel=1e-10
@@ -260,12 +260,12 @@ def test_sums_that_cannot_be_followed():
         ("t", Sum()),
     )
     with pytest.raises(
-        kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"
+        FreshnessError, match="node 's' adds concatenations whose parts do not line up"
     ):
         fluctuations(crooked)
     again = net(("t", Sum(), "a c"), ("s", Sum(), "a t"), ("q", Concat(), "s b"))
-    with pytest.raises(kc.FreshnessError, match="node 's' adds .* that both depend on 'a'"):
+    with pytest.raises(FreshnessError, match="node 's' adds .* that both depend on 'a'"):
         fluctuations(again)
-    wild = kc.activation(sp.exp(sp.Symbol("x") ** 2 / 5))
+    wild = activation(sp.exp(sp.Symbol("x") ** 2 / 5))
     with refused(r"beyond double precision|infinite|diverges"):
         fluctuations(_two_layers(Nonlinear(wild)), q=1.0)

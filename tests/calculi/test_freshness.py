@@ -11,7 +11,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import c_map, chain
 from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear
 
 
@@ -32,13 +32,13 @@ def phi(name: Any) -> Nonlinear:
 def test_a_small_grouped_fan_in_is_not_gaussian():
     """Without channel counts a grouped layer says what it takes for granted."""
     unknown = wired(("z", Affine(), "x"), ("d", Affine(groups=8)), ("p", phi("tanh")))
-    assert any(a.node == "d" and "group" in a.text for a in kc.c_map(unknown).assumptions)
+    assert any(a.node == "d" and "group" in a.text for a in c_map(unknown).assumptions)
 
 
 def test_activations_of_a_named_gaussian_are_not_fused_in_symbols() -> None:
     """The scale of a LayerNorm is no number there; in numbers the two are one activation."""
     activations = [Nonlinear("sigmoid"), Nonlinear("relu")]
-    C = kc.c_map(
+    C = c_map(
         chain(
             Input(),
             Affine(sigma_b=0.5),

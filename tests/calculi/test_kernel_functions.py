@@ -15,6 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import activation, c_map, node_values, q_map
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -34,7 +35,7 @@ FIRST = (
     ("y", Affine(4, sigma_w=1.1), "x"),
     ("zy", Sum([0.6, -0.9]), "z y"),
     *(
-        (f"{letter}{k}", Nonlinear(kc.activation(phi)), letter)
+        (f"{letter}{k}", Nonlinear(activation(phi)), letter)
         for letter in ("z", "y", "zy")
         for k, phi in enumerate(oracle.POLYNOMIALS)
     ),
@@ -44,7 +45,7 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
     "means": (("s", Sum([0.7, -1.1, 0.5]), "z0 y1 z3"), ("t", Sum([1.2, 0.4]), "z0 y1")),
     "scaled": (
         ("m", Scale(-0.7), "z"),
-        ("a", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "m"),
+        ("a", Nonlinear(activation(oracle.POLYNOMIALS[0])), "m"),
         ("s", Sum([0.8, 1.3]), "z a"),
         ("t", Sum([0.8, 1.3, -0.5]), "a z3 zy"),
         ("u", Sum([0.5, 1.0]), "a z0"),
@@ -92,7 +93,7 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
     "deeper": (
         ("s", Sum([0.8, 1.3]), "z z1"),
         ("w", Affine(4, sigma_w=0.7, sigma_b=0.2), "s"),
-        ("a", Nonlinear(kc.activation(oracle.POLYNOMIALS[1])), "w"),
+        ("a", Nonlinear(activation(oracle.POLYNOMIALS[1])), "w"),
         ("t", Sum([0.5, 0.9]), "a s"),
         ("c", Concat(), "t z3"),
         ("n", LayerNorm(), "c"),
@@ -104,21 +105,21 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
 
 # Activations of functions of one Gaussian: one activation, if both inputs have one q value.
 FUSED: dict[str, tuple[tuple[str, Any, str], ...]] = {
-    "twice": (("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "z1"),),
+    "twice": (("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "z1"),),
     "of a sum": (
         ("s", Sum([1, 0.7]), "z1 z"),
-        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "s"),
+        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "s"),
         ("t", Sum([0.5, 0.3]), "f z3"),
     ),
     "of a norm": (
         ("n", LayerNorm(), "z1"),
-        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
+        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "n"),
         ("t", Sum([0.5, 0.3]), "f z"),
     ),
     "of a shift": (
         ("c", Concat(), "z y1"),
         ("n", LayerNorm(), "c"),
-        ("f", Nonlinear(kc.activation(oracle.POLYNOMIALS[0])), "n"),
+        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "n"),
         ("w", Affine(4, sigma_b=0.2), "f"),
     ),
 }
@@ -174,7 +175,7 @@ def test_all_nodes_at_unequal_q(case: str | int) -> None:
     if isinstance(case, int) and case < len(SIZES):
         assert len(network) == SIZES[case]
     for point in ((0.3, 0.8, 1.3), (-0.8, 1.5, 0.4), (0.6, 1.0, 1.0)):
-        found = kc.node_values(network, *point)
+        found = node_values(network, *point)
         for node, expected in oracle.node_values(network, *point).items():
             assert tuple(map(float, found[node])) == pytest.approx(
                 expected, rel=1e-11, abs=1e-13
@@ -184,7 +185,7 @@ def test_all_nodes_at_unequal_q(case: str | int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_global_maps_and_their_slopes(case: str | int) -> None:
     network = made(case)
-    C, Q = kc.c_map(network), kc.q_map(network)
+    C, Q = c_map(network), q_map(network)
     assert C(0.4) == pytest.approx(cosine(network, 0.4, 1, 1), rel=1e-11, abs=1e-13)
     assert C.derivative(1)(0.4) == pytest.approx(
         slope(lambda c: cosine(network, c, 1, 1), 0.4, 2e-3), rel=1e-9, abs=1e-9
@@ -205,15 +206,15 @@ def test_global_maps_and_their_slopes(case: str | int) -> None:
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_activations(name: str) -> None:
     network = shared_network(name)
-    found = kc.node_values(network, 0.6, 1.0, 1.0)
+    found = node_values(network, 0.6, 1.0, 1.0)
     for node, expected in oracle.node_values(network, 0.6, 1, 1).items():
         assert tuple(map(float, found[node])) == pytest.approx(expected, rel=1e-11), node
-    assert kc.c_map(network)(-0.3) == pytest.approx(cosine(network, -0.3, 1, 1), rel=1e-11)
+    assert c_map(network)(-0.3) == pytest.approx(cosine(network, -0.3, 1, 1), rel=1e-11)
     assert kc.ntk(network)(-0.3) == pytest.approx(oracle.tangent(network, -0.3, 1, 1), rel=1e-9)
     if name in ("of a norm", "of a shift"):  # not of one fixed function, where q moves
         with pytest.raises(kc.FreshnessError, match="node 'f'"):
-            kc.q_map(network).derivative(1)(1.2)
+            q_map(network).derivative(1)(1.2)
         return
-    assert kc.q_map(network).derivative(1)(1.2) == pytest.approx(
+    assert q_map(network).derivative(1)(1.2) == pytest.approx(
         slope(lambda q: q_value(network, q), 1.2, 2e-3), rel=1e-9
     )

@@ -13,7 +13,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import c_map, chain, node_values, ntk, slope_polynomial
 from kcalc.calculi.kernel import kernel_over
 from kcalc.fields.jets import Jet
 from kcalc.network.compose import interpret
@@ -38,7 +38,7 @@ from kcalc.network.primitives import Reads
 @pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), GroupNorm(1)])
 def test_norms_over_one_channel_are_refused(norm: Any) -> None:
     with refused("'n'.*normalises"):
-        kc.c_map(
+        c_map(
             wired(
                 ("w", Affine(1), "x"),
                 ("f", Nonlinear("relu")),
@@ -46,9 +46,9 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
                 features=3,
             )
         )
-    kc.c_map(wired(("w", Affine(2), "x"), ("f", Nonlinear("relu")), ("n", norm), features=3))
+    c_map(wired(("w", Affine(2), "x"), ("f", Nonlinear("relu")), ("n", norm), features=3))
     with refused("'n'.*normalises.*0"):
-        kc.c_map(
+        c_map(
             wired(
                 ("w", Affine(2), "x"),
                 ("f", Nonlinear("sign")),
@@ -88,9 +88,9 @@ def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
     joined, apart = (_group_normalised(64, form) for form in (True, False))
     for q in (0.4, 1.0, 2.5):
         np.testing.assert_allclose(
-            kc.node_values(joined, 0.3, q)["z"], kc.node_values(apart, 0.3, q)["z"], rtol=1e-13
+            node_values(joined, 0.3, q)["z"], node_values(apart, 0.3, q)["z"], rtol=1e-13
         )
-        np.testing.assert_allclose(*(kc.ntk(net)(0.3, q) for net in (joined, apart)), rtol=1e-13)
+        np.testing.assert_allclose(*(ntk(net)(0.3, q) for net in (joined, apart)), rtol=1e-13)
         one, two = (kc.gradients(net, q).nodes for net in (joined, apart))
         np.testing.assert_allclose(*([g[n] for n in "xwfvgotz"] for g in (one, two)), rtol=1e-13)
 
@@ -105,9 +105,9 @@ def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
         ("n", GroupNorm(3)),
         features=5,
     )
-    assert str(kc.slope_polynomial(net)) == "2*psi/3 + 1/3"
+    assert str(slope_polynomial(net)) == "2*psi/3 + 1/3"
     with refused("'n'.*concatenation"):
-        kc.slope_polynomial(net, q=1.0)
+        slope_polynomial(net, q=1.0)
 
 
 def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
@@ -149,4 +149,4 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
 def test_padding_beyond_half_a_window_is_a_heuristic(layer: Any, beyond: bool) -> None:
     """Some locations read zeros alone at the centre tap, where kernel maps say q = 1."""
     net = chain(Input(3), layer)
-    assert kc.c_map(net).heuristic == kc.ntk(net).heuristic == beyond
+    assert c_map(net).heuristic == ntk(net).heuristic == beyond

@@ -10,6 +10,7 @@ from refusals import refused
 from scipy.stats import multivariate_normal
 
 import kcalc as kc
+from kcalc import learnable_kernel
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -39,7 +40,7 @@ NETS = {
 
 
 def test_a_likelihood_can_be_climbed() -> None:
-    kernel = kc.learnable_kernel(NETS["one erf"])
+    kernel = learnable_kernel(NETS["one erf"])
     truth = RNG.normal(size=6)
     covariance = expected(NETS["one erf"], X)[0] + 0.1 * np.eye(6)
     with jax.enable_x64(True):
@@ -60,7 +61,7 @@ def test_a_likelihood_can_be_climbed() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    kernel = kc.learnable_kernel(NETS["erf"])
+    kernel = learnable_kernel(NETS["erf"])
     rows = jnp.asarray(X)
     for params, match in (
         ({"sigma": 1.0}, "sigma"),
@@ -80,4 +81,4 @@ def test_bad_input_is_named() -> None:
     with refused("kind"):
         kernel({}, rows, kind="tangent")
     with refused("jumps"):
-        kc.learnable_kernel(A.vanilla(2, activation="sign"))
+        learnable_kernel(A.vanilla(2, activation="sign"))

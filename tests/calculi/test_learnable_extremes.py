@@ -15,7 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import activation, chain, learnable_kernel, ntk, residual
 from kcalc.activations.traced import cross, cross_drop, traced
 from kcalc.calculi.learnable_parameters import common_level, gaps_of
 from kcalc.network.layers import Affine, Input, Nonlinear, Sum
@@ -74,7 +74,7 @@ QUICK = ("sin after tanh",)
 )
 def test_shared_and_fused_activations(name: str) -> None:
     net = NETS[name]
-    kernel, K = kc.learnable_kernel(net), kc.ntk(net)
+    kernel, K = learnable_kernel(net), ntk(net)
     q = (X**2).mean(axis=1)
     c = np.clip(X @ X.T / 5 / np.sqrt(np.outer(q, q)), -1, 1)
     np.fill_diagonal(c, 1.0)
@@ -90,7 +90,7 @@ def test_shared_and_fused_activations(name: str) -> None:
 )
 def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     """Relu kinks at 0, where the rule is split; tanh and sin are smooth."""
-    f, g = (kc.activation(name).numeric(0) for name in (first, second))
+    f, g = (activation(name).numeric(0) for name in (first, second))
     q1, q2, top, loss = 0.8, 1.3, 0.9, 0.25
     z, w = plane()
     x, y = np.meshgrid(z, z, indexing="ij")
@@ -105,7 +105,7 @@ def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
         )
 
     with jax.enable_x64(True):
-        phi, psi = (traced(kc.activation(name), {}) for name in (first, second))
+        phi, psi = (traced(activation(name), {}) for name in (first, second))
         sizes = jnp.asarray(q1), jnp.asarray(q2)
         whole, drop, slope = cross_drop(phi, psi, *sizes, jnp.asarray(top), jnp.asarray(loss))
         same, lost, _ = cross_drop(phi, psi, *sizes, None, jnp.asarray(0.35))
@@ -122,7 +122,7 @@ def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
 )
 def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
     def total(b: Any, a: Any, e: Any, gap: Any, q1: Any, q2: Any) -> Any:
-        maps = traced(kc.activation(name), {"input_shift": b, "input_scale": a, "output_shift": e})
+        maps = traced(activation(name), {"input_shift": b, "input_scale": a, "output_shift": e})
         value, slope = maps.taylor(gap, q1, q2, False)
         return jnp.sum(value * jnp.array([1.0, 2.0]) + slope)
 
@@ -139,7 +139,7 @@ def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
 
 
 def test_constants_of_a_fused_kink_are_left_alone() -> None:
-    kernel = kc.learnable_kernel(NETS["relu after tanh"])
+    kernel = learnable_kernel(NETS["relu after tanh"])
     assert kernel.init()["constants"] == {}
     with refused(r"nonlinear_2.*kinks.*leave its constants out"):
         kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
@@ -160,13 +160,13 @@ BAD = [
 
 @pytest.mark.parametrize(("params", "match"), BAD)
 def test_parameters_that_make_no_sense(params: Any, match: str) -> None:
-    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
+    kernel = learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
     with refused(match):
         kernel(params, X)
 
 
 def test_results_that_are_not_finite_are_refused() -> None:
-    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("tanh"), Affine()))
+    kernel = learnable_kernel(chain(Input(), Affine(), N("tanh"), Affine()))
     with refused(r"not finite.*tanh"):
         kernel({}, 1e6 * X)
     with refused("zero or not finite"):
@@ -181,16 +181,16 @@ def test_results_that_are_not_finite_are_refused() -> None:
 
 def test_certified_kernels_say_what_is_in_the_way() -> None:
     with refused("NTK.*'affine_2'.*q1.*10000.0.*q2.*0.0001"):
-        kc.ntk(chain(Input(), Affine(), N("softplus"), Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
+        ntk(chain(Input(), Affine(), N("softplus"), Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
     with refused(r"1.*e\+30.*fast.*smaller"):
-        kc.ntk(chain(Input(), Affine(), N("tanh"), Affine())).ball(0.3, 1e30)
+        ntk(chain(Input(), Affine(), N("tanh"), Affine())).ball(0.3, 1e30)
     with refused("no certified enclosure") as caught:
-        kc.ntk(parallel("tanh", "sin")).ball(0.3)
+        ntk(parallel("tanh", "sin")).ball(0.3)
     assert "assume_independent" not in str(caught.value)
 
 
 def test_messages(tmp_path: Any) -> None:
-    K = kc.ntk(kc.architectures.vanilla(2))
+    K = ntk(kc.architectures.vanilla(2))
     rows = RNG.normal(size=(9, 5))
     with refused("separate condition numbers"):
         K.condition_number(rows, kind="both")
@@ -203,18 +203,18 @@ def test_messages(tmp_path: Any) -> None:
     with refused("record.*finished"):
         K.matrix(rows, out=tmp_path / "theta")
     with refused("near x = 1:"):
-        kc.activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
+        activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
 
 
 def test_networks_and_targets_that_cannot_be_learnt() -> None:
     outputs = [("x", Input()), ("a", Affine()), ("b", Affine(), "x")]
     with refused("input.*output"):
-        kc.learnable_kernel(wired(*outputs))
+        learnable_kernel(wired(*outputs))
     with refused("network.*symbols"):
-        kc.learnable_kernel(
+        learnable_kernel(
             chain(Input(), Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), Affine())
         )
-    kernel = kc.learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
+    kernel = learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
     with refused(r"\(N,\).*\(N.*k\)"):
         kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
     with refused("3.*rows"):

@@ -19,8 +19,7 @@ import sympy as sp
 from refusals import refused
 from wiring import wired
 
-import kcalc as kc
-from kcalc import chain, residual
+from kcalc import activations, chain, residual
 from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
 from kcalc.calculi.moments.laws import WeightLaw
 from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
@@ -28,7 +27,7 @@ from kcalc.network.network import Network
 
 Node = Hashable
 START = np.array([0.8, -0.6])
-HALF, STEEP = kc.activations.leaky_relu(sp.Rational(1, 2)), kc.activations.leaky_relu(-3)
+HALF, STEEP = activations.leaky_relu(sp.Rational(1, 2)), activations.leaky_relu(-3)
 MOST = 2**16
 ALPHA, N = sp.Symbol("alpha", positive=True), sp.Symbol("n", integer=True, positive=True)
 
@@ -192,7 +191,7 @@ CASES["undone"] = (
     net(
         W1,
         ("a", Nonlinear(HALF), "W1"),
-        ("b", Nonlinear(kc.activations.leaky_relu(2))),
+        ("b", Nonlinear(activations.leaky_relu(2))),
         ("V", Affine(2, sigma_w=0.7), "x"),
         ("s", Sum((0.9, -0.4)), "b V"),
         ("c", Concat(), "s W1"),

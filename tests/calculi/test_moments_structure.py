@@ -13,7 +13,7 @@ import sympy as sp
 from refusals import refusals, refused
 from wiring import wired
 
-import kcalc as kc
+from kcalc import architectures
 from kcalc.calculi.moments import moments, moments_at_depth
 from kcalc.calculi.moments.moment import Moment
 from kcalc.network.layers import (
@@ -113,13 +113,13 @@ test_bad_options = refusals(
         ({"features": 5, "input_fourth": 2}, "must lie in"),
         ({"features": 5, "output": "zz"}, "unknown output"),
     ],
-    lambda options: moments(kc.architectures.vanilla(2, sigma_w=sp.sqrt(2)), **options),
+    lambda options: moments(architectures.vanilla(2, sigma_w=sp.sqrt(2)), **options),
 )
 
 
 def test_single_taps_are_dense() -> None:
     with refused("ratio"):
-        moments(kc.architectures.densenet(3, growth=None), features=64)
+        moments(architectures.densenet(3, growth=None), features=64)
     for layer in (Affine(2, kernel=(1, 1), stride=(1, 1)), Affine(2, kernel=1, stride=(1,))):
         assert moments(net(("W", layer, "x"))).out.mean == pytest.approx(2 / 3, rel=1e-14)
 

@@ -10,7 +10,7 @@ from fuzz.cases import case
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import chain, node_values
 from kcalc.network import primitives as P
 from kcalc.network.layers import Affine, Concat, Input, Layer, Opaque, Positions, layer_of
 from kcalc.network.primitives import Inner, owner
@@ -69,7 +69,7 @@ def test_positions_add_their_mean_square(kind: str) -> None:
     lowered = [type(op).__name__ for op in (s.primitive for s in net.operations_of("positions_1"))]
     assert lowered[0] == "Positions" and lowered[-1] == "Mix"
     if kind == "sinusoidal":  # tells tokens apart, so that they are given one by one
-        given = kc.node_values(net, tokens=np.eye(3)).nodes["affine_2"].q
+        given = node_values(net, tokens=np.eye(3)).nodes["affine_2"].q
     else:
-        given = kc.node_values(net, tokens=3)["affine_2"].q1
+        given = node_values(net, tokens=3)["affine_2"].q1
     assert given == pytest.approx(4.25)

@@ -13,7 +13,7 @@ import pytest
 from wiring import layered, wired
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import FreshnessError, c_map, chain, ntk, residual
 from kcalc.network.layers import Affine, Input, Nonlinear, Product, Sum
 
 PEER = json.loads((Path(__file__).parents[1] / "oracles" / "modern_peer.json").read_text())
@@ -39,25 +39,25 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
         ("p", Product(), "f s"),
     )
     with pytest.raises(
-        kc.FreshnessError,
+        FreshnessError,
         match=r"node 'p' multiplies feature maps that share weights \(.*put an Affine",
     ):
-        kc.c_map(shared)
+        c_map(shared)
     assert any(
         n.kind == "heuristic" and n.node == "p"
-        for n in kc.c_map(shared, assume_independent=True).assumptions
+        for n in c_map(shared, assume_independent=True).assumptions
     )
     two = wired(("x", Input()), ("y", Input()), ("p", Product(), "x y"))
-    with pytest.raises(kc.FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
-        kc.c_map(two)
+    with pytest.raises(FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
+        c_map(two)
     assert kc.node_values(two, 0.3, {"x": 2.0, "y": 0.4}, assume_independent=True)["p"] == (
         pytest.approx((0.8, 0.8, 0.09), rel=1e-14)
     )
     with pytest.raises(
-        kc.FreshnessError,
+        FreshnessError,
         match="tanh sees the output of the product 'product_1', not a fresh Gaussian",
     ):
-        kc.c_map(gated("relu", Nonlinear("tanh")))
+        c_map(gated("relu", Nonlinear("tanh")))
 
 
 # -- slopes ----------------------------------------------------------------------------------------
@@ -94,6 +94,6 @@ def test_kernels_are_those_of_neural_tangents(name: str):
     image = name.startswith("image")
     x, y = (np.array(v) for v in PEER["inputs"]["pictures" if image else "vectors"])
     net = layered(frozen["layers"], x.shape[1:3] if image else None)
-    K = kc.ntk(net, spatial="exact", image_shape=x.shape[1:3]) if image else kc.ntk(net)
+    K = ntk(net, spatial="exact", image_shape=x.shape[1:3]) if image else ntk(net)
     np.testing.assert_allclose(K.matrix(x, y), frozen["ntk"], rtol=1e-12)
     np.testing.assert_allclose(K.nngp.matrix(x, y), frozen["nngp"], rtol=1e-12)

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import chain, repeat, residual
+from kcalc import chain, ntk, repeat, residual
 from kcalc.calculi.regime import path_layers
 from kcalc.network.layers import Affine, Input, Nonlinear
 
@@ -24,28 +24,28 @@ def chain_of(activation: Any, depth: int, sigma_w: float = 1.0, sigma_b: float =
 
 
 def test_collapsing() -> None:
-    one = kc.ntk(chain_of("tanh", 100, 0.9, 0.3)).regime(c=-0.3)
+    one = ntk(chain_of("tanh", 100, 0.9, 0.3)).regime(c=-0.3)
     limit: Any = one.limit
     assert one.kind == "collapsing" and one.diagonal == pytest.approx(one.off_diagonal, rel=1e-12)
     assert limit.diagonal == limit.off_diagonal == pytest.approx(one.diagonal, rel=1e-12)
 
 
 def test_what_is_not_predicted_is_said() -> None:
-    dag = kc.ntk(A.resnet_v2(50, activation="relu")).regime()
+    dag = ntk(A.resnet_v2(50, activation="relu")).regime()
     assert (
         dag.limit is None
         and dag.bound is None
         and sum("not a chain" in note for note in dag.notes) == 2
     )
     assert dag.alpha_bar == pytest.approx(
-        float(kc.ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal
+        float(ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal
     )
-    assert any("identity" in note for note in kc.ntk(chain_of("identity", 5)).regime().notes)
-    assert any("q still changes" in note for note in kc.ntk(chain_of("tanh", 100)).regime().notes)
+    assert any("identity" in note for note in ntk(chain_of("identity", 5)).regime().notes)
+    assert any("q still changes" in note for note in ntk(chain_of("tanh", 100)).regime().notes)
     mixed = chain(Affine(), Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine())
-    assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
-    assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
-    standard = kc.ntk(A.vanilla(3), "standard", features=50).regime()
+    assert any("not equal" in note for note in ntk(mixed).regime().notes)
+    assert any("c = 0 becomes" in note for note in ntk(chain_of("relu", 5)).regime().notes)
+    standard = ntk(A.vanilla(3), "standard", features=50).regime()
     assert (
         standard.limit is None
         and standard.bound is None
@@ -59,7 +59,7 @@ def test_what_is_not_predicted_is_said() -> None:
 
 
 def test_bad_input() -> None:
-    K = kc.ntk(chain_of("relu", 3))
+    K = ntk(chain_of("relu", 3))
     for options, match in (
         ({"c": 1.0}, "c = 1"),
         ({"c": -1}, "c = -1"),

@@ -11,7 +11,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, repeat, residual
+from kcalc import c_map, chain, ntk, repeat, residual
 from kcalc.network.layers import Affine, Input, Nonlinear, RMSNorm, Sum
 
 
@@ -46,14 +46,14 @@ def test_q_underflows() -> None:
         value = mpmath.mpf(0.3)
         for _ in range(600):
             value = relu_map(value)
-    assert kc.c_map(chain(*layers))(0.3) == pytest.approx(float(value), rel=1e-13)
+    assert c_map(chain(*layers))(0.3) == pytest.approx(float(value), rel=1e-13)
 
 
 def test_a_chain_that_overflows_names_where_q_counts() -> None:
     layers = [part for _ in range(1500) for part in (Affine(sigma_w=3.0), Nonlinear("relu"))]
     net = chain(*layers, Affine(), Nonlinear("tanh"))
     with refused("'nonlinear_1501'"):
-        kc.c_map(net)
+        c_map(net)
 
 
 def test_a_norm_after_an_overflow() -> None:
@@ -66,7 +66,7 @@ def test_a_norm_after_an_overflow() -> None:
     )
     C = kc.activation("tanh").c_map
     expected = C(float(after(1100, 0.3)))
-    assert kc.c_map(resnet(1100, *last))(0.3) == pytest.approx(expected, abs=1e-13)
+    assert c_map(resnet(1100, *last))(0.3) == pytest.approx(expected, abs=1e-13)
 
 
 def test_remedy_for_sums_that_overflow() -> None:
@@ -74,11 +74,11 @@ def test_remedy_for_sums_that_overflow() -> None:
     block = chain(Affine(sigma_w=2**0.5), Nonlinear("relu"), Affine())
     net = chain(Input(), repeat(residual(block), 1030), Affine())
     with refused(r"inf.*net.normalised\(\)"):
-        kc.ntk(net)(0.5)
+        ntk(net)(0.5)
     c, theta = 0.5, 0.0
     for _ in range(1030):
         angle = math.acos(c)
         after = (math.sin(angle) + (math.pi - angle) * c) / math.pi
         theta = (theta + after + (c + theta) * (math.pi - angle) / math.pi) / 2
         c = (c + after) / 2
-    assert kc.ntk(net.normalised())(0.5) == pytest.approx(theta + c, rel=1e-12)
+    assert ntk(net.normalised())(0.5) == pytest.approx(theta + c, rel=1e-12)

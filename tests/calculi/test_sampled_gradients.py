@@ -15,6 +15,7 @@ from refusals import refusals
 from wiring import wired
 
 import kcalc as kc
+from kcalc import Sampling, gradients, ntk
 from kcalc.calculi.attention.score_slopes import pulled, response
 from kcalc.network.layers import (
     Affine,
@@ -34,7 +35,7 @@ from kcalc.network.layers import (
 A = kc.architectures
 WORST = 4.5  # standard errors
 X = np.random.default_rng(0).standard_normal((2, 6, 9))
-FEW = kc.Sampling(draws=4, chains=3, seed=1)
+FEW = Sampling(draws=4, chains=3, seed=1)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal": True},
@@ -117,8 +118,8 @@ def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bo
 def test_they_add_up_to_the_tangent_kernel(options: dict[str, Any]) -> None:
     """With the same draws, the gradients of all parameters have the squares of the jet."""
     net = blocks(**options)
-    found = kc.gradients(net, tokens=X[:1], sampling=FEW)
-    kernel = kc.ntk(net, tokens=X[:1], sampling=FEW)
+    found = gradients(net, tokens=X[:1], sampling=FEW)
+    kernel = ntk(net, tokens=X[:1], sampling=FEW)
     expected = np.einsum("stst->st", kernel.ntk).mean()
     assert sum(found.weights.values()) == pytest.approx(expected, rel=1e-12)
 
@@ -127,8 +128,8 @@ def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
     steps: list[Any] = [("x", Input()), *((n, Affine(), "x") for n in "qv")]
     steps += [("a", Attend(scale="linear", causal=True), "q q v")]
     net = wired(*steps, ("out", Affine(), "a"))
-    found: Any = kc.gradients(net, tokens=X)
-    kernel = kc.ntk(net, tokens=X)
+    found: Any = gradients(net, tokens=X)
+    kernel = ntk(net, tokens=X)
     assert found.nodes["q"] == 0 and not any(a.kind == "sampled" for a in found.assumptions)
     expected = np.einsum("stst->st", kernel.ntk).mean()
     assert sum(found.weights.values()) == pytest.approx(expected, rel=1e-12)
@@ -160,8 +161,8 @@ ALIKE: dict[str, kc.Network] = {
 @pytest.mark.parametrize("net", ALIKE.values(), ids=ALIKE)
 def test_tokens_that_are_alike_have_their_exact_gradients(net: kc.Network) -> None:
     given: dict[str, Any] = {"q": 1.3, "tokens": 5, "token_cosine": 0.3}
-    exact = kc.gradients(net, **given)
-    found: Any = kc.gradients(net, **given, sampling=kc.Sampling(100, 24, 4))
+    exact = gradients(net, **given)
+    found: Any = gradients(net, **given, sampling=Sampling(100, 24, 4))
     assert exact.mean is not None and exact.difference is not None
     assert found.chi == pytest.approx(exact.chi, rel=0.02)
     for name, table in (
@@ -181,9 +182,9 @@ def test_tokens_that_are_alike_have_their_exact_gradients(net: kc.Network) -> No
 def test_plain_scores_need_no_draws() -> None:
     """Weights that are scores: the covariances of gradients are formulas, as for alike tokens."""
     net = blocks(normaliser="identity")
-    exact = kc.gradients(net, tokens=5, token_cosine=0.3)
+    exact = gradients(net, tokens=5, token_cosine=0.3)
     own = np.full((5, 5), 0.3) + 0.7 * np.eye(5)
-    found: Any = kc.gradients(net, tokens=own)
+    found: Any = gradients(net, tokens=own)
     for name in ("nodes", "weights", "mean", "difference"):
         assert getattr(found, name) == pytest.approx(getattr(exact, name), rel=1e-11, abs=1e-12)
     assert set(found.errors["nodes"].values()) == {0.0}
@@ -194,12 +195,12 @@ def test_plain_scores_need_no_draws() -> None:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "q beside tokens": (
-        lambda: kc.gradients(blocks(), q=2, tokens=X),
+        lambda: gradients(blocks(), q=2, tokens=X),
         "an array of tokens already defines",
     ),
-    "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "give tokens="),
+    "no tokens": (lambda: gradients(blocks(), sampling=FEW), "give tokens="),
     "activations that jump": (
-        lambda: kc.gradients(
+        lambda: gradients(
             wired(
                 *list(blocks(1, causal=True).steps())[:-1],
                 ("h", Affine(), "t0"),
@@ -210,10 +211,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "jumps",
     ),
     "too many tokens": (
-        lambda: kc.gradients(A.gpt2(48), tokens=2000),
+        lambda: gradients(A.gpt2(48), tokens=2000),
         "memory suffices for .* tokens, got 2000",
     ),
-    "the output": (lambda: kc.gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
+    "the output": (lambda: gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from refusals import refusals
 
 import kcalc as kc
+from kcalc import Sampling
 from kcalc.calculi.attention import sampling as rounds
 from kcalc.network.layers import Attend
 
@@ -18,7 +19,7 @@ GPT = A.gpt2(blocks=2, features=16, heads=2, vocabulary=20, length=16, std=None)
 
 def test_an_error_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "MOST", 4)
-    found = kc.node_values(GPT, tokens=6, sampling=kc.Sampling(error=0.0005))
+    found = kc.node_values(GPT, tokens=6, sampling=Sampling(error=0.0005))
     assert found.heuristic and "heuristic" in repr(found)
     assert any("0.0005" in a.text and "draws=" in a.text for a in found.assumptions)
 
@@ -33,7 +34,7 @@ test_options_that_do_not_fit = refusals(
         ({"chains": 1}, "chains"),
         ({"seed": -1}, "seed"),
     ],
-    lambda options: kc.Sampling(**options),
+    lambda options: Sampling(**options),
 )
 
 

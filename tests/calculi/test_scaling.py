@@ -14,7 +14,7 @@ import sympy as sp
 from refusals import refusals, refused
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import activation, chain, residual
 from kcalc.calculi.scaling import Scaling, scaling
 from kcalc.calculi.scaling.activation_moments import maximum
 from kcalc.network.layers import Affine, Flatten, Input, Nonlinear, Opaque, Pool
@@ -81,10 +81,10 @@ def test_maxima_of_normals() -> None:
     ):
         assert maximum(2, None, 1.0, 0.0, count) == pytest.approx(value, rel=1e-12)
         assert maximum(2, None, 2.0, 0.3, count) == pytest.approx(2 * (0.3 + 0.7 * value), rel=1e-9)
-    relu = kc.activation("relu")
+    relu = activation("relu")
     assert maximum(2, relu, 1.0, 0.0, 1) == pytest.approx(0.5, rel=1e-12)
     assert maximum(2, relu, 1.0, 0.0, 4, 1) == pytest.approx(1 - 2**-4, rel=1e-12)
-    assert maximum(2, kc.activation("hard_tanh"), 400.0, 0.0, 4) == pytest.approx(
+    assert maximum(2, activation("hard_tanh"), 400.0, 0.0, 4) == pytest.approx(
         clipped_maximum(20, 4), rel=1e-12
     )
     s = scaling(chain(Input(3, (4, 4)), Affine(4), Pool("max", 2)))
@@ -129,7 +129,7 @@ def test_what_is_violated_is_said() -> None:
     assert any("bias" in v.text for v in biased.violations) and biased.tensors[
         "affine_1"
     ].forward == pytest.approx(1.25)
-    doubled = kc.activation("relu").transformed(output_scale=2)  # slopes 0 and 2
+    doubled = activation("relu").transformed(output_scale=2)  # slopes 0 and 2
     for phi, flat in (("relu", True), (doubled, True), ("abs", False)):
         depthwise = chain(
             Input(6, (4, 4)), Affine(12), Nonlinear(phi), Affine(12, kernel=3, groups=12)

@@ -14,6 +14,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import node_values
 from kcalc.network.layers import Affine, Input, Nonlinear, Product, Sum, TokenMix
 
 C, Q1, Q2 = 0.4, 0.7, 2.3
@@ -35,7 +36,7 @@ def relu_mean(q: float) -> float:
 def right_or_refused(network: kc.Network, truth: float) -> None:
     """No third way."""
     try:
-        found = kc.node_values(network, C, 1.0, 1.0)["y"][0]
+        found = node_values(network, C, 1.0, 1.0)["y"][0]
     except kc.KcalcError as error:
         assert "share weights" in str(error)
     else:
@@ -85,7 +86,7 @@ def test_tokens_that_change_sign() -> None:
         ("r", Nonlinear("relu"), "g"),
         ("d", Sum(), "r b"),
     )
-    found = kc.node_values(network, C)
+    found = node_values(network, C)
     assert found["s"] == pytest.approx((0.25, 0.25, C), rel=1e-13)
     own, across = 1 - 1 / math.pi, 2 * (relu_moments(1, 1, C) - relu_mean(1) ** 2)
     assert found["d"] == pytest.approx((own, own, across / own), rel=1e-12)
@@ -93,7 +94,7 @@ def test_tokens_that_change_sign() -> None:
 
 def test_tokens_of_two_signs_need_mean_zero() -> None:
     with refused("'b'.*changes.*0"):
-        kc.node_values(mixing(FLIP), C)
+        node_values(mixing(FLIP), C)
 
 
 # -- addends that cancel ---------------------------------------------------------------------------
@@ -123,9 +124,9 @@ def test_independent_addends_whose_means_cancel() -> None:
     network = wired(("f", Affine(), "x"), ("g", Affine(), "x"), *steps, ("y", Sum([1, -1]), "a b"))
     for q in (1.0, 1e-2, 1e-4):
         half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
-        assert kc.node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(
+        assert node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(
             2 * float(WEIGHTS @ half**2), rel=1e-10
         )
     for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
         with refused("'y'.*addends.*1e-08"):
-            kc.node_values(network, C, q1, q2)
+            node_values(network, C, q1, q2)

@@ -15,7 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import architectures, chain, residual
 from kcalc.calculi.smoothness import residual_spectrum
 from kcalc.network.layers import Affine, Input, Sum
 from kcalc.network.skips import averaging_shortcuts, projection_shortcuts, skip_network
@@ -96,7 +96,7 @@ def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, s
 
 def test_refused_changes() -> None:
     with refused("no projection shortcut"):
-        averaging_shortcuts(kc.architectures.vanilla(3))
+        averaging_shortcuts(architectures.vanilla(3))
     with refused("singular.*1"):
         averaging_shortcuts(
             chain(Input(4, (4, 4)), residual(Affine(3, kernel=3), shortcut=Affine(3)))
@@ -109,7 +109,7 @@ def test_refused_changes() -> None:
             )
         )
     with refused("not an Affine"):
-        averaging_shortcuts(kc.architectures.vanilla(3), ["nonlinear_1"])
+        averaging_shortcuts(architectures.vanilla(3), ["nonlinear_1"])
     with refused("unknown kind"):
         skip_network("dense")
     with refused("even"):
@@ -125,7 +125,7 @@ def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
     assert law.plot(
         values=np.linalg.svd(np.eye(50) + rng.normal(size=(50, 50)) / 2 / 50**0.5, compute_uv=False)
     ).get_xlabel()
-    net = kc.architectures.vanilla(2, "tanh", features=4)
+    net = architectures.vanilla(2, "tanh", features=4)
     X = rng.normal(size=(3, 4))
     labels = np.array([0, 1, 2])
     spectra = training_spectra(net, X, labels, steps=1)

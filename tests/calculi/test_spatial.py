@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from wiring import layered
 
-import kcalc as kc
-from kcalc import chain
+from kcalc import architectures, c_map, chain, ntk
 from kcalc.activations import activation
 from kcalc.calculi.hermite_series import has_series, octave
 from kcalc.calculi.location_maps import LocationMaps
@@ -68,13 +67,13 @@ DELTA = {
         Nonlinear("swish"),
         Affine(),
     ),
-    "wide": kc.architectures.wide_resnet(16),
-    "resnet": kc.architectures.layernorm_resnet(50).map_layers(
+    "wide": architectures.wide_resnet(16),
+    "resnet": architectures.layernorm_resnet(50).map_layers(
         lambda _, layer: (
             Pool("mean", layer.window, layer.stride) if isinstance(layer, Pool) else layer
         )
     ),
-    "densenet": kc.architectures.densenet(4),
+    "densenet": architectures.densenet(4),
 }
 
 
@@ -87,8 +86,8 @@ def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
     images, q, c = equal_locations(np.random.default_rng(0))
     size = (6, 5) if name in ("mean", "flatten", "norms", "densenet") else (8, 8)
     images = np.broadcast_to(images[:, :1, :1], (3, *size, 3))
-    K = kc.ntk(DELTA[name], spatial="exact", image_shape=size, weights="delta")
-    plain = kc.ntk(DELTA[name])
+    K = ntk(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    plain = ntk(DELTA[name])
     at = c.clip(-1, 1), q[:, None], q[None, :]
     nngp, tangent = (v.reshape(3, 3, -1) for v in K.both(images))
     exact = ~np.eye(3, dtype=bool)  # on the diagonal the plain functions are handed a rounded c
@@ -97,8 +96,8 @@ def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
     diagonal = np.arange(3)
     for got, wanted in ((nngp, plain.nngp(1.0, q)), (tangent, plain(1.0, q))):
         assert abs(got[diagonal, diagonal] / wanted[:, None] - 1).max() < 1e-13
-    C = kc.c_map(DELTA[name], spatial="exact", image_shape=size, weights="delta")
-    assert abs(C(images).reshape(3, 3, -1) - kc.c_map(DELTA[name])(*at)[..., None]).max() < 1e-13
+    C = c_map(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    assert abs(C(images).reshape(3, 3, -1) - c_map(DELTA[name])(*at)[..., None]).max() < 1e-13
 
 
 def test_long_series() -> None:
@@ -121,7 +120,7 @@ def test_blocks_and_halves() -> None:
     X[5] = X[1]
     Y[2] = X[0]
     net = layered([conv((3, 3)), RELU, conv((3, 3)), RELU, ALL, ["dense", 1.0, 0.0]])
-    K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
+    K = ntk(net, spatial="exact", image_shape=(4, 4))
     nngp, tangent = K.both(X)
     pair = K.reading.bytes_per_pair() / 2**20
     for memory in (1.1 * pair, 4.5 * pair, 9.5 * pair):
@@ -152,11 +151,11 @@ def test_notes() -> None:
         Nonlinear("relu"),
         Affine(),
     )
-    K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
+    K = ntk(net, spatial="exact", image_shape=(4, 4))
     assert [a.node for a in K.assumptions if a.kind == "heuristic"] == ["pool_1"]
     assert K.heuristic
     assert "dense" in next(a.text for a in K.assumptions if a.node == "affine_1")
-    delta = kc.ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
+    delta = ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
     assert ["Delta" in a.text for a in delta.assumptions if a.node == "affine_1"] == [True, True]
     assert repr(K) == "SpatialTangentKernel(7 nodes, 4 x 4, dense weights, heuristic)"
 

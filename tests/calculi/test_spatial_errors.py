@@ -12,6 +12,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import c_map, ntk
 from kcalc.network import layers as L
 from kcalc.network.layers import BatchNorm, Flatten, Input, Layer, LayerNorm, RMSNorm, Sum, TokenMix
 
@@ -25,7 +26,7 @@ BLACK[1, :3, :3] = 0.0
 
 
 def exact(net: kc.Network, shape: Any = (4, 4), **options: Any) -> Any:
-    return kc.ntk(net, spatial="exact", image_shape=shape, **options)
+    return ntk(net, spatial="exact", image_shape=shape, **options)
 
 
 def chain(*layers: Layer) -> Any:
@@ -37,10 +38,10 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "a number": (lambda: exact(NET, 4), "height, width"),
     "zero": (lambda: exact(NET, (0, 4)), "must be an integer >= 1"),
     "unknown input": (lambda: exact(NET, {"y": (4, 4)}), "unknown input"),
-    "spatial": (lambda: kc.ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
+    "spatial": (lambda: ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
     "weights": (lambda: exact(NET, weights="orthogonal"), "dense"),
-    "shape without exact": (lambda: kc.ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
-    "shape without exact, c map": (lambda: kc.c_map(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "shape without exact": (lambda: ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "shape without exact, c map": (lambda: c_map(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
     "symbols": (lambda: exact(kc.chain(Affine(sigma_w=sp.Symbol("w")))), "net.subs"),
     "valid": (lambda: chain(Affine(kernel=5, padding="valid")), "affine_1.*does not fit"),
     "window": (lambda: chain(Affine(), Pool("mean", 5)), "pool_1.*5 x 5"),
@@ -92,7 +93,7 @@ ASKED: dict[str, tuple[Callable[[], Any], str]] = {
         r"location \(0, 0\)",
     ),
     "black and jumps": (
-        lambda: kc.c_map(
+        lambda: c_map(
             kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4)
         )(BLACK),
         "sign jumps at 0",

@@ -17,6 +17,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import gradients, ntk, to_jax
 from kcalc.network.layers import (
     Affine,
     Attend,
@@ -53,8 +54,8 @@ def test_over_locations_as_at_one_location() -> None:
     images = np.random.default_rng(3).normal(size=(2, 1, 1, 6))
     images /= np.sqrt((images**2).mean(axis=-1, keepdims=True))
     cosine = float((images[0] * images[1]).mean())
-    table = kc.ntk(net, spatial="exact", image_shape=(1, 1)).matrix(images)
-    assert float(table[0, 1]) == pytest.approx(kc.ntk(net)(cosine), rel=1e-10)
+    table = ntk(net, spatial="exact", image_shape=(1, 1)).matrix(images)
+    assert float(table[0, 1]) == pytest.approx(ntk(net)(cosine), rel=1e-10)
 
 
 @pytest.mark.parametrize("trained", [True, False, "weights", "biases", "indirectly"])
@@ -66,7 +67,7 @@ def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) ->
         ("u", Sum(), "a r"),
         ("o", Affine(sigma_w=1.2)),
     )
-    found = kc.gradients(net)
+    found = gradients(net)
     assert found.nodes["a"] == pytest.approx(1.44 * (4 + 1) / 2, rel=1e-12)
     share = {True: 2.21, False: 0, "weights": 1.96, "biases": 0.25}
     if trained == "indirectly":
@@ -77,21 +78,21 @@ def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) ->
 
 def test_no_limit_is_predicted_of_frozen_weights() -> None:
     layers = [Affine(sigma_w=2**0.5, trained="biases"), Nonlinear("relu")]
-    shown = str(kc.ntk(chain(*layers, *layers, *layers, Affine())).regime())
+    shown = str(ntk(chain(*layers, *layers, *layers, Affine())).regime())
     assert shown.count("not trained") == 2
 
 
 def test_a_network_without_trained_weights() -> None:
     net = chain(Affine(trained=False), Nonlinear("relu"), Affine(trained=False))
     with refused("trained=True"):
-        kc.ntk(net)
-    assert kc.gradients(net).weights == {"n1": 0, "n3": 0}
+        ntk(net)
+    assert gradients(net).weights == {"n1": 0, "n3": 0}
 
 
 def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
     net = chain(Affine(trained=False), Nonlinear("sign"), Affine())
-    assert kc.ntk(net)(C) == pytest.approx(2 / math.pi * math.asin(C), rel=1e-12)
-    before = kc.gradients(chain(Affine(), Nonlinear("sign"), StopGradient(), Affine()))
+    assert ntk(net)(C) == pytest.approx(2 / math.pi * math.asin(C), rel=1e-12)
+    before = gradients(chain(Affine(), Nonlinear("sign"), StopGradient(), Affine()))
     assert before.weights == {"n1": 0, "n4": 1}
     through = wired(
         ("a", Affine(sigma_w=1.5), "x"),
@@ -102,11 +103,11 @@ def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
         ("o", Affine()),
     )
     truth = 2 / math.pi * math.asin(C) + 2.25 * C
-    assert kc.ntk(through)(C) == pytest.approx(truth, rel=1e-12)
-    assert kc.gradients(through).weights["a"] == pytest.approx(2.25, rel=1e-12)
+    assert ntk(through)(C) == pytest.approx(truth, rel=1e-12)
+    assert gradients(through).weights["a"] == pytest.approx(2.25, rel=1e-12)
     assert before.chi == {"n2": math.inf}
     with refused(r"(?s)(?=.*'n2')(?=.*jumps)"):
-        kc.ntk(chain(Affine(), Nonlinear("sign"), Affine()))
+        ntk(chain(Affine(), Nonlinear("sign"), Affine()))
 
 
 def test_frozen_tables() -> None:
@@ -118,7 +119,7 @@ def test_frozen_tables() -> None:
         ("att", Attend(heads=2), "q k v"),
         ("o", Affine()),
     )
-    found = kc.gradients(net, tokens=4)
+    found = gradients(net, tokens=4)
     assert [found.weights[n] for n in "ept"] == [0, 0, 0]
     assert all(found.weights[n] > 0 for n in "qkvo")
 
@@ -134,7 +135,7 @@ def test_arrays_have_these_gradients() -> None:
         ("u", Sum(), "o w"),
         features=4,
     )
-    model = kc.to_jax(net)
+    model = to_jax(net)
     x = np.random.default_rng(0).normal(size=(5, 4))
     params = model.init(jax.random.key(0), x)
     found = jax.grad(lambda p: model.apply(p, x).sum())(params)
@@ -145,7 +146,7 @@ def test_arrays_have_these_gradients() -> None:
         ("b", "bias"),
         ("o", "bias"),
     }
-    unknown = kc.to_jax(chain(Affine(3), StopGradient("the function f"), Affine(2)))
+    unknown = to_jax(chain(Affine(3), StopGradient("the function f"), Affine(2)))
     params = unknown.init(jax.random.key(0), x)
     assert unknown.apply(params, x).shape == (5, 2)
     with refused(r"(?s)(?=.*'n2')(?=.*the\ function\ f)"):

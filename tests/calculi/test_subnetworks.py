@@ -14,7 +14,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import architectures, c_map, chain, residual
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import (
     maximal,
@@ -32,13 +32,13 @@ w = sp.Symbol("w")
 
 
 def test_curvature_of_rescaled_resnets():
-    found = maximal_curvature(kc.architectures.rescaled_resnet(16, shortcut_weight=w))
+    found = maximal_curvature(architectures.rescaled_resnet(16, shortcut_weight=w))
     assert {sp.expand(p) for p in found.pieces} == {3 * kappa, sp.expand(48 * (1 - w**2) * kappa)}
     for weight in (sp.Rational(1, 10), sp.Rational(99, 100)):
-        numeric = maximal_curvature(kc.architectures.rescaled_resnet(16, shortcut_weight=weight))
+        numeric = maximal_curvature(architectures.rescaled_resnet(16, shortcut_weight=weight))
         assert numeric.pieces == (max(3, 48 * (1 - weight**2)) * kappa,)
     assert numeric.inverse(0.3) == pytest.approx(0.1, rel=1e-15)
-    with_transitions = maximal_curvature(kc.architectures.resnet_v2(50, w))
+    with_transitions = maximal_curvature(architectures.resnet_v2(50, w))
     assert sp.expand(with_transitions.expr / kappa) == sp.expand(44 * (1 - w**2) + 5)
 
 
@@ -47,14 +47,14 @@ def test_curvature_of_rescaled_resnets():
 
 @pytest.mark.parametrize(
     "net",
-    [kc.architectures.resnet_v2(50), kc.architectures.densenet(4)],
+    [architectures.resnet_v2(50), architectures.densenet(4)],
     ids=["resnet", "densenet"],
 )
 def test_subnetworks_go_back_into_any_function(net, untouched_pyplot):
     for k, piece in enumerate(subnetworks(net)):
         part = piece.network
         assert slope_polynomial(part).subs(psi, 1) == 1
-        assert 0 <= kc.c_map(part)(0.3) <= 1
+        assert 0 <= c_map(part)(0.3) <= 1
         assert len(subnetworks(part)) >= 1
         if k < 3:
             part.draw()
@@ -102,7 +102,7 @@ def test_inputs_that_meet_at_once_leave_no_subnetwork():
 
 
 def test_symbolic_weights_need_numbers_for_numbers():
-    mu = maximal_slope(kc.architectures.resnet_v2(50, residual_weight=w))
+    mu = maximal_slope(architectures.resnet_v2(50, residual_weight=w))
     with refused(r'net.subs\(\{"w"'):
         mu(1.1)
     numeric = maximal_slope(mu.network.subs({w: 0.3}))
@@ -112,7 +112,7 @@ def test_symbolic_weights_need_numbers_for_numbers():
 
 
 def test_curvature_checks_its_input():
-    bend = maximal_curvature(kc.architectures.vanilla(4))
+    bend = maximal_curvature(architectures.vanilla(4))
     assert bend([0.0, 2.0]) == pytest.approx([0, 8])
     assert repr(bend) == "MaximalCurvature(4*kappa)"
     with refused("target"):
@@ -132,7 +132,7 @@ def test_layer_norm_slopes():
     steep = math.pi / (math.pi - 1)
     assert formal.pieces == (psi**2,)
     assert true(1.0) == pytest.approx(steep**2, rel=1e-13)
-    assert true(1.0) == pytest.approx(kc.c_map(net).derivative(1)(1.0), rel=1e-12)
+    assert true(1.0) == pytest.approx(c_map(net).derivative(1)(1.0), rel=1e-12)
     assert true(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
     assert true(true.inverse(5.0)) == pytest.approx(5, rel=1e-13)
     assert true.forward(2.0) == pytest.approx(4 * steep**2, rel=1e-13)

@@ -10,7 +10,7 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, repeat
+from kcalc import chain, fluctuations, repeat
 from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
 A = kc.architectures
@@ -31,7 +31,7 @@ def measured(values: Any, expected: float) -> float:
 def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
     """T = phi^2 + q a^2 phi'^2 of one channel."""
     phi = kc.activations.leaky_relu(0.5) if "leaky" in phi else phi
-    found = kc.fluctuations(A.vanilla(1, phi), features=100, q=q).tangent_variance
+    found = fluctuations(A.vanilla(1, phi), features=100, q=q).tangent_variance
     if not expected:  # (k + 2) + (k + 2) ... with k = m_4 / m_2^2 - 1, over 4
         k = (1 + 1 / 16) / 2 / ((1 + 1 / 4) / 2) ** 2 - 1
         expected = (2 * (3 * k + 2) + 2 * k) / 4
@@ -73,7 +73,7 @@ def drawn_stream(rng: Any, blocks: int, n: int, hidden: int, weights: Any) -> tu
 
 def test_residual_streams() -> None:
     size = (2, 100, 150, (0.8, 0.6))
-    found = kc.fluctuations(stream(*size))
+    found = fluctuations(stream(*size))
     rng = np.random.default_rng(2)
     theta, q = np.array([drawn_stream(rng, *size) for _ in range(2500)]).T
     assert found.tangent_variance.mean == pytest.approx(float(kc.ntk(found.network)(1.0)))
@@ -85,12 +85,12 @@ def test_residual_streams() -> None:
 def test_shifts_of_q() -> None:
     layer = chain(Affine(sigma_w=1.3, sigma_b=0.4), Nonlinear("tanh"))
     net = chain(Input(64), repeat(layer, 6))
-    found = kc.fluctuations(net, features=64)
+    found = fluctuations(net, features=64)
     last = net.outputs[0]
     assert found[last].q == pytest.approx(0.339751, abs=1e-6)
     # .338725(60) over many networks
     assert abs(found[last].q + found.q_shift[last] - 0.338725) < 4 * 6e-5
-    relu = kc.fluctuations(A.vanilla(5, "relu", sigma_w=1.2), features=32)
+    relu = fluctuations(A.vanilla(5, "relu", sigma_w=1.2), features=32)
     assert all(abs(shift) < 1e-12 for shift in relu.q_shift.values())
 
 
@@ -116,6 +116,6 @@ SHARED = wired(
     ],
 )
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:
-    found = kc.fluctuations(net, features=16, **options)
+    found = fluctuations(net, features=16, **options)
     with pytest.raises(kc.KcalcError, match=text):
         _ = found.tangent_variance

@@ -13,9 +13,10 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import Sampling, architectures, ntk, tied_readout
 from kcalc.network.layers import Embedding, Input, LayerNorm, Nonlinear, Sum
 
-A = kc.architectures
+A = architectures
 
 
 def gpt(width: int = 192, **options: Any) -> kc.Network:
@@ -25,7 +26,7 @@ def gpt(width: int = 192, **options: Any) -> kc.Network:
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_own_logit_is_that_of_real_networks(causal: bool):
     net = gpt(causal=causal)
-    found = kc.tied_readout(net, tokens=6, sampling=kc.Sampling(64, 4) if causal else None)
+    found = tied_readout(net, tokens=6, sampling=Sampling(64, 4) if causal else None)
     model, rng = kc.to_jax(net, weights="delta_gaussian"), np.random.default_rng(0)
     own, others = [], []
     for key in range(60):
@@ -51,14 +52,14 @@ def test_what_carries_no_embedding_is_refused():
         ("f", Embedding(8, 30), "ids"),
     ]
     with refused(r"give embedding=, the Embedding.*'e', 'f'"):
-        kc.tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
+        tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
     with refused("has none"):
-        kc.tied_readout(A.vanilla(1), tokens=3)
+        tied_readout(A.vanilla(1), tokens=3)
     bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
     with refused("'g'.*'e'.*Nonlinear"):
-        kc.tied_readout(bent, tokens=3)
+        tied_readout(bent, tokens=3)
     with refused("tokens="):
-        kc.tied_readout(gpt(causal=False), tokens=None)
+        tied_readout(gpt(causal=False), tokens=None)
 
 
 def test_tangent_kernels_through_tied_readouts_are_refused():
@@ -81,14 +82,14 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
 
     net = kc.read(Tied(), torch.zeros(1, 5, dtype=torch.long)).network
     with refused("'head'.*embedding"):
-        kc.ntk(net, tokens=5)
-    assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
-    found = kc.tied_readout(net, tokens=5)
+        ntk(net, tokens=5)
+    assert ntk(net, tokens=5, assume_independent=True).heuristic
+    found = tied_readout(net, tokens=5)
     assert net.layer(found.output) == LayerNorm() and 0.5 < found.cosine < 1
 
 
 @pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])
 def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, float]) -> None:
-    net = kc.architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
+    net = architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
     with pytest.raises(kc.KcalcError, match="draws="):
-        kc.tied_readout(net, tokens=4, sampling=kc.Sampling(**options))  # pyright: ignore[reportArgumentType]
+        tied_readout(net, tokens=4, sampling=Sampling(**options))  # pyright: ignore[reportArgumentType]

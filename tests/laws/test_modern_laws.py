@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-import kcalc as kc
-from kcalc import chain
+from kcalc import Network, chain
 from kcalc.network.layers import (
     Affine,
     GroupNorm,
@@ -65,7 +64,7 @@ def group_norm(h: Array, groups: int) -> Array:
     return (split / np.sqrt(np.mean(split**2, axis=(1, 3), keepdims=True))).reshape(h.shape)
 
 
-Setting = tuple[kc.Network, Callable[[Draw, Array], Array]]
+Setting = tuple[Network, Callable[[Draw, Array], Array]]
 RULES: dict[str, Callable[[np.random.Generator, int], Setting]] = {}
 
 
@@ -84,8 +83,8 @@ def numbers(rng: np.random.Generator, count: int) -> list[float]:
     return [float(v) for v in rng.uniform(0.4, 1.8, count)]
 
 
-def network(*steps: tuple[Any, ...]) -> kc.Network:
-    return kc.Network.from_steps(steps, [steps[-1][0]])
+def network(*steps: tuple[Any, ...]) -> Network:
+    return Network.from_steps(steps, [steps[-1][0]])
 
 
 @rule

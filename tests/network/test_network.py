@@ -12,8 +12,7 @@ import sympy as sp
 from refusals import refusals, refused
 from wiring import wired
 
-import kcalc as kc
-from kcalc import chain, residual
+from kcalc import GraphError, Network, architectures, chain, residual
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -75,7 +74,7 @@ BAD = {
 def test_bad_graphs_are_refused_with_the_node(name: str) -> None:
     change, message = BAD[name]
     with refused(message):
-        kc.Network(broken(change))
+        Network(broken(change))
 
 
 test_other_objects_are_refused = refusals(
@@ -84,13 +83,13 @@ test_other_objects_are_refused = refusals(
         (nx.Graph(), "nx.DiGraph"),
         (nx.MultiDiGraph(), "slot=\\(0, 1\\)"),
     ],
-    lambda graph: kc.Network(graph),
+    lambda graph: Network(graph),
 )
 
 
 def test_the_graph_is_frozen_and_a_copy() -> None:
     source = diamond()
-    net = kc.Network(source)
+    net = Network(source)
     source.remove_node("b")
     assert len(net) == 4
     with pytest.raises(nx.NetworkXError):
@@ -102,7 +101,7 @@ def test_the_graph_is_frozen_and_a_copy() -> None:
 
 
 def test_pickle_and_deepcopy_round_trip() -> None:
-    net = kc.architectures.resnet_v2(50)
+    net = architectures.resnet_v2(50)
     assert pickle.loads(pickle.dumps(net)) == net
     assert copy.deepcopy(net) == net
     for graph in (
@@ -111,18 +110,18 @@ def test_pickle_and_deepcopy_round_trip() -> None:
         net.graph.copy(),
         nx.DiGraph(net.graph),
     ):
-        assert kc.Network(graph) == net
+        assert Network(graph) == net
     assert nx.node_link_graph(nx.node_link_data(net.graph, edges="edges"), edges="edges").nodes[
         "input"
     ]["layer"] == net.layer("input")
 
 
 def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
-    net = kc.architectures.rescaled_resnet(3, 2)
+    net = architectures.rescaled_resnet(3, 2)
     names = list(net)
     random.Random(1).shuffle(names)
     assert net.isomorphic(net.relabelled(dict(zip(list(net), names, strict=True))))
-    swapped = kc.Network.from_steps(
+    swapped = Network.from_steps(
         (
             node,
             Sum(tuple(reversed(layer.weights))) if isinstance(layer, Sum) else layer,
@@ -131,7 +130,7 @@ def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
         for node, layer, parents in net.steps()
     )
     assert net.isomorphic(swapped)
-    assert not net.isomorphic(kc.architectures.rescaled_resnet(3, 3))
+    assert not net.isomorphic(architectures.rescaled_resnet(3, 3))
     assert not net.isomorphic(
         net.map_layers(
             lambda _, layer: Nonlinear("tanh") if isinstance(layer, Nonlinear) else layer
@@ -140,7 +139,7 @@ def test_isomorphic_ignores_labels_and_the_order_of_addends() -> None:
 
 
 def test_isomorphic_tells_a_shared_node_from_two_copies() -> None:
-    def net(shared: bool) -> kc.Network:
+    def net(shared: bool) -> Network:
         second = "p" if shared else "r"
         steps = [
             ("x", Input(), ()),
@@ -153,7 +152,7 @@ def test_isomorphic_tells_a_shared_node_from_two_copies() -> None:
             ("b", Affine(), (second,)),
             ("s", Sum(), ("a", "b")),
         ]
-        return kc.Network.from_steps(steps)
+        return Network.from_steps(steps)
 
     assert not net(True).isomorphic(net(False))
     assert net(True).isomorphic(net(True).relabelled(lambda n: n * 2))
@@ -201,17 +200,17 @@ test_bad_layers_are_refused = refusals(
 
 
 def test_a_node_is_not_called_none_and_a_network_has_an_input():
-    with pytest.raises(kc.GraphError, match="a node cannot be called None"):
+    with pytest.raises(GraphError, match="a node cannot be called None"):
         wired((None, Input()), ("a", Affine(), (None,)))
-    with pytest.raises(kc.GraphError, match="the graph has a cycle, 'a' -> 'b' -> 'a'"):
-        kc.Network.from_steps([("a", Affine(), ("b",)), ("b", Affine())])
+    with pytest.raises(GraphError, match="the graph has a cycle, 'a' -> 'b' -> 'a'"):
+        Network.from_steps([("a", Affine(), ("b",)), ("b", Affine())])
 
 
 def test_nodes_with_several_inputs_are_not_bypassed():
-    net = kc.Network(diamond())
-    with pytest.raises(kc.GraphError, match="node 's' has 2 inputs, so it cannot be bypassed"):
+    net = Network(diamond())
+    with pytest.raises(GraphError, match="node 's' has 2 inputs, so it cannot be bypassed"):
         net.without(["s"])
-    with pytest.raises(kc.GraphError, match="node 'x' has 0 inputs, so it cannot be bypassed"):
+    with pytest.raises(GraphError, match="node 'x' has 0 inputs, so it cannot be bypassed"):
         net.without(["x"])
 
 
@@ -238,7 +237,7 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
         ("sum", Sum(), ("pool", "branch")),
         ("out", Affine()),
     ]
-    found = kc.Network.from_steps(g).preactivated()
+    found = Network.from_steps(g).preactivated()
     assert {node: found.parents(node) for node in ("pool", "phi", "branch", "sum")} == {
         "pool": ("z",), "phi": ("pool",), "branch": ("phi",), "sum": ("pool", "branch")
     }  # fmt: skip
@@ -249,13 +248,13 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
         *g[4:-1],
         ("out", Sum(), ("sum", "other")),
     ]
-    with_other = kc.Network.from_steps(both)
+    with_other = Network.from_steps(both)
     assert with_other.preactivated() == with_other
 
 
 def test_pieces_of_several_outputs_are_not_put_into_chains():
     piece = wired(("a", Affine()), ("b", Affine(), "x"))
     with pytest.raises(
-        kc.GraphError, match="a piece needs one input and one output, but this piece has 1 and 2"
+        GraphError, match="a piece needs one input and one output, but this piece has 1 and 2"
     ):
         chain(Affine(), piece)

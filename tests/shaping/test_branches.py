@@ -13,6 +13,7 @@ import sympy as sp
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc import UnreachableTarget
 from kcalc.shaping.choose_branch import solve, solve_all
 from kcalc.shaping.conditions import SlopeSystem, inwards
 from kcalc.shaping.continuation import BranchEnd, follow_branch
@@ -113,7 +114,7 @@ def test_narrow_features_of_the_users_own(slope: float) -> None:
     ),
 )
 def test_the_nearest_value_that_is_printed_can_be_reached(name: str, zeta: float) -> None:
-    with pytest.raises(kc.UnreachableTarget) as refusal:
+    with pytest.raises(UnreachableTarget) as refusal:
         kc.shape(A.vanilla(3), name, zeta=zeta)
     near = re.findall(r"zeta = ([.\de+-]+) in this network", str(refusal.value))
     slope = re.findall(r"C'\(1\) = ([.\d]+)", str(refusal.value))[-1]
@@ -128,7 +129,7 @@ def test_rounding_inwards() -> None:
         and inwards(1.4669422, None) == "1.46694"
     )
     with pytest.raises(
-        kc.UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"
+        UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"
     ):
         kc.shape(A.vanilla(3), "tanh", zeta=1 + 1e-10)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import chain, critical_point
 from kcalc.network.layers import Affine, Input, Nonlinear
 
 
@@ -21,7 +21,7 @@ def sigmas(point: Any) -> dict[str, float]:
 @pytest.mark.parametrize("q", [2.0, 2.5])
 def test_laws_beside_a_half_stable_point(q: float) -> None:
     """Just above it q drifts through 400 blocks to another fixed point, here by quadrature."""
-    point = kc.critical_point("hard_swish")
+    point = critical_point("hard_swish")
     weight, bias = point.sigma_w**2, point.sigma_b**2
     x, w = np.polynomial.legendre.leggauss(60)
 
@@ -56,13 +56,13 @@ def test_laws_beside_a_half_stable_point(q: float) -> None:
 
 
 def test_points_of_the_edge() -> None:
-    one = kc.critical_point("tanh", "edge", q=1.0)
-    other = kc.critical_point("tanh", "edge", sigma_b=one.sigma_b)
+    one = critical_point("tanh", "edge", q=1.0)
+    other = critical_point("tanh", "edge", sigma_b=one.sigma_b)
     assert other.q == pytest.approx(1.0) and one.stability == "attracting"
     assert one.chi_parallel < 1 < one.sigma_w
-    kinked = kc.critical_point("hard_tanh", "edge", q=0.5)
+    kinked = critical_point("hard_tanh", "edge", q=0.5)
     assert kinked.sigma_w**2 * math.erf(1) == pytest.approx(1, rel=1e-12)  # P(|z| < 2^.5)
-    assert kc.critical_point("relu", "edge", q=3.0).stability == "neutral"
+    assert critical_point("relu", "edge", q=3.0).stability == "neutral"
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_points_of_the_edge() -> None:
 )
 def test_refusals(arguments: Any, text: str) -> None:
     with pytest.raises(kc.KcalcError, match=text):
-        kc.critical_point(*arguments)
+        critical_point(*arguments)

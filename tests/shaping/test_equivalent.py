@@ -13,7 +13,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import Network, activation, chain, equivalent_parameters
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -116,7 +116,7 @@ def apply(layer: Any, below: list[Array]) -> Array:
 
 
 def run(
-    net: kc.Network, parameters: dict[Node, tuple[Array, Array | None]], inputs: dict[Node, Array]
+    net: Network, parameters: dict[Node, tuple[Array, Array | None]], inputs: dict[Node, Array]
 ) -> list[Array]:
     values: dict[Node, Array] = {}
     for node, layer, parents in net.steps():
@@ -133,7 +133,7 @@ def run(
 
 
 def drawn(
-    net: kc.Network, rng: np.random.Generator, fan_in: dict[Node, int] | None = None
+    net: Network, rng: np.random.Generator, fan_in: dict[Node, int] | None = None
 ) -> dict[Node, tuple[Array, Array | None]]:
     """Random weights and biases for networks whose features are known."""
     out: dict[Node, tuple[Array, Array | None]] = {}
@@ -159,7 +159,7 @@ def check(
     activation.
     """
     net = getattr(shaped, "network", shaped)
-    found = kc.equivalent_parameters(shaped)
+    found = equivalent_parameters(shaped)
     for node in found.network.nodes_of(Nonlinear):
         layer: Any = found.network.layer(node)
         assert layer.activation.transformation is None
@@ -173,7 +173,7 @@ def check(
     return found
 
 
-def convolutional(padding: str, groups: int = 1) -> kc.Network:
+def convolutional(padding: str, groups: int = 1) -> Network:
     def conv(features: int, groups: int = 1) -> Any:
         return Affine(features, kernel=3, padding=padding, groups=groups)
 
@@ -195,44 +195,44 @@ def convolutional(padding: str, groups: int = 1) -> kc.Network:
 def test_zero_padding_is_refused_or_exact_inside_only() -> None:
     shaped = kc.shape(convolutional("same"), "tanh")
     with refused(r"affine_2.*zero padding.*circular"):
-        kc.equivalent_parameters(shaped)
-    found = kc.equivalent_parameters(shaped, border="interior")
+        equivalent_parameters(shaped)
+    found = equivalent_parameters(shaped, border="interior")
     assert any(a.node == "affine_2" and a.kind == "heuristic" for a in found.assumptions)
     part = chain(Input(2), Affine(3), shaped.network.layer("nonlinear_1"), Affine(2, kernel=3))
     rng = np.random.default_rng(5)
-    equal = kc.equivalent_parameters(part, border="interior")
+    equal = equivalent_parameters(part, border="interior")
     parameters = drawn(part, rng)
     x = {part.inputs[0]: rng.normal(size=(2, 6, 6))}
     gap = np.abs(run(part, parameters, x)[0] - run(equal.network, equal.arrays(parameters), x)[0])
     assert gap[:, 1:-1, 1:-1].max() < 1e-12 and gap[:, 0].max() > 0.01
 
 
-def trunk(*readers: Any, output: bool = False) -> kc.Network:
+def trunk(*readers: Any, output: bool = False) -> Network:
     steps: list[Any] = [("x", Input(3), ()), ("a", Affine(3))]
     for k, phi in enumerate(readers):
         steps += [(f"n{k}", Nonlinear(phi), ("a",)), (f"y{k}", Affine(3))]
-    return kc.Network.from_steps(
+    return Network.from_steps(
         steps, [*(f"y{k}" for k in range(len(readers))), *(["a"] if output else [])]
     )
 
 
 def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
-    one = kc.activation("tanh").transformed(0.5, 0.2)
-    two = kc.activation("tanh").transformed(0.7, 0.2)
+    one = activation("tanh").transformed(0.5, 0.2)
+    two = activation("tanh").transformed(0.7, 0.2)
     check(trunk(one, one), np.random.default_rng(8))
     with refused("'a'.*'n1'.*'n0'.*different"):
-        kc.equivalent_parameters(trunk(one, two))
+        equivalent_parameters(trunk(one, two))
     with refused(r"'a' is read by the outside.*'n0'"):
-        kc.equivalent_parameters(trunk(one, output=True))
+        equivalent_parameters(trunk(one, output=True))
     bare = wired(("x", Input(3)), ("n0", Nonlinear(one)), ("y", Affine(3)))
     with refused(r"'n0'.*'x'.*\(Input\)"):
-        kc.equivalent_parameters(bare)
+        equivalent_parameters(bare)
     shaped = kc.shape(A.vanilla(2, "tanh", features=3, readout=False), method="normalisation")
     with refused(r"output scale of the activation 'nonlinear_2'.*the outside"):
-        kc.equivalent_parameters(shaped)
+        equivalent_parameters(shaped)
 
 
-def crossed(*weights: tuple[float, float]) -> kc.Network:
+def crossed(*weights: tuple[float, float]) -> Network:
     """Two Affine layers, both read by several Sums, each of which a softplus of its own reads."""
     steps: list[Any] = [
         ("x", Input(3), ()),
@@ -240,49 +240,49 @@ def crossed(*weights: tuple[float, float]) -> kc.Network:
         ("b", Affine(3), ("x",)),
     ]
     for k, pair in enumerate(weights):
-        phi = kc.activation("softplus").transformed(0.5 + k, k - 0.3, 1.5, -0.4)
+        phi = activation("softplus").transformed(0.5 + k, k - 0.3, 1.5, -0.4)
         steps += [
             (f"s{k}", Sum(pair), ("a", "b")),
             (f"n{k}", Nonlinear(phi)),
             (f"y{k}", Affine(2)),
         ]
-    return kc.Network.from_steps(steps)
+    return Network.from_steps(steps)
 
 
 def test_sums_that_share_their_addends_are_solved_together() -> None:
     check(crossed((1.0, 1.0), (1.0, -1.0)), np.random.default_rng(10))
     with refused(r"'n2'.*'s2'.*\(Sum\)"):
-        kc.equivalent_parameters(crossed((1.0, 1.0), (1.0, -1.0), (0.5, 2.0)))
+        equivalent_parameters(crossed((1.0, 1.0), (1.0, -1.0), (0.5, 2.0)))
     with refused(r"'n1'.*'s1'.*\(Sum\)"):
-        kc.equivalent_parameters(crossed((0.1, 0.3), (0.2, 0.6)))  # dependent but for rounding
+        equivalent_parameters(crossed((0.1, 0.3), (0.2, 0.6)))  # dependent but for rounding
 
 
 def test_negative_scales_do_not_pass_where_order_counts() -> None:
-    phi = kc.activation("tanh").transformed(-0.5, 0.2)
+    phi = activation("tanh").transformed(-0.5, 0.2)
     check(
         chain(Input(3), Affine(3), LayerNorm(), Affine(3), Nonlinear(phi), Affine(2)),
         np.random.default_rng(11),
     )
     with refused(r"max pooling.*negative scale"):
-        kc.equivalent_parameters(
+        equivalent_parameters(
             chain(Input(3, (4, 4)), Affine(3), Pool("max", 2), Nonlinear(phi), Affine(2))
         )
-    falling = kc.activation("tanh").transformed(output_scale=-2)
+    falling = activation("tanh").transformed(output_scale=-2)
     with refused(r"LayerNorm.*negative scale"):
-        kc.equivalent_parameters(
+        equivalent_parameters(
             chain(Input(3), Affine(3), Nonlinear(falling), LayerNorm(), Affine(2))
         )
 
 
 def test_layers_without_bias_cannot_carry_shifts() -> None:
-    phi = kc.activation("softplus").transformed(output_shift=-0.8)
+    phi = activation("softplus").transformed(output_shift=-0.8)
     net = chain(Input(3), Affine(3), Nonlinear(phi), Affine(3, bias=False))
     with refused(r"affine_2.*has no bias"):
-        kc.equivalent_parameters(net)
+        equivalent_parameters(net)
     scaled = chain(
         Input(3),
         Affine(3, bias=False),
-        Nonlinear(kc.activation("tanh").transformed(0.5, 0, 3)),
+        Nonlinear(activation("tanh").transformed(0.5, 0, 3)),
         Affine(2, bias=False),
     )
     found = check(scaled, np.random.default_rng(9))
@@ -306,6 +306,6 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with refused("missing for affine_1"):
         equivalent_arrays(s, {})
     with refused("border"):
-        kc.equivalent_parameters(s, border="wrap")
+        equivalent_parameters(s, border="wrap")
     with refused("expected a Shaping"):
-        kc.equivalent_parameters("net")  # type: ignore[arg-type]
+        equivalent_parameters("net")  # type: ignore[arg-type]

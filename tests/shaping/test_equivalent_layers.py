@@ -10,7 +10,7 @@ from refusals import refused
 from test_equivalent import check, drawn
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import activation, chain, equivalent_parameters
 from kcalc.network.layers import (
     Affine,
     Concat,
@@ -25,7 +25,7 @@ from kcalc.network.layers import (
     Scale,
 )
 
-SHIFTED = kc.activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
+SHIFTED = activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
 
 
 def joined(*tail: Any, second: Any = None) -> kc.Network:
@@ -37,7 +37,7 @@ def joined(*tail: Any, second: Any = None) -> kc.Network:
         ("b", Affine(5), ("x",)),
     ]
     steps += [
-        ("n", Nonlinear(second or kc.activation("tanh")), ("b",)),
+        ("n", Nonlinear(second or activation("tanh")), ("b",)),
         ("c", Concat(), ("m", "n")),
     ]
     for k, layer in enumerate(tail):
@@ -53,18 +53,16 @@ def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
     check(joined(Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
     for layer in (Flatten(), LayerNorm()):
         with refused("t0.*concatenated.*Affine"):
-            kc.equivalent_parameters(joined(layer))
+            equivalent_parameters(joined(layer))
     check(joined(LayerNorm(), second=SHIFTED), rng)
 
 
 def test_norms_without_a_mean_read_what_is_not_shifted() -> None:
     rng = np.random.default_rng(13)
-    scaled = kc.activation("tanh").transformed(0.5, 0.3, 1.5)
+    scaled = activation("tanh").transformed(0.5, 0.3, 1.5)
     check(chain(Input(3), Affine(4), Nonlinear(scaled), RMSNorm(), Affine(2)), rng)
     with refused("'nonlinear_1'.*'rmsnorm_1'"):
-        kc.equivalent_parameters(
-            chain(Input(3), Affine(4), Nonlinear(SHIFTED), RMSNorm(), Affine(2))
-        )
+        equivalent_parameters(chain(Input(3), Affine(4), Nonlinear(SHIFTED), RMSNorm(), Affine(2)))
 
 
 def test_pooling_by_weights_passes_a_scale_and_no_shift() -> None:
@@ -78,14 +76,14 @@ def test_pooling_by_weights_passes_a_scale_and_no_shift() -> None:
             Affine(2),
         )
 
-    found = kc.equivalent_parameters(pooled(kc.activation("tanh").transformed(0.5, 0.3, 1.5)))
+    found = equivalent_parameters(pooled(activation("tanh").transformed(0.5, 0.3, 1.5)))
     weights = drawn(found.network, np.random.default_rng(0), {"affine_2": 3})
     first, last = (
         found.arrays(weights)[node][0] / weights[node][0] for node in ("affine_1", "affine_2")
     )
     assert first == pytest.approx(0.5, rel=1e-13) and last == pytest.approx(1.5, rel=1e-13)
     with refused("'nonlinear_1'.*'pool_1'"):
-        kc.equivalent_parameters(pooled(SHIFTED))
+        equivalent_parameters(pooled(SHIFTED))
 
 
 def test_dropout_does_not_commute_with_shifts() -> None:
@@ -97,11 +95,11 @@ def test_dropout_does_not_commute_with_shifts() -> None:
     plain = chain(
         Input(3),
         Affine(4),
-        Nonlinear(kc.activation("tanh").transformed(2.0, 0.1, 3.0)),
+        Nonlinear(activation("tanh").transformed(2.0, 0.1, 3.0)),
         Dropout(0.2),
         Affine(2),
     )
-    assert not any("dropout" in a.text for a in kc.equivalent_parameters(plain).assumptions)
+    assert not any("dropout" in a.text for a in equivalent_parameters(plain).assumptions)
 
 
 def test_padding_in_numbers() -> None:
@@ -115,9 +113,9 @@ def test_padding_in_numbers() -> None:
 
     for padding in (1, (1, 0)):
         with refused("zero padding"):
-            kc.equivalent_parameters(net(padding))
+            equivalent_parameters(net(padding))
     assert not any(
         "padding" in a.text
         for padding in (0, (0, 0))
-        for a in kc.equivalent_parameters(net(padding)).assumptions
+        for a in equivalent_parameters(net(padding)).assumptions
     )

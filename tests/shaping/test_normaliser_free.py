@@ -15,7 +15,7 @@ import sympy as sp
 from refusals import refusals, refused
 
 import kcalc as kc
-from kcalc import chain, repeat, residual
+from kcalc import c_map, chain, repeat, residual, slope_polynomial
 from kcalc.network.layers import Affine, BatchNorm, Flatten, Input, Nonlinear, Pool
 from kcalc.shaping import normaliser_free
 
@@ -27,10 +27,10 @@ A = kc.architectures
 
 def test_slopes_count_standardised_weights_where_q_is_known() -> None:
     s = normaliser_free(A.resnet_v2(50), "relu")
-    assert float(kc.slope_polynomial(s.network, q=1.0).subs(kc.symbols.psi, 1)) == pytest.approx(
-        float(kc.c_map(s.network).derivative(1)(1.0)), rel=1e-12
+    assert float(slope_polynomial(s.network, q=1.0).subs(kc.symbols.psi, 1)) == pytest.approx(
+        float(c_map(s.network).derivative(1)(1.0)), rel=1e-12
     )
-    assert kc.slope_polynomial(s.network).subs(kc.symbols.psi, 1) == pytest.approx(1)
+    assert slope_polynomial(s.network).subs(kc.symbols.psi, 1) == pytest.approx(1)
     assert any("this Affine reads" in note.text for note in kc.maximal_slope(s.network).assumptions)
     with refused("Affine at node"):
         kc.maximal_curvature(s.network, q=1.0)
@@ -54,7 +54,7 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
         Affine(standardised=1)  # pyright: ignore[reportArgumentType]
     depthwise = chain(Input(8), Affine(8, groups=8, standardised=True))
     with refused("one input channel"):
-        kc.c_map(depthwise)(0.3)
+        c_map(depthwise)(0.3)
     constant = chain(
         Input(),
         Affine(),
@@ -62,7 +62,7 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
         Affine(standardised=True),
     )
     with refused("variance.*0"):
-        kc.c_map(constant)(0.3)
+        c_map(constant)(0.3)
     shaped = kc.shape(net, "tanh")
     assert not any(getattr(layer, "standardised", False) for _, layer, _ in shaped.network.steps())
     assert (

@@ -18,6 +18,7 @@ from thinning import mostly_slow
 from torch import nn
 
 import kcalc as kc
+from kcalc import c_map, large_batch, learnable_kernel
 from kcalc.network.layers import Product, Sum
 from kcalc.shaping import METHODS
 
@@ -165,8 +166,8 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
     "function",
     [
         kc.depth_limit,
-        kc.large_batch,
-        kc.learnable_kernel,
+        large_batch,
+        learnable_kernel,
         lambda net: kc.sklearn_kernel(net)(np.eye(8)),
     ],
 )
@@ -215,9 +216,9 @@ def densely_connected() -> dict[str, kc.Network | None]:
 
 
 CALCULI: dict[str, Callable[[kc.Network], Any]] = {
-    "c_map": lambda net: kc.c_map(net)(0.5),
-    "expression": lambda net: kc.c_map(net).expr,
-    "ball": lambda net: kc.c_map(net).ball(0.5),
+    "c_map": lambda net: c_map(net)(0.5),
+    "expression": lambda net: c_map(net).expr,
+    "ball": lambda net: c_map(net).ball(0.5),
     "ntk": lambda net: kc.ntk(net)(0.5),
     "gradients": kc.gradients,
     "moments": kc.moments,
@@ -226,8 +227,8 @@ CALCULI: dict[str, Callable[[kc.Network], Any]] = {
     "smoothness": lambda net: kc.smoothness(net, radius=1.0),
     "slopes": kc.slope_polynomial,
     "maxima": lambda net: kc.maximal_slope(net)(1.5),
-    "large_batch": kc.large_batch,
-    "learnable": kc.learnable_kernel,
+    "large_batch": large_batch,
+    "learnable": learnable_kernel,
 }
 
 

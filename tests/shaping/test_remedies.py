@@ -9,6 +9,7 @@ import pytest
 from refusal_networks import networks
 
 import kcalc as kc
+from kcalc import KcalcError
 from kcalc.foundation.guests import METHODS as PLACES
 from kcalc.foundation.guests import MissingGuest
 from kcalc.shaping import METHODS, Remedy, works
@@ -26,22 +27,22 @@ REFUSED = {  # name of a network: (method, activation, targets, methods suggeste
 }
 
 
-def refusal(name: str) -> kc.KcalcError:
+def refusal(name: str) -> KcalcError:
     method, phi, targets, _ = REFUSED[name]
-    with pytest.raises(kc.KcalcError) as error:
+    with pytest.raises(KcalcError) as error:
         kc.shape(networks()[name], phi, method, **targets)
     return error.value
 
 
 def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with pytest.raises(KcalcError) as error:
         kc.shape(A.vanilla(40, "relu6"), zeta=1.2, free_slope=False)
     (remedy,) = error.value.remedies
     assert remedy.options == {"zeta": 1.2, "free_slope": False, "q_slope": None}
 
 
 def test_a_remedy_with_a_value_that_only_the_user_knows_is_not_tried() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with pytest.raises(KcalcError) as error:
         kc.shape(networks()["tokens"])
     assert {remedy.method for remedy in error.value.remedies} <= {"dks", "tat"}
     assert error.value.remedies

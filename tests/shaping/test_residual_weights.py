@@ -14,7 +14,7 @@ import sympy as sp
 from refusals import refusals, refused
 
 import kcalc as kc
-from kcalc import chain, residual
+from kcalc import UnreachableTarget, chain, residual, with_residual_weights
 from kcalc.network.layers import Affine, BatchNorm, Input, Layer, LayerNorm, Nonlinear, RMSNorm, Sum
 from kcalc.shaping import residual_weights
 
@@ -46,19 +46,19 @@ PSI = tanh_slope()
 def test_setting_weights_by_number_node_or_order() -> None:
     net = A.rescaled_resnet(3, 1)
     w = sp.Symbol("w", positive=True)
-    symbolic = kc.with_residual_weights(net, residual_weight=w)
+    symbolic = with_residual_weights(net, residual_weight=w)
     assert symbolic.layer("sum_2").weights == (sp.sqrt(1 - w**2), w)
-    some = kc.with_residual_weights(net, {"sum_2": sp.Rational(3, 5)})
+    some = with_residual_weights(net, {"sum_2": sp.Rational(3, 5)})
     assert some.layer("sum_2").weights == (sp.Rational(3, 5), sp.Rational(4, 5)) and some.layer(
         "sum_1"
     ) == net.layer("sum_1")
-    each = kc.with_residual_weights(net, residual_weight=[0.6, 0.8, 1.0])
+    each = with_residual_weights(net, residual_weight=[0.6, 0.8, 1.0])
     assert [block.weights for block in kc.residual_blocks(each)] == [
         (0.8, 0.6),
         (pytest.approx(0.6), 0.8),
         (0, 1.0),
     ]
-    plain = kc.with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
+    plain = with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
     assert plain.layer("sum_3").weights == (1, 0.5)
     for options, words in [
         ({}, "give shortcut_weight"),
@@ -68,9 +68,9 @@ def test_setting_weights_by_number_node_or_order() -> None:
         ({"shortcut_weight": 1}, "removes the effect"),
     ]:
         with refused(words):
-            kc.with_residual_weights(net, **options)
+            with_residual_weights(net, **options)
     with refused("no residual block"):
-        kc.with_residual_weights(A.vanilla(3), 0.5)
+        with_residual_weights(A.vanilla(3), 0.5)
 
 
 # -- schemes ---------------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ def test_resnets_meet_the_papers_polynomial(depth: int) -> None:
 def test_slopes_out_of_reach_name_the_nearest() -> None:
     net = A.rescaled_resnet(4, 2)
     top = float(PSI**8)
-    with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
+    with pytest.raises(UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
         residual_weights(net, "tanh", "slope", slope=top + 1)
-    with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
+    with pytest.raises(UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
         # a branch alone is steeper
         residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)
-    with pytest.raises(kc.UnreachableTarget, match="for all weights"):
+    with pytest.raises(UnreachableTarget, match="for all weights"):
         residual_weights(net, "relu", "slope", slope=2)
     with refused("slopes decrease with depth"):
         residual_weights(net, "softplus", "slope", slope=2)

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import activation, chain
+from kcalc import activation, c_map, chain
 from kcalc.network.layers import Affine, Input, Nonlinear
 from kcalc.plotting import shaping as shaping_plots
 from kcalc.shaping.traces import depth_trace
@@ -25,7 +25,7 @@ def test_figure_panels_and_labels(names) -> None:
     pairs = {
         name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names
     }
-    before, after = kc.c_map(A.vanilla(5)), kc.c_map(A.vanilla(1))
+    before, after = c_map(A.vanilla(5)), c_map(A.vanilla(1))
     axes = shaping_plots.shaping_figure(pairs, before, after).axes
     assert len(axes) == 2
     shown = [text.get_text() for text in axes[0].get_legend().get_texts()]

@@ -14,7 +14,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import UnreachableTarget, chain, depth_limit
 from kcalc.activations import activation
 from kcalc.network.layers import Affine, Input, Layer, Nonlinear
 from kcalc.shaping import choose_branch, limits
@@ -60,11 +60,11 @@ def test_the_scale_that_gives_a_slope() -> None:
 
 def test_a_linear_map_has_no_slope_but_1() -> None:
     with pytest.raises(
-        kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
+        UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
     ):
         choose_branch.solve_scale(activation("identity"), 0.3)
     assert choose_branch._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
-    with pytest.raises(kc.UnreachableTarget, match="no input scale and shift in the search range"):
+    with pytest.raises(UnreachableTarget, match="no input scale and shift in the search range"):
         choose_branch.solve_least(TANH, 1e9)
 
 
@@ -76,15 +76,15 @@ def block(*layers: Layer) -> kc.Network:
 
 
 def test_blocks_without_an_inner_fixed_point() -> None:
-    relu = kc.depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
+    relu = depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
     with refused("identity at q"):
-        kc.depth_limit(block(Affine(8), Affine(8)))
+        depth_limit(block(Affine(8), Affine(8)))
     two = wired(("x", Input(3)), ("a", Affine(3)), ("b", Affine(3), "x"))
     with refused("input.*output"):
-        kc.depth_limit(two)
+        depth_limit(two)
     with refused("got dict"):
-        kc.depth_limit({})  # type: ignore[arg-type]
+        depth_limit({})  # type: ignore[arg-type]
 
 
 def test_the_flow_at_its_ends() -> None:
@@ -123,7 +123,7 @@ def test_no_edge_of_chaos() -> None:
     """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E
     phi'^2 < 0.
     """
-    with pytest.raises(kc.UnreachableTarget, match="has no edge of chaos"):
+    with pytest.raises(UnreachableTarget, match="has no edge of chaos"):
         kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=1.0)
 
 
@@ -182,7 +182,7 @@ def test_statistics_that_cancel() -> None:
 
 def test_constants_that_miss_their_conditions() -> None:
     wrong = Constants(activation(sp.tanh(X) + sp.sin(X) / 8), 1.0, 0.0, 1.0, 0.0)
-    with pytest.raises(kc.UnreachableTarget, match=r"miss .* by .*smaller zeta"):
+    with pytest.raises(UnreachableTarget, match=r"miss .* by .*smaller zeta"):
         list(_missed([wrong], {"Q(1)": 1.0}))
 
 

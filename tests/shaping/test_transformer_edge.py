@@ -12,8 +12,9 @@ from refusals import refused
 from torch.nn import functional
 
 import kcalc as kc
+from kcalc import architectures
 
-stack = kc.architectures.transformer_stack
+stack = architectures.transformer_stack
 WIDTH, HEADS, TOKENS = 192, 6, 12
 Tensor = torch.Tensor
 
@@ -53,7 +54,7 @@ def test_closed_forms_of_one_block() -> None:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no attention": (
-        lambda: kc.shape(kc.architectures.vanilla(3), method="edge"),
+        lambda: kc.shape(architectures.vanilla(3), method="edge"),
         "this one has none",
     ),
     "growth below 1": (
@@ -104,7 +105,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "normalised queries": (
         lambda: kc.shape(
-            kc.architectures.llama(1, 64, 2, query_norm=True, hidden=64, vocabulary=9),
+            architectures.llama(1, 64, 2, query_norm=True, hidden=64, vocabulary=9),
             method="edge",
             score_variance=1,
         ),

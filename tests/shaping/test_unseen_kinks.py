@@ -8,6 +8,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc import KcalcError
 from kcalc.network.layers import Affine, Input, Nonlinear, Product
 
 A = kc.architectures
@@ -45,10 +46,10 @@ def gated(blocks: int) -> kc.Network:
 
 
 def test_absurd_targets_are_not_advised() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with pytest.raises(KcalcError) as error:
         kc.shape(gated(12))
     text = str(error.value)
     assert "DKS cannot shape this network" in text and "Product" in text and "4096" in text
     assert "nearest" not in text and "zeta >" not in text
-    with pytest.raises(kc.KcalcError, match="zeta=6"):
+    with pytest.raises(KcalcError, match="zeta=6"):
         kc.shape(gated(2))

@@ -11,6 +11,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import training_curve
 from kcalc.lab.regression import TrainingCurve
 
 A = kc.architectures
@@ -47,7 +48,7 @@ def test_averages_over_initialisations(data: dict[str, Any], learning_rate: floa
         "X_test": data["X_test"],
         "learning_rate": learning_rate,
     }
-    curve = kc.training_curve(K, **given)
+    curve = training_curve(K, **given)
     for t in (0, 3, 30):
         drawn = []
         for _ in range(600):
@@ -78,11 +79,11 @@ def test_averages_over_initialisations(data: dict[str, Any], learning_rate: floa
 )
 def test_bad_input(data: dict[str, Any], change: dict[str, Any], match: str) -> None:
     with refused(match):
-        kc.training_curve(**({"kernel": K} | data | change))
+        training_curve(**({"kernel": K} | data | change))
 
 
 def test_bad_questions(data: dict[str, Any]) -> None:
-    curve = kc.training_curve(K, data["X"], data["y"], learning_rate=0.01)
+    curve = training_curve(K, data["X"], data["y"], learning_rate=0.01)
     for t, match in ((-1, ">= 0"), (0.5, "integers"), (np.nan, "finite")):
         with refused(match):
             curve.predict(t)
@@ -91,11 +92,11 @@ def test_bad_questions(data: dict[str, Any]) -> None:
     with refused("NNGP"):
         TrainingCurve.of(np.eye(2), [1, 2]).expected_loss(1.0)
     with refused("precision.*learning"):
-        kc.training_curve(K, data["X"], data["y"], learning_rate=1.0).predict(10**6)
+        training_curve(K, data["X"], data["y"], learning_rate=1.0).predict(10**6)
     with refused("y_test.*2.*outputs"):
-        kc.training_curve(K, **data).test_loss(1.0, np.ones(5))
+        training_curve(K, **data).test_loss(1.0, np.ones(5))
 
 
 def test_plot(untouched_pyplot: None, data: dict[str, Any]) -> None:
-    ax = kc.training_curve(K, **data).plot(y_test=np.ones((5, 2)))
+    ax = training_curve(K, **data).plot(y_test=np.ones((5, 2)))
     assert len(ax.get_lines()) == 2 and ax.get_yscale() == "log"

@@ -15,7 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, repeat
+from kcalc import chain, gaussian_process, kernel_regression, ntk, repeat
 from kcalc.lab.regression import TrainingCurve
 
 condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
@@ -38,7 +38,7 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_two_points_in_fifty_digits() -> None:
     """Network kernel at two inputs and one new one, solved by hand in mpmath."""
     X, y, new = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([1.0, -2.0]), np.array([[0.0, 1.0]])
-    fit = kc.kernel_regression(kc.ntk(A.vanilla(1, "relu", sigma_w=2**0.5)), X, y, ridge=0.25)
+    fit = kernel_regression(ntk(A.vanilla(1, "relu", sigma_w=2**0.5)), X, y, ridge=0.25)
     with mpmath.workdps(50):
 
         def kernel(c: Any) -> Any:  # arc-cosine kernels of one hidden layer, |x|^2 / d = 1/2
@@ -59,7 +59,7 @@ def test_two_points_in_fifty_digits() -> None:
 
 def test_samples_have_the_posterior_moments(data: Any) -> None:
     X, y, new = data
-    process = kc.gaussian_process(rbf, X, y[:, 0], noise=0.01)
+    process = gaussian_process(rbf, X, y[:, 0], noise=0.01)
     drawn, (mean, covariance) = process.sample(new, 4000, seed=3), process.mean_and_covariance(new)
     error = np.sqrt(np.diagonal(covariance) / 4000)
     assert np.all(np.abs(drawn.mean(0) - mean) < 5 * error)
@@ -74,21 +74,19 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
     X, y, _ = data
     twice = np.concatenate([X, X[:1]])
     with refused(r"smallest eigenvalue is .*e-1\d.*ridge >= "):
-        kc.kernel_regression(rbf, twice, np.concatenate([y, y[:1]]))
+        kernel_regression(rbf, twice, np.concatenate([y, y[:1]]))
     with refused(r"-1\.000e\+00.*3\.000e\+00"):
-        kc.kernel_regression(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2])
+        kernel_regression(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2])
     with refused(r"0\.5.*.*smallest.*-5\.000e-01.*noise.*1\.5"):
-        kc.gaussian_process(
-            lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5
-        )
-    collapsed = kc.ntk(repeat(chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
+        gaussian_process(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5)
+    collapsed = ntk(repeat(chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
     with refused("smallest eigenvalue"):
-        kc.kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
+        kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
     with (
         jax.enable_x64(True),
         refused(r"smallest eigenvalue is -1\.000e\+00"),
     ):
-        kc.kernel_regression(
+        kernel_regression(
             lambda a, b: jnp.array([[1.0, 2.0], [2.0, 1.0]]), jnp.asarray(X[:2]), y[:2]
         )
 
@@ -118,18 +116,18 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
 def test_bad_input(data: Any, change: dict[str, Any], match: str) -> None:
     given = {"kernel": rbf, "X": data[0], "y": data[1], "ridge": 0.1} | change
     with refused(match):
-        kc.kernel_regression(**given)
+        kernel_regression(**given)
 
 
 def test_bad_new_inputs(data: Any) -> None:
-    fit = kc.gaussian_process(rbf, *data[:2], noise=0.1)
+    fit = gaussian_process(rbf, *data[:2], noise=0.1)
     with refused("30 columns"):
         fit.predict_from(np.ones((2, 29)))
     with refused("nan"):
         fit.predict(np.full((1, 4), np.nan))
     with refused("must be an integer >= "):
         fit.sample(data[2], 0)
-    several = kc.ntk(chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
+    several = ntk(chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
     with refused("nan"):
         several.condition_number(np.array([[1.0, np.nan]]))
 
@@ -141,20 +139,20 @@ def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
         ("b", L.Affine()),
         ("c", L.Affine(), "phi"),
     )
-    for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
+    for kernel in (ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
         with refused(r"outputs?.*\(?b, c"):
-            kc.kernel_regression(kernel, *data[:2], ridge=0.1)
+            kernel_regression(kernel, *data[:2], ridge=0.1)
 
 
 def test_truth_values_are_targets_but_no_kernel(data: Any) -> None:
     X, labels = data[0], data[1] > 0
     found, asked = (
-        kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2])
+        kernel_regression(rbf, X, y, ridge=0.1).predict(data[2])
         for y in (labels, labels.astype(float))
     )
     assert np.array_equal(found, asked)
     with refused("real numbers.*Booleans"):
-        kc.kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
+        kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
 
 
 def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
@@ -165,17 +163,17 @@ def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
 
     @jax.jit
     def predicted(X: Any, y: Any, new: Any) -> Any:
-        return kc.kernel_regression(kernel, X, y, ridge=0.1).predict(new)
+        return kernel_regression(kernel, X, y, ridge=0.1).predict(new)
 
     for targets in (y, y[:, :1], y[:, 0]):
-        plain = kc.kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
+        plain = kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
         assert predicted(X, targets, new).shape == plain.shape and np.allclose(
             predicted(X, targets, new), plain, rtol=0, atol=1e-4
         )
     with refused(r"\(30.*30\).*\(30.*4\)"):
-        jax.jit(lambda X: kc.kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
+        jax.jit(lambda X: kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
     with refused(r"matrix.*\(3,\)"):
-        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(
+        jax.jit(lambda rows: kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(
             jnp.ones(3)
         )
 
@@ -184,7 +182,7 @@ def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
     # its Cholesky factor is finite, what is solved with it is rounding
     rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])
     with refused("positive definite"):
-        kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
+        kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
 
 
 def test_curves_of_matrices_that_do_not_fit() -> None:
@@ -220,7 +218,7 @@ def test_spectrum_of_a_known_matrix() -> None:
 
 def test_condition_number_of_a_network(data: Any) -> None:
     """Of two inputs at c: (K(1) + K(c)) / (K(1) - K(c))."""
-    K = kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
+    K = ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
     X = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
     assert K.condition_number(X) == pytest.approx((K(1.0) + K(0.6)) / (K(1.0) - K(0.6)), rel=1e-12)
     assert K.nngp.condition_number(X) == pytest.approx(

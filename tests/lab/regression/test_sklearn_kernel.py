@@ -14,7 +14,7 @@ from scipy.optimize import approx_fprime
 from sklearn.base import clone
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import chain, ntk, sklearn_kernel
 
 A, L = kc.architectures, kc.layers
 NET = A.vanilla(2, "erf")
@@ -36,19 +36,17 @@ def changed(sigma_w: float, sigma_b: float) -> kc.Network:
 def test_values(data: Any) -> None:
     X, _ = data
     for kind in ("ntk", "nngp"):
-        kernel = kc.sklearn_kernel(NET, kind, sigma_w=1.4, sigma_b=0.3)
-        K = kc.ntk(changed(1.4, 0.3))
+        kernel = sklearn_kernel(NET, kind, sigma_w=1.4, sigma_b=0.3)
+        K = ntk(changed(1.4, 0.3))
         truth = K if kind == "ntk" else K.nngp
         assert np.array_equal(kernel(X), truth.matrix(X)) and np.array_equal(
             kernel(X, X[:4]), truth.matrix(X, X[:4])
         )
         assert np.allclose(kernel.diag(X), np.diagonal(truth.matrix(X)), rtol=1e-12)
         assert not kernel.is_stationary()
-    assert np.array_equal(
-        kc.sklearn_kernel(changed(1.2, 0.1))(X), kc.ntk(changed(1.2, 0.1)).matrix(X)
-    )
-    alone = kc.sklearn_kernel(NET, q=1.0)
-    assert np.allclose(alone(X), alone(3 * X)) and np.allclose(alone.diag(X), kc.ntk(NET)(1.0))
+    assert np.array_equal(sklearn_kernel(changed(1.2, 0.1))(X), ntk(changed(1.2, 0.1)).matrix(X))
+    alone = sklearn_kernel(NET, q=1.0)
+    assert np.allclose(alone(X), alone(3 * X)) and np.allclose(alone.diag(X), ntk(NET)(1.0))
 
 
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
@@ -59,7 +57,7 @@ def test_gradients_in_theta(data: Any, kind: str, network: kc.Network, tolerance
     K goes as sigma_w^(2 D) at sigma_b = 0.
     """
     X = data[0][:5]
-    kernel = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.2)
+    kernel = sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.2)
     value, slopes = kernel(X, eval_gradient=True)
     assert np.array_equal(value, kernel(X)) and slopes.shape == (5, 5, 2)
     numeric = approx_fprime(
@@ -67,7 +65,7 @@ def test_gradients_in_theta(data: Any, kind: str, network: kc.Network, tolerance
     ).reshape(5, 5, 2)
     assert np.allclose(slopes, numeric, rtol=3e-5, atol=1e-5 * np.abs(numeric).max())
     if network is not NET:
-        bare = kc.sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.0)
+        bare = sklearn_kernel(network, kind, sigma_w=1.3, sigma_b=0.0)
         value, slopes = bare(X, eval_gradient=True)
         assert np.allclose(slopes[..., 0], 42 * value, rtol=tolerance)
 
@@ -77,7 +75,7 @@ def test_gradients_by_jax(data: Any) -> None:
     import jax
     import jax.numpy as jnp
 
-    kernel = kc.sklearn_kernel(NET, sigma_w=1.3, sigma_b=0.2)
+    kernel = sklearn_kernel(NET, sigma_w=1.3, sigma_b=0.2)
     _, slopes = kernel(data[0], eval_gradient=True)
     learnable = kc.learnable_kernel(NET)
     with jax.enable_x64(True):
@@ -94,13 +92,13 @@ def test_gradients_by_jax(data: Any) -> None:
 
 
 def test_clone_pickle_and_params() -> None:
-    kernel = kc.sklearn_kernel(NET, "nngp", sigma_w=1.4)
+    kernel = sklearn_kernel(NET, "nngp", sigma_w=1.4)
     twin = clone(kernel)
     assert twin is not kernel and twin == kernel and pickle.loads(pickle.dumps(kernel)) == kernel
-    assert clone(kernel).set_params(sigma_w=1.5, kind="ntk") == kc.sklearn_kernel(
+    assert clone(kernel).set_params(sigma_w=1.5, kind="ntk") == sklearn_kernel(
         NET, "ntk", sigma_w=1.5
     )
-    assert kernel.get_params()["network"] is NET and twin != kc.sklearn_kernel(NET, sigma_w=1.4)
+    assert kernel.get_params()["network"] is NET and twin != sklearn_kernel(NET, sigma_w=1.4)
     assert "nngp" in repr(kernel) and "1.4" in repr(kernel)
 
 
@@ -116,11 +114,11 @@ def test_clone_pickle_and_params() -> None:
 )
 def test_bad_input(data: Any, options: dict[str, Any], match: str) -> None:
     with refused(match):
-        kc.sklearn_kernel(**({"network": NET} | options))(data[0])
+        sklearn_kernel(**({"network": NET} | options))(data[0])
 
 
 def test_bad_data(data: Any) -> None:
-    kernel = kc.sklearn_kernel(NET, sigma_w=1.0)
+    kernel = sklearn_kernel(NET, sigma_w=1.0)
     with refused("omit Y"):
         kernel(data[0], data[0], eval_gradient=True)
     with refused("finite"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc import ntk
 from tests.erf_kernels import ERF, erf_kernels
 
 X = np.linspace(-3, 3, 7)[:, None]
@@ -25,7 +26,7 @@ def truth(part, ridge):
 
 def test_gaussian_processes():
     mean, variance = truth(0, 1e-3)
-    for kernel in (kc.ntk(ERF).nngp, kc.kept_kernel(kc.ntk(ERF).nngp)):
+    for kernel in (ntk(ERF).nngp, kc.kept_kernel(ntk(ERF).nngp)):
         found = kc.gaussian_process(kernel, X, Y, noise=1e-3)
         means, variances = found.mean_and_variance(NEW)
         assert means == pytest.approx(mean, rel=1e-6, abs=1e-9)

@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import KcalcError, chain, training
+from kcalc import KcalcError, architectures, chain, to_jax, training
 from kcalc.lab.training import Diverged, Settings
 
 L = kc.layers
@@ -22,14 +22,14 @@ QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
 
 @lru_cache
 def classifier(depth: int = 4, width: int = 16, activation: str = "tanh", **options) -> kc.Model:
-    net = kc.architectures.vanilla(depth, activation)
-    return kc.to_jax(kc.shape(net), {None: width, net.outputs[0]: 10}, **options)
+    net = architectures.vanilla(depth, activation)
+    return to_jax(kc.shape(net), {None: width, net.outputs[0]: 10}, **options)
 
 
 @lru_cache
 def linear(**options) -> kc.Model:
     """Logistic regression, which compiles quickly."""
-    return kc.to_jax(chain(L.Input(), L.Affine(10)), **options)
+    return to_jax(chain(L.Input(), L.Affine(10)), **options)
 
 
 # -- the parts -------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
 
 
 def test_parameters_and_statistics_of_an_evaluation() -> None:
-    model = kc.to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm()))
+    model = to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm()))
     run = training.fit(model, SPLIT, QUICK)
     loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
@@ -169,17 +169,17 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
 
 def test_models_that_cannot_be_trained() -> None:
     with refused("to_jax"):
-        training.fit(kc.architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
+        training.fit(architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
     images = training.digits(images=True)
     with refused(r"output must have shape \(examples, classes\)"):
         training.fit(
-            kc.to_jax(chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
+            to_jax(chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
             images,
             QUICK,
         )
     with refused("reads vectors"):
         training.fit(linear(), images, QUICK)
-    few = kc.to_jax(chain(L.Input(), L.Affine(5)))
+    few = to_jax(chain(L.Input(), L.Affine(5)))
     with refused("'affine_1'.*5.*10"):
         training.fit(few, SPLIT, QUICK)
     with refused("'affine_1'.*5.*10"):

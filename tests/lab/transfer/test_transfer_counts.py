@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from refusals import refused
 
-import kcalc as kc
+from kcalc import transfer
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -89,12 +89,12 @@ CHANGED = {
 def test_numbers_that_have_no_power_are_named(what: str) -> None:
     build, words = CHANGED[what]
     with refused(words):
-        kc.transfer(build, FLAT, base=1, to=2)
+        transfer(build, FLAT, base=1, to=2)
 
 
 def test_the_same_numbers_at_every_width_have_rules() -> None:
     for build in (stacked, listed, streams):
-        found = kc.transfer(lambda w, b=build: b(w, 4), FLAT, base=32, to=64)
+        found = transfer(lambda w, b=build: b(w, 4), FLAT, base=32, to=64)
         assert found["o.weight"].role == "readout"
 
 
@@ -106,5 +106,5 @@ def test_codes_that_are_normalised_are_noted() -> None:
             **ends(width),
         )
 
-    notes = kc.transfer(build, FLAT, base=32, to=64).assumptions
+    notes = transfer(build, FLAT, base=32, to=64).assumptions
     assert any("readout" in one.text and one.kind == "heuristic" for one in notes)

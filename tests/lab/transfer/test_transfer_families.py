@@ -11,6 +11,7 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
+from kcalc import trained_coordinates
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -240,7 +241,7 @@ def test_lion_has_the_powers_of_adamw_and_no_epsilon() -> None:
     assert lion["o.weight"].to_dict()["epsilon"] is None
     assert "eps" not in lion.param_groups(M.Mixture(128), lr=0.1)[0]
     with refused("Lion.*optimizer='adamw'"):
-        kc.trained_coordinates(M.Perceptron, X, Y, 1e-3, (32, 64), "lion", steps=1, seeds=2)
+        trained_coordinates(M.Perceptron, X, Y, 1e-3, (32, 64), "lion", steps=1, seeds=2)
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -250,17 +251,17 @@ X, Y = torch.randn(32, 16, generator=G), torch.randint(0, 5, (32,), generator=G)
 
 def test_noise_of_the_model_is_no_change() -> None:
     """A VAE draws noise in every call: its outputs before and after training have the same."""
-    found = kc.trained_coordinates(M.Variational, X, X, 1e-5, (16, 32), steps=3, seeds=2)
+    found = trained_coordinates(M.Variational, X, X, 1e-5, (16, 32), steps=3, seeds=2)
     assert found.changes["b"].max() < 0.01
 
 
 def test_weights_that_are_computed_are_no_feature_maps() -> None:
-    found = kc.trained_coordinates(M.WeightNorm, X, Y, 3e-3, (16, 32), steps=1, seeds=2)
+    found = trained_coordinates(M.WeightNorm, X, Y, 3e-3, (16, 32), steps=1, seeds=2)
     assert set(found.changes) <= {"i", "f", "o", "output"}
 
 
 def test_the_changes_of_a_small_family() -> None:
-    found = kc.trained_coordinates(
+    found = trained_coordinates(
         lambda w: M.Perceptron(w, M.Swish()), X, Y, 3e-3, (64, 256), steps=5, seeds=2
     )
     assert max(abs(one) for one, _ in found.slopes.values()) < 0.12

@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import chain, trained_coordinates, transfer
 from kcalc.lab.transfer import OPTIMIZERS
 
 L = kc.layers
@@ -22,7 +22,7 @@ def perceptron() -> kc.Network:
 
 
 def hidden(optimizer: str, **settings: Any) -> Any:
-    return kc.transfer(perceptron(), optimizer=optimizer, **settings)["affine_2.weight"]
+    return transfer(perceptron(), optimizer=optimizer, **settings)["affine_2.weight"]
 
 
 def slope(values: Any) -> float:
@@ -80,14 +80,14 @@ def test_muonh_follows_the_rank_of_its_steps(examples: int) -> None:
 
 
 def test_the_rank_is_noted_and_asked_for() -> None:
-    notes = kc.transfer(perceptron(), optimizer="muonh", rank="fixed").assumptions
+    notes = transfer(perceptron(), optimizer="muonh", rank="fixed").assumptions
     assert any("rank='fixed'" in one.text and one.kind == "heuristic" for one in notes)
     with refused("SOAP.*rank='full'.*rank='fixed'"):
-        kc.transfer(perceptron(), optimizer="soap")
+        transfer(perceptron(), optimizer="soap")
     with refused("optimizer='adamw' do not depend.*muonh"):
-        kc.transfer(perceptron(), optimizer="adamw", rank="full")
+        transfer(perceptron(), optimizer="adamw", rank="full")
     with refused("rank"):
-        kc.transfer(perceptron(), optimizer="muonh", rank="low")
+        transfer(perceptron(), optimizer="muonh", rank="low")
 
 
 def test_weights_of_zeros_have_no_sphere() -> None:
@@ -99,7 +99,7 @@ def test_weights_of_zeros_have_no_sphere() -> None:
         return model
 
     with refused("1.weight starts at 0.*AdamH.*optimizer='adamw'"):
-        kc.transfer(build, (2, 4), base=8, to=16, optimizer="adamh")
+        transfer(build, (2, 4), base=8, to=16, optimizer="adamh")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -111,7 +111,7 @@ def test_every_optimiser_has_rules_groups_and_an_answer_to_training(optimizer: s
         return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((4, width), (width, width), (width, 3))))  # fmt: skip  # noqa: E501
 
     rank = {"rank": "full"} if OPTIMIZERS[optimizer].rank == "" else {}
-    found = kc.transfer(build, (2, 4), base=8, to=16, optimizer=optimizer, **rank)
+    found = transfer(build, (2, 4), base=8, to=16, optimizer=optimizer, **rank)
     own = {rule.optimizer for rule in found.parameters.values()}
     groups = [g for name in own for g in found.param_groups(build(16), 0.1, optimizer=name)]
     assert sum(len(group["params"]) for group in groups) == 6
@@ -121,7 +121,7 @@ def test_every_optimiser_has_rules_groups_and_an_answer_to_training(optimizer: s
     x, y = torch.randn(4, 4), torch.tensor([0, 1, 2, 0])
     settings: Any = {"optimizer": optimizer, "steps": 1, "seeds": 2, **rank}
     if OPTIMIZERS[optimizer].torch:
-        assert kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings).slopes
+        assert trained_coordinates(build, x, y, 0.1, (8, 16), **settings).slopes
     else:
         with refused(f"torch.optim has no {OPTIMIZERS[optimizer].title}"):
-            kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings)
+            trained_coordinates(build, x, y, 0.1, (8, 16), **settings)

@@ -11,7 +11,7 @@ from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import chain, repeat, residual
+from kcalc import KcalcError, chain, repeat, residual, transfer
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -57,18 +57,18 @@ TWO_KINDS = [
 @pytest.mark.parametrize(("build", "x", "layer", "part"), TWO_KINDS)
 def test_weights_that_read_two_kinds_of_channels(build: Any, x: Any, layer: str, part: str) -> None:
     """An edit splits them, or multiplies the part that does not grow."""
-    found = kc.transfer(build, x[:2], base=64, to=256)
+    found = transfer(build, x[:2], base=64, to=256)
     (edit,) = found.edits
     assert f"split {layer!r}" in edit and repr(part) in edit and "multiply" in edit
     assert any(one.node == layer and one.kind == "heuristic" for one in found.assumptions)
-    sgd = kc.transfer(build, x[:2], base=64, to=256, optimizer="sgd")
+    sgd = transfer(build, x[:2], base=64, to=256, optimizer="sgd")
     factor = f"{part} (input of {layer})"
     assert found.multipliers[factor] == pytest.approx(sgd.multipliers[factor] ** 2)
     if layer == "l" and hasattr(build(8), "o"):  # a hidden matrix
         with refused(f"'{layer}'.*'relu' and 'tanh'.*a parameter can have only one rule"):
-            kc.transfer(build, x[:2], base=64, to=256, optimizer="muon")
+            transfer(build, x[:2], base=64, to=256, optimizer="muon")
     with refused(f"{layer!r}.*separate layers"):
-        kc.transfer(build, x[:2], base=64, to=256, gauge="unit")
+        transfer(build, x[:2], base=64, to=256, gauge="unit")
 
 
 class Factored(nn.Module):
@@ -169,7 +169,7 @@ class Deep(nn.Module):
 
 def deeper(kind: str, depths: tuple[int, int] = (2, 4), optimizer: str = "adamw") -> kc.Transfer:
     small, large = ({"width": 32, "depth": depth} for depth in depths)
-    return kc.transfer(
+    return transfer(
         lambda width, depth: Deep(width, depth, kind),
         X[:2],
         base=small,
@@ -209,8 +209,8 @@ def test_shortcuts_of_networks_of_our_own() -> None:
         return chain(L.Input(8), L.Affine(), repeat(block, 3), L.LayerNorm(), L.Affine(2))
 
     with refused("forgets.*axes='width'"):
-        kc.transfer(net(0.9))
-    assert kc.transfer(net(0.9), axes="width").parameters
+        transfer(net(0.9))
+    assert transfer(net(0.9), axes="width").parameters
     again = [("stem", L.Affine(), "x")]
     last = "stem"
     for k in range(3):
@@ -222,7 +222,7 @@ def test_shortcuts_of_networks_of_our_own() -> None:
         last = f"s{k}"
     injected = wired(("x", L.Input(8)), *again, ("out", L.Affine(2), last))
     with refused("forgets"):  # the stem is added again, and keeps the size, not what blocks add
-        kc.transfer(injected)
+        transfer(injected)
 
 
 # -- fused projections -----------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_phi_3() -> None:
             )
         )  # fmt: skip
 
-    found = kc.transfer(build, IDS, base=32, to=64)
+    found = transfer(build, IDS, base=32, to=64)
     assert found["model.layers.0.self_attn.qkv_proj.weight"].learning_rate == 0.5
 
 
@@ -272,7 +272,7 @@ class ByHand(nn.Module):
 @pytest.mark.parametrize("behind", [torch.relu, torch.tanh, F.gelu, lambda h: h, lambda h: 2 * h])
 @pytest.mark.parametrize("form", ["deviation", "variance"])
 def test_unbiased_deviations_are_no_multipliers(form: str, behind: Any) -> None:
-    found = kc.transfer(lambda w: ByHand(w, form, behind), X[:2], base=16, to=64)
+    found = transfer(lambda w: ByHand(w, form, behind), X[:2], base=16, to=64)
     assert (found["gain"].role, found["l.weight"].init_std) == ("gain", 0.5)
 
 
@@ -306,12 +306,12 @@ class Adapted(nn.Module):
 )
 def test_lora(optimizer: str, rates: tuple[Any, Any]) -> None:
     """While B is 0 its first step is proportional to A x, which must not shrink with the width."""
-    found = kc.transfer(Adapted, X[:2], base=16, to=64, optimizer=optimizer)
+    found = transfer(Adapted, X[:2], base=16, to=64, optimizer=optimizer)
     a, b = found["a.1.weight"], found["b.1.weight"]
     assert (a.exponent("init_std"), b.exponent("init_std")) == (-HALF, 0)
     assert (a.exponent("learning_rate"), b.exponent("learning_rate")) == rates
     assert [n.kind for n in found.assumptions if n.node == "a.1"] == ["heuristic"]
-    other = kc.transfer(lambda w: Adapted(w, zero=False), X[:2], base=16, to=64)
+    other = transfer(lambda w: Adapted(w, zero=False), X[:2], base=16, to=64)
     assert other["a.1.weight"].exponent("init_std") == -1
 
 
@@ -350,7 +350,7 @@ def test_ranks_of_low_rank_changes(
     optimizer: str, power: float, alignment: str, rates: tuple[Any, Any]
 ) -> None:
     """The change of the output is s r (AdamW) and s^2 r (SGD); unaligned, sqrt(r) for r."""
-    found = kc.transfer(
+    found = transfer(
         lambda rank: Ranks(rank, power), R, base=4, to=64, axes="rank", optimizer=optimizer,
         alignment=alignment,
     )  # fmt: skip
@@ -370,8 +370,8 @@ def test_ranks_of_low_rank_changes(
 def test_growth_that_is_none_of_ranks(
     build: Any, base: int, to: int, axes: str, words: str
 ) -> None:
-    with pytest.raises(kc.KcalcError, match=words):
-        kc.transfer(build, R, base=base, to=to, axes=axes)
+    with pytest.raises(KcalcError, match=words):
+        transfer(build, R, base=base, to=to, axes=axes)
     net = kc.architectures.vanilla(2, "tanh")
-    with pytest.raises(kc.KcalcError, match="axes='width'"):
-        kc.transfer(net, axes=axes)
+    with pytest.raises(KcalcError, match="axes='width'"):
+        transfer(net, axes=axes)

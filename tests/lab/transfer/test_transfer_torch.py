@@ -14,7 +14,7 @@ from oracles import transfer_mup as peers
 from refusals import refused
 
 import kcalc as kc
-from kcalc import chain
+from kcalc import TransferCheck, chain, trained_coordinates, transfer
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -61,7 +61,7 @@ def test_where_mup_differs() -> None:
     assert sizes[4096] == pytest.approx(8, rel=0.05)
     _, inputs = peers.MODELS["transformer"]
     small, large = (peers.Transformer(n, nn.Linear, tied=True) for n in (64, 128))
-    found = kc.transfer(large, *inputs, base=small)
+    found = transfer(large, *inputs, base=small)
     rule = found["tokens.weight"]
     assert rule.role == "embedding, readout"
     assert (rule.init_std, rule.learning_rate, rule.epsilon) == (1, 1, 0.5)
@@ -73,7 +73,7 @@ def test_transposed_convolutions_of_mup() -> None:
     """It takes their readouts for input layers: rates under SGD grow as n, ours shrink as 1/n."""
     small, large = (peers.Decoder(n, nn.Linear) for n in (64, 128))
     image = torch.zeros(2, 3, 6, 6)
-    found = {o: kc.transfer(large, image, base=small, optimizer=o) for o in ("sgd", "adamw")}
+    found = {o: transfer(large, image, base=small, optimizer=o) for o in ("sgd", "adamw")}
     for row in (r for r in ROWS if r["model"] == "decoder" and r["width"] > 64):
         ratio, name = row["width"] / 64, row["parameter"]
         for optimizer, rules in found.items():
@@ -106,7 +106,7 @@ class Shared(nn.Module):
 
 def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
     """Its gradient is a sum over channels, so it keeps its learning rate under SGD."""
-    found = kc.transfer(Shared(32), batch[0], base=Shared(16), optimizer="sgd")
+    found = transfer(Shared(32), batch[0], base=Shared(16), optimizer="sgd")
     assert found["slope.weight"].role == "shared"
     assert found["slope.weight"].learning_rate == 1
     assert found["two.bias"].learning_rate == 2
@@ -130,13 +130,13 @@ class PostNorm(Residual):
 def test_norms_on_the_stream_learn_by_their_share(optimizer: str, batch: tuple[Any, Any]) -> None:
     """Changes of L norms are aligned, so that each may move the stream by 1 / L."""
     sizes = ({"width": 16, "depth": 2}, {"width": 16, "depth": 6})
-    found = kc.transfer(PostNorm, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
+    found = transfer(PostNorm, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
     for name in ("norms.0.weight", "norms.5.weight", "norms.5.bias"):
         assert found[name].exponent("learning_rate", "depth") == -1
         assert found[name].exponent("epsilon", "depth") == 0
     assert found["last.weight"].learning_rate == found["head.bias"].learning_rate == 1
     assert "norms.*.weight" in str(found) and "norms.3.weight" not in str(found)
-    before = kc.transfer(Residual, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
+    before = transfer(Residual, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
     power = {"sgd": 1}.get(optimizer, 0)
     assert before["norms.5.weight"].exponent("learning_rate", "depth") == power
 
@@ -165,7 +165,7 @@ def test_tokens_factors_and_copies_have_rules() -> None:
     """Layers of nn.TransformerEncoder are copies, which is no matter for exponents."""
     image = torch.randn(2, 3, 8, 8)
     for optimizer, rate in (("sgd", 2), ("adamw", 1)):
-        found = kc.transfer(lambda w: Vision(w, 2), image, base=16, to=32, optimizer=optimizer)
+        found = transfer(lambda w: Vision(w, 2), image, base=16, to=32, optimizer=optimizer)
         roles = [found[name].role for name in ("token", "scale", "heat")]
         assert roles == ["embedding", "gain", "shared"]
         assert [found[name].learning_rate for name in ("token", "scale", "heat")] == [rate, rate, 1]
@@ -202,7 +202,7 @@ class Heads(nn.Module):
 
 def test_gains_that_heads_share() -> None:
     """Heads are added: the gain of a head's norm keeps its size, its gradient sums over heads."""
-    found = kc.transfer(Heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
+    found = transfer(Heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
     assert (found["norm.gain"].role, found["norm.gain"].learning_rate) == ("shared", 1)
 
 
@@ -225,9 +225,9 @@ class Gated(nn.Module):
 def test_factors_in_branches(batch: tuple[Any, Any]) -> None:
     """Relative changes are of order 1; gradients are those of the branch, L^-1 / n."""
     sizes = ({"width": 8, "depth": 2}, {"width": 16, "depth": 6})
-    found = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1])["scales.5"]
+    found = transfer(Gated, batch[0], base=sizes[0], to=sizes[1])["scales.5"]
     assert (found.learning_rate, found.epsilon) == (1, pytest.approx(1 / 6))
-    plain = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1], optimizer="sgd")
+    plain = transfer(Gated, batch[0], base=sizes[0], to=sizes[1], optimizer="sgd")
     assert plain["scales.5"].learning_rate == pytest.approx(6)
 
 
@@ -237,7 +237,7 @@ def test_frozen_parameters_need_no_rule(batch: tuple[Any, Any]) -> None:
         model.unused.requires_grad_(False)
         return model
 
-    found = kc.transfer(frozen, batch[0], base=16, to=32)
+    found = transfer(frozen, batch[0], base=16, to=32)
     model = frozen(32)
     found.rescale(model)
     taken = [p for group in found.param_groups(model, 0.1) for p in group["params"]]
@@ -246,7 +246,7 @@ def test_frozen_parameters_need_no_rule(batch: tuple[Any, Any]) -> None:
 
 def test_groups(batch: tuple[Any, Any]) -> None:
     model = perceptron(64)
-    found = kc.transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
+    found = transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
     groups = found.param_groups(model, 1e-3, weight_decay=0.1, eps=1e-8)
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     by_parameter = {id(p): group for group in groups for p in group["params"]}
@@ -254,7 +254,7 @@ def test_groups(batch: tuple[Any, Any]) -> None:
     assert (hidden["lr"], hidden["weight_decay"]) == pytest.approx((2.5e-4, 0.4))
     assert hidden["eps"] == pytest.approx(2.5e-9)
     torch.optim.AdamW(groups)
-    parts = kc.transfer(model, batch[0], base=perceptron(16), optimizer="muon")
+    parts = transfer(model, batch[0], base=perceptron(16), optimizer="muon")
     with refused("divided.*between"):
         parts.param_groups(model, 1e-3)
     taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
@@ -267,7 +267,7 @@ def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
 
     model = perceptron(32).double()
     rules = {
-        name: kc.transfer(model, batch[0].double(), base=perceptron(16).double(), optimizer=name)
+        name: transfer(model, batch[0].double(), base=perceptron(16).double(), optimizer=name)
         for name in ("sgd", "adamw")
     }
     for name, made in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
@@ -320,25 +320,25 @@ class Again(nn.Module):
 def test_refusals(batch: tuple[Any, Any]) -> None:
     x = batch[0]
     with refused("parameter.*'unused'"):
-        kc.transfer(Loose(32), x, base=Loose(16))
-    twice = kc.transfer(Again(32), x, base=Again(16), optimizer="adamw")
-    once = kc.transfer(perceptron(32), x, base=perceptron(16), optimizer="adamw")
+        transfer(Loose(32), x, base=Loose(16))
+    twice = transfer(Again(32), x, base=Again(16), optimizer="adamw")
+    once = transfer(perceptron(32), x, base=perceptron(16), optimizer="adamw")
     for quantity in ("init_std", "learning_rate", "weight_decay"):
         assert twice["two.weight"].exponent(quantity) == once["2.weight"].exponent(quantity)
     with refused("base=16 is a size.* to="):
-        kc.transfer(perceptron, x, base=16)
+        transfer(perceptron, x, base=16)
     with refused(r"after the model, such as kc\.transfer"):
-        kc.transfer(perceptron, base=16, to=32)
+        transfer(perceptron, base=16, to=32)
     with refused("two torch.nn.Modules"):
-        kc.transfer(perceptron(8), x, base=3)
-    found = kc.transfer(perceptron(32), x, base=perceptron(16))
+        transfer(perceptron(8), x, base=3)
+    found = transfer(perceptron(32), x, base=perceptron(16))
     with refused("model.*parameter"):
         found.param_groups(nn.Sequential(nn.Linear(16, 32)), 0.1)
     with refused("parameter.*'weight'"):
         found.param_groups(nn.Linear(16, 32), 0.1)
     with refused("must.*0"):
         found.param_groups(perceptron(32), -1)
-    symbolic = kc.transfer(chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
+    symbolic = transfer(chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
     with refused("give base= and to="):
         symbolic.optax(0.1)
 
@@ -385,11 +385,11 @@ def test_what_changes_beside_the_width_is_named(
     words: str, build: Any, batch: tuple[Any, Any]
 ) -> None:
     with refused(words):
-        kc.transfer(build, batch[0], base=16, to=32)
+        transfer(build, batch[0], base=16, to=32)
 
 
 def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
-    found = kc.transfer(perceptron, batch[0], base=16, to=32)
+    found = transfer(perceptron, batch[0], base=16, to=32)
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
         with refused("shape .*give kc.transfer this model's width"):
             ask(perceptron(64))
@@ -400,7 +400,7 @@ def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
 
 def test_training_one_parameter_that_is_not_there(batch: tuple[Any, Any]) -> None:
     with refused("parameter '2.wait'.*2.weight"):
-        kc.trained_coordinates(perceptron, *batch, 3e-3, (16, 32), steps=1, only="2.wait")
+        trained_coordinates(perceptron, *batch, 3e-3, (16, 32), steps=1, only="2.wait")
 
 
 @pytest.mark.slow
@@ -410,7 +410,7 @@ def test_coordinates_at_large_depths(
     optimizer: str, lr: float, build: Any, batch: tuple[Any, Any]
 ) -> None:
     sizes = [{"width": 64, "depth": depth} for depth in (4, 16, 64)]
-    found = kc.trained_coordinates(build, *batch, lr, sizes, optimizer)
+    found = trained_coordinates(build, *batch, lr, sizes, optimizer)
     assert found.along == "depth"
     assert found.slopes["output"][0] < 0.12 + 3 * found.slopes["output"][1]
 
@@ -421,12 +421,12 @@ def test_best_rates(batch: tuple[Any, Any]) -> None:
     found = kc.transfer_check(perceptron, x, y, rates, (16, 32), steps=10, batch=8, seeds=2)
     assert found.losses.shape == (2, 3, 2) and np.isfinite(found.shift)
     assert found.best[0] in found.rates or 0.001 < found.best[0] < 0.1
-    exact = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
+    exact = TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
     assert exact.shift == pytest.approx(0.5)
     assert exact.best == pytest.approx((2, 2 * 2**0.5))
     with refused("do not cross"):
         exact.crossing_shift(1e9)
-    steps = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), np.exp([[[3.0], [1], [0]], [[3], [2], [0]]]))  # fmt: skip  # noqa: E501
+    steps = TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), np.exp([[[3.0], [1], [0]], [[3], [2], [0]]]))  # fmt: skip  # noqa: E501
     assert steps.crossing_shift(math.exp(1.5)) == pytest.approx(1.25 - 0.75)
 
 
@@ -457,4 +457,4 @@ class Grouped(nn.Module):
 
 def test_two_roles_that_conflict_are_named() -> None:
     with refused(r"qkv.weight.*hidden at node 'qkv\[0:128\]', readout at node 'qkv\[128:144\]'"):
-        kc.transfer(Grouped(128), torch.zeros(2, 5, 5), base=Grouped(32))
+        transfer(Grouped(128), torch.zeros(2, 5, 5), base=Grouped(32))
