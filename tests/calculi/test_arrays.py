@@ -108,25 +108,16 @@ def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int,
 def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
     net = dense_network()
     x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
-    fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
-    models = {
-        name: to_jax(net, weights="gaussian", parameterization=name) for name in ("standard", "ntk")
-    }
-    params = {name: model.init(5, x) for name, model in models.items()}
-    for node, k in fan_in.items():
-        layer: Any = net.layer(node)
-        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(
-            params["ntk"][node]["weight"]
-        )
-        assert np.allclose(ratio, float(layer.sigma_w) / np.sqrt(k), rtol=1e-5)
-    assert [node for node in fan_in if "bias" in params["ntk"][node]] == ["a"]
-    assert (
-        relative(
-            models["ntk"].apply(params["ntk"], x),
-            np.asarray(models["standard"].apply(params["standard"], x)),
-        )
-        < 1e-5
-    )
+    models = [
+        to_jax(net, weights="gaussian", parameterization=name) for name in ("standard", "ntk")
+    ]
+    standard, ntk = (model.init(5, x) for model in models)
+    for node, k in {"a": 10, "g": 4, "b": 6, "y": 18}.items():
+        ratio = np.asarray(standard[node]["weight"]) / np.asarray(ntk[node]["weight"])
+        assert np.allclose(ratio, float(net.layer(node).sigma_w) / np.sqrt(k), rtol=1e-5)
+    assert [node for node in "agby" if "bias" in ntk[node]] == ["a"]
+    outputs = models[1].apply(ntk, x), np.asarray(models[0].apply(standard, x))
+    assert relative(*outputs) < 1e-5
 
 
 def test_dropout_keeps_means_and_squares():

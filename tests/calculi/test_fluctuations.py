@@ -19,7 +19,7 @@ from kcalc.calculi.fluctuations.homogeneous import ratio
 from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Scale, Sum
 
 
-def draw(net, c, draws, seed, orthogonal=False):
+def draw(net, c, draws, seed, orthogonal):
     """{node: (q of each draw, c of each draw)} of dense networks."""
     rng = np.random.default_rng(seed)
     size = net.layer(net.inputs[0]).features
@@ -32,20 +32,18 @@ def draw(net, c, draws, seed, orthogonal=False):
     for node, layer, parents in net.steps():
         below = [values[p] for p in parents]
         if isinstance(layer, Input):
-            values[node] = np.broadcast_to(pair, (draws, 2, size))
+            made = np.broadcast_to(pair, (draws, 2, size))
         elif isinstance(layer, Affine):
-            product = _product(rng, below[0], layer.features, orthogonal)
-            values[node] = float(layer.sigma_w) * product + float(
-                layer.sigma_b
-            ) * rng.standard_normal((draws, 1, layer.features))
+            made = float(layer.sigma_w) * _product(rng, below[0], layer.features, orthogonal)
+            made += float(layer.sigma_b) * rng.standard_normal((draws, 1, layer.features))
         elif isinstance(layer, Nonlinear):
-            values[node] = np.asarray(layer.activation(below[0]))
+            made = np.asarray(layer.activation(below[0]))
         elif isinstance(layer, Sum):
-            values[node] = sum(
-                float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
-            )
+            weights = layer.weights or [1] * len(below)
+            made = sum(float(w) * h for w, h in zip(weights, below, strict=True))
         else:
-            values[node] = np.concatenate(below, axis=2)
+            made = np.concatenate(below, axis=2)
+        values[node] = made
     out = {}
     for node, h in values.items():
         q1, q2 = (h**2).mean(axis=2).T
@@ -75,24 +73,20 @@ def _product(rng, below, rows, orthogonal):
     return scale * np.stack([upper, lower], axis=1)[:, :, :rows]
 
 
-def compare(net, weights, draws, seed, nodes, c=0.4, bias=0.06):
+def compare(net, weights, draws, seed, nodes):
     """Predicted against drawn variances.
 
-    Within 4 standard errors and the next order in 1/width, ``bias`` of the value.
+    Within 4 standard errors and the next order in 1/width, 6 % of the value.
     """
-    found = fluctuations(net, weights=weights, c=c)
-    measured = draw(net, c, draws, seed, weights == "orthogonal")
+    found = fluctuations(net, weights=weights, c=0.4)
+    measured = draw(net, 0.4, draws, seed, weights == "orthogonal")
     for node in nodes:
         own, (q, cosine) = found[node], measured[node]
         for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
             spread = sample.var(ddof=1)
             error = np.std((sample - sample.mean()) ** 2) / math.sqrt(draws)
-            assert abs(spread - expected) < 4 * error + bias * expected + 1e-12, (
-                node,
-                spread,
-                expected,
-                error,
-            )
+            far = 4 * error + 0.06 * expected + 1e-12
+            assert abs(spread - expected) < far, (node, spread, expected, error)
 
 
 N = 128
@@ -207,51 +201,43 @@ def test_homogeneous_activations_at_any_q() -> None:
         alike(square, square, 1e90, None)
 
 
-def _two_layers(*between, last=Affine(6)):  # noqa: B008 - layers do not change
-    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, last)
-
-
-def _numbers(net):
-    found = fluctuations(net, c=0.3, q=1.7)
-    return [
-        getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
-    ]
+def _two_layers(*between):
+    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, Affine(6))
 
 
 def test_the_same_network_written_in_two_ways():
     """Scales, weights of sums and activations of activations are folded into what they act on."""
-    tanh, twice = activation("tanh"), activation("tanh").composed(activation("softplus"))
-    assert _numbers(_two_layers(Nonlinear(tanh), Scale(0.7))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(tanh.transformed(output_scale=0.7)))), rel=1e-10
-    )
-    assert _numbers(_two_layers(Scale(-0.7), Nonlinear("softplus"))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(activation("softplus").transformed(-0.7)))), rel=1e-10
-    )
-    assert _numbers(_two_layers(Nonlinear("softplus"), Nonlinear(tanh))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(twice))), rel=1e-10
-    )
-    steps = [
+    tanh, softplus = kc.activation("tanh"), kc.activation("softplus")
+    dropped = wired(
         ("x", Input(5)),
         ("a", Affine(8, sigma_w=1.3, sigma_b=0.2)),
         ("b", Affine(8), "x"),
         ("s", Sum((0.7, 0)), "a b"),
-    ]
-    steps += [("n", Nonlinear(tanh), "s"), ("y", Affine(6))]
-    dropped = wired(*steps)
-    assert _numbers(dropped) == pytest.approx(
-        _numbers(_two_layers(Scale(0.7), Nonlinear(tanh))), rel=1e-10
+        ("n", Nonlinear(tanh)),
+        ("y", Affine(6)),
     )
+    layers = Nonlinear(tanh), Nonlinear(softplus)
+    for one, other in (
+        ((layers[0], Scale(0.7)), tanh.transformed(output_scale=0.7)),
+        ((Scale(-0.7), layers[1]), softplus.transformed(-0.7)),
+        ((layers[1], layers[0]), tanh.composed(softplus)),
+        ((Scale(0.7), layers[0]), dropped),
+    ):
+        same = other if other is dropped else _two_layers(Nonlinear(other))
+        first, second = (
+            [getattr(fluctuations(net, c=0.3, q=1.7).out, name) for name in NUMBERS]
+            for net in (_two_layers(*one), same)
+        )
+        assert first == pytest.approx(second, rel=1e-10)
+
+
+NUMBERS = ("q", "relative", "log_variance", "c", "c_variance")
 
 
 def test_sums_that_cannot_be_followed():
     def net(*steps):
-        start = [
-            ("x", Input(4)),
-            ("a", Affine(4)),
-            ("b", Affine(8), "x"),
-            ("c", Affine(4), "x"),
-        ]
-        return wired(*start, *steps, ("y", Affine(3), (steps[-1][0],)))
+        start = [(n, Affine(width), "x") for n, width in zip("abc", (4, 8, 4), strict=True)]
+        return wired(*start, *steps, ("y", Affine(3)), features=4)
 
     crooked = net(
         ("p", Concat(), "a b"),

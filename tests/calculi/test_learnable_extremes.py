@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
@@ -31,28 +31,34 @@ def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
     """first(h) + second(h), or first(h) + second(h') with h' = h plus an Affine of its own."""
     deep = [("g", Affine(sigma_w=1.2), "x"), ("m", Sum((0.8, 0.6)), "h g")]
     return wired(
-        ("h", Affine(sigma_b=0.3), "x"),
+        ("h", Affine(sigma_b=0.3)),
         *(deep if deeper else []),
+        ("b", N(second)),
         ("a", N(first), "h"),
-        ("b", N(second), "m" if deeper else "h"),
         ("s", Sum(), "a b"),
         ("o", Affine()),
     )
 
 
+def dense(*activations: str) -> kc.Network:
+    """Activations between two Affine layers."""
+    return chain(Input(), Affine(), *map(N, activations), Affine())
+
+
+def beside(name: str) -> kc.Network:
+    """An activation beside its input."""
+    return chain(Input(), Affine(), residual(N(name), shortcut_weight=0.6), Affine())
+
+
 NETS = {
-    "tanh beside its input": chain(
-        Input(), Affine(), residual(N("tanh"), shortcut_weight=0.6), Affine()
-    ),
-    "relu beside its input": chain(
-        Input(), Affine(), residual(N("relu"), shortcut_weight=0.6), Affine()
-    ),
+    "tanh beside its input": beside("tanh"),
+    "relu beside its input": beside("relu"),
     "two of one Gaussian": parallel("tanh", "sin"),
     "a kink of one Gaussian": parallel("relu", "tanh"),
     "dependent Gaussians": parallel("tanh", "erf", deeper=True),
-    "sin after tanh": chain(Input(), Affine(), N("tanh"), N("sin"), Affine()),
-    "tanh after relu": chain(Input(), Affine(), N("relu"), N("tanh"), Affine()),
-    "relu after tanh": chain(Input(), Affine(), N("tanh"), N("relu"), Affine()),
+    "sin after tanh": dense("tanh", "sin"),
+    "tanh after relu": dense("relu", "tanh"),
+    "relu after tanh": dense("tanh", "relu"),
 }
 
 
@@ -66,11 +72,9 @@ def plane(kinks: tuple[float, ...] = (0.0,)) -> tuple[np.ndarray, np.ndarray]:
     return z, (half[:, None] * w).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
 
-QUICK = ("sin after tanh",)
-
-
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETS]
+    "name",
+    [n if n == "sin after tanh" else pytest.param(n, marks=pytest.mark.slow) for n in NETS],
 )
 def test_shared_and_fused_activations(name: str) -> None:
     net = NETS[name]
@@ -96,13 +100,8 @@ def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     x, y = np.meshgrid(z, z, indexing="ij")
 
     def at(c: float) -> float:
-        return float(
-            np.sum(
-                f(np.sqrt(q1) * x)
-                * g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y))
-                * np.outer(w, w)
-            )
-        )
+        other = g(np.sqrt(q2) * (c * x + np.sqrt(1 - c * c) * y))
+        return float(w @ (f(np.sqrt(q1) * x) * other) @ w)
 
     with jax.enable_x64(True):
         phi, psi = (traced(activation(name), {}) for name in (first, second))
@@ -158,15 +157,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("params", "match"), BAD)
-def test_parameters_that_make_no_sense(params: Any, match: str) -> None:
-    kernel = learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
-    with refused(match):
-        kernel(params, X)
+test_parameters_that_make_no_sense = refusals(
+    BAD, lambda params: learnable_kernel(dense("erf"))(params, X)
+)
 
 
 def test_results_that_are_not_finite_are_refused() -> None:
-    kernel = learnable_kernel(chain(Input(), Affine(), N("tanh"), Affine()))
+    kernel = learnable_kernel(dense("tanh"))
     with refused(r"not finite.*tanh"):
         kernel({}, 1e6 * X)
     with refused("zero or not finite"):
@@ -181,9 +178,9 @@ def test_results_that_are_not_finite_are_refused() -> None:
 
 def test_certified_kernels_say_what_is_in_the_way() -> None:
     with refused("NTK.*'affine_2'.*q1.*10000.0.*q2.*0.0001"):
-        ntk(chain(Input(), Affine(), N("softplus"), Affine())).ball(-0.6, 1e4, 1e-4, digits=12)
+        ntk(dense("softplus")).ball(-0.6, 1e4, 1e-4, digits=12)
     with refused(r"1.*e\+30.*fast.*smaller"):
-        ntk(chain(Input(), Affine(), N("tanh"), Affine())).ball(0.3, 1e30)
+        ntk(dense("tanh")).ball(0.3, 1e30)
     with refused("no certified enclosure") as caught:
         ntk(parallel("tanh", "sin")).ball(0.3)
     assert "assume_independent" not in str(caught.value)
@@ -214,7 +211,7 @@ def test_networks_and_targets_that_cannot_be_learnt() -> None:
         learnable_kernel(
             chain(Input(), Affine(sigma_w=sp.Symbol("s", positive=True)), N("erf"), Affine())
         )
-    kernel = learnable_kernel(chain(Input(), Affine(), N("erf"), Affine()))
+    kernel = learnable_kernel(dense("erf"))
     with refused(r"\(N,\).*\(N.*k\)"):
         kernel.log_marginal_likelihood({}, X, 1.0, 0.1)
     with refused("3.*rows"):

@@ -22,12 +22,10 @@ from kcalc.calculi.smoothness.logs import shown
 from kcalc.network.layers import Affine, Input, Nonlinear, Opaque, Sum
 
 
-def residual_net(width: int, blocks: int, phi: str = "tanh", bias: bool = False) -> kc.Network:
-    def affine() -> Affine:
-        return Affine(width, bias=bias)
-
-    block = residual(chain(affine(), Nonlinear(kc.activation(phi)), affine()))
-    return chain(Input(width), affine(), repeat(block, blocks))
+def residual_net(width: int, blocks: int) -> kc.Network:
+    affine = Affine(width, bias=False)
+    block = residual(chain(affine, Nonlinear("tanh"), affine))
+    return chain(Input(width), affine, repeat(block, blocks))
 
 
 def wn(w: jnp.ndarray, eps: float) -> jnp.ndarray:
@@ -35,33 +33,13 @@ def wn(w: jnp.ndarray, eps: float) -> jnp.ndarray:
     return w / jnp.sqrt(eps + (w * w).sum(0))
 
 
-def en(w: jnp.ndarray, eps: float) -> jnp.ndarray:
-    return w / jnp.sqrt(eps + w * w)
-
-
 def normalised_forward(
     ws: list[jnp.ndarray], X: np.ndarray | jnp.ndarray, eps: float, scale: float
 ) -> Any:
-    z = X @ en(ws[0], eps)
+    z = X @ (ws[0] / jnp.sqrt(eps + ws[0] ** 2))
     for a, b in zip(ws[1::2], ws[2::2], strict=True):
         z = z + jnp.tanh(z @ (scale * wn(a, eps))) @ (scale * wn(b, eps))
     return z
-
-
-def flat(function, ws: list[np.ndarray]):
-    """(function of one vector, that vector)."""
-    shapes = [w.shape for w in ws]
-    ends = np.cumsum([w.size for w in ws])[:-1]
-
-    def run(vector):
-        return function(
-            [
-                part.reshape(shape)
-                for part, shape in zip(jnp.split(vector, ends), shapes, strict=True)
-            ]
-        )
-
-    return run, np.concatenate([np.ravel(w) for w in ws])
 
 
 # -- lower bounds ----------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_smoothness import flat, normalised_forward, residual_net
+from jax.flatten_util import ravel_pytree
+from test_smoothness import normalised_forward, residual_net
 from thinning import mostly_slow
 from wiring import wired
 
@@ -66,11 +67,11 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
     model = kc.to_jax(net, dtype="float64", rolled=False)
     start = model.init(1, X)
     state = model.init_state(X) if name == "batch" else None
-    own = {
+    weights = {
         node: {leaf: np.asarray(v) for leaf, v in leaves.items()}
         for node, leaves in model.unstack(start, X).items()
+        if "weight" in leaves
     }
-    weights = {node: leaves for node, leaves in own.items() if "weight" in leaves}
     s = smoothness(
         net,
         X=X,
@@ -81,30 +82,22 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
     )
     ratios = []
     with jax.enable_x64(True):
-        tree = jax.tree.structure(start)
+        unravel = ravel_pytree(start)[1]
 
-        def function(parts):
-            params = jax.tree.unflatten(tree, parts)
-            found = (
-                model.apply(params, X)
-                if state is None
-                else model.apply(params, X, state, train=True)[0]
-            )
-            return found.ravel()
+        def run(vector):
+            given = (X,) if state is None else (X, state)
+            found = model.apply(unravel(vector), *given, train=state is not None)
+            return (found if state is None else found[0]).ravel()
 
-        run, _ = flat(function, jax.tree.leaves(start))
         jac = jax.jit(jax.jacfwd(run))
         hessian_times = jax.jit(
             lambda v, u: jax.jvp(jax.grad(lambda a: (run(a) ** 2).sum() / 2 / 3), (v,), (u,))[1]
         )
         curve = jax.jit(lambda v, u: jax.jvp(lambda a: jax.jvp(run, (a,), (u,))[1], (v,), (u,))[1])
         for _ in range(4):
-            v = np.concatenate(
-                [np.ravel(leaf) for leaf in jax.tree.leaves(on_the_sphere(start, radius, rng))]
-            )
+            v = np.asarray(ravel_pytree(on_the_sphere(start, radius, rng))[0])
             J = np.asarray(jac(v))
             u = rng.normal(size=v.size)
-            u = u / np.linalg.norm(u)
             u /= np.linalg.norm(u)
             assert np.linalg.norm(J, 2) <= s.parameter_lipschitz
             assert np.linalg.norm(curve(v, u)) <= s.parameter_curvature
@@ -174,15 +167,15 @@ def test_bounds_for_all_normalised_parameters() -> None:
     assert "all parameters" in s.assumptions[0].text
     labels = np.array([0, 2])
     with jax.enable_x64(True):
-        ws = [np.zeros((3, 3)) for _ in nodes]
-        run, start = flat(lambda w: normalised_forward(w, X, eps, scale).ravel(), ws)
+        start, unravel = ravel_pytree([np.zeros((3, 3)) for _ in nodes])
+
+        def run(v):
+            return normalised_forward(unravel(v), X, eps, scale).ravel()
 
         def loss(v):
             return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
 
-        jac = jax.jit(jax.jacfwd(run))
-        hess = jax.jit(jax.hessian(loss))
-        grad = jax.jit(jax.grad(loss))
+        jac, hess, grad = map(jax.jit, (jax.jacfwd(run), jax.hessian(loss), jax.grad(loss)))
         for size in (0.01, 0.3, 1.0, 5.0):
             for _ in range(5):
                 v = size * rng.normal(size=start.size)
