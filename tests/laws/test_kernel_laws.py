@@ -7,60 +7,15 @@ are independent or all Gaussian; the random networks it is used on contain nothi
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
 import mpmath
 import sympy as sp
-from hypothesis import HealthCheck, settings
 
-import kcalc as kc
-from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
-from laws.random_networks import CLOSED, Recipe
+from kcalc.network.layers import Affine, Concat, LayerNorm, RMSNorm, Scale, Sum
 
 mp = mpmath.mp.clone()
 mp.dps = 50
-EXACT = Recipe(
-    size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True
-)
-
-
-def law(examples: int) -> Callable[[Any], Any]:
-    """Hypothesis settings: a bounded number of reproducible examples, ``MORE_EXAMPLES`` times as
-    many where that is set.
-    """
-    many = examples * int(os.environ.get("MORE_EXAMPLES", "1"))
-    return settings(
-        max_examples=many, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-
-
-# -- the oracle ------------------------------------------------------------------------------------
-
-
-def _leaky(a: Any) -> tuple[Any, Any]:
-    def product(k1: Any, k2: Any, k: Any) -> Any:
-        norm = mp.sqrt(k1 * k2)
-        t = mp.acos(max(min(k / norm, 1), -1))
-        return norm * (
-            (1 + a * a) / 2 * mp.cos(t) + (1 - a) ** 2 / (2 * mp.pi) * (mp.sin(t) - t * mp.cos(t))
-        )
-
-    return product, lambda k: (1 - a) * mp.sqrt(k / (2 * mp.pi))
-
-
-LOCAL: dict[str, tuple[Any, Any]] = {
-    "relu": _leaky(mp.mpf(0)),
-    "leaky_relu(1/5)": _leaky(mp.mpf(1) / 5),
-    "identity": (lambda k1, k2, k: k, lambda k: 0),
-    "erf": (
-        lambda k1, k2, k: 2 / mp.pi * mp.asin(2 * k / mp.sqrt((1 + 2 * k1) * (1 + 2 * k2))),
-        lambda k: 0,
-    ),
-    "sin": (lambda k1, k2, k: mp.exp(-(k1 + k2) / 2) * mp.sinh(k), lambda k: 0),
-}
-"""name -> (E phi(g) phi(h) from the covariance of g and h, E phi(g) from the variance of g)."""
 
 
 def number(value: Any) -> Any:
@@ -155,15 +110,6 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
                 else {node: (mp.mpf(1), mp.mpf(1), k)},
             )
         ]
-    if isinstance(layer, Nonlinear):
-        product, mean = LOCAL[layer.activation.name]
-        return [
-            Feature(
-                f.width, (product(a, a, a), product(b, b, b), product(a, b, ab)), (mean(a), mean(b))
-            )
-            for f in first
-            for a, b, ab in [f.k]
-        ]
     if isinstance(layer, Sum):
         weights = [number(w) for w in layer.weights or (1,) * len(below)]
         edges = sorted({sum(f.width for f in fs[: i + 1]) for fs in below for i in range(len(fs))})
@@ -179,35 +125,3 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
         s1, s2 = 1 / mp.sqrt(k11 - m1 * m1), 1 / mp.sqrt(k22 - m2 * m2)
         return [f.times(s1, s2, -m1 * s1, -m2 * s2) for f in first]
     return first
-
-
-def oracle(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, tuple[Any, Any, Any]]:
-    """(q1, q2, c) of every node in 50 digits."""
-    c, q1 = mp.mpf(c), mp.mpf(q1)
-    q2 = q1 if q2 is None else mp.mpf(q2)
-    states: dict[Any, list[Feature]] = {}
-    for node, layer, parents in net.steps():
-        if isinstance(layer, Input):
-            states[node] = [Feature(layer.features or 1, (q1, q2, c * mp.sqrt(q1 * q2)))]
-        else:
-            states[node] = step(layer, [states[p] for p in parents], node)
-    out = {}
-    for node, features in states.items():
-        (k11, k22, k12), _ = mixed(features)
-        out[node] = (k11, k22, k12 / mp.sqrt(k11 * k22))
-    return out
-
-
-# -- bounds and shape ------------------------------------------------------------------------------
-
-
-# -- values, derivatives ---------------------------------------------------------------------------
-
-
-# -- composition, relabelling ----------------------------------------------------------------------
-
-
-# -- symbols ---------------------------------------------------------------------------------------
-
-
-# -- near c = 1 ------------------------------------------------------------------------------------

@@ -15,25 +15,24 @@ import kcalc as kc
 from kcalc import abc_exponents, architectures, chain, repeat, residual, transfer
 
 L = kc.layers
+Affine, Input, LayerNorm, Nonlinear = L.Affine, L.Input, L.LayerNorm, L.Nonlinear
 n, HALF = sp.Symbol("n", positive=True), sp.Rational(1, 2)
 
 
 def perceptron() -> kc.Network:
-    relu = L.Nonlinear("relu")
-    return chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
+    relu = Nonlinear("relu")
+    return chain(Input(16), Affine(), relu, Affine(), relu, Affine(10))
 
 
-def residual_network(features: int | None = None, blocks: int = 2) -> kc.Network:
-    branch = chain(
-        L.LayerNorm(), L.Affine(features), L.Nonlinear("relu"), L.Affine(features, bias=False)
-    )
-    block = residual(branch)
-    return chain(L.Input(8), L.Affine(features), repeat(block, blocks), L.Affine(10))
+def residual_network(features: int | None = None) -> kc.Network:
+    last = Affine(features, bias=False)
+    branch = chain(LayerNorm(), Affine(features), Nonlinear("relu"), last)
+    return chain(Input(8), Affine(features), repeat(residual(branch), 2), Affine(10))
 
 
 def biased_network(features: int, blocks: int) -> kc.Network:
-    block = residual(chain(L.Nonlinear("relu"), L.Affine(features)))
-    return chain(L.Input(8), L.Affine(features), repeat(block, blocks), L.Affine(10))
+    block = residual(chain(Nonlinear("relu"), Affine(features)))
+    return chain(Input(8), Affine(features), repeat(block, blocks), Affine(10))
 
 
 # -- published tables ------------------------------------------------------------------------------
@@ -84,10 +83,7 @@ def test_branches_end_with_weights_that_take_the_factor() -> None:
 
 def transformer(width: int, heads: int) -> kc.Network:
     trunk = architectures.gpt2(2, width, heads, 50, 8, std=None)
-    graph = trunk.graph.copy()
-    graph.add_node("logits", layer=L.Affine(50, bias=False))
-    graph.add_edge(trunk.outputs[0], "logits", slot=0)
-    return kc.Network(graph)
+    return wired(*trunk.steps(), ("logits", Affine(50, bias=False), trunk.outputs))
 
 
 def test_attention_is_divided_by_the_channels_of_a_head() -> None:
@@ -106,15 +102,15 @@ def test_heads_that_share_keys_and_values() -> None:
     def net(width: int) -> kc.Network:
         attend = L.Attend(heads=width // 8, key_width=8, key_heads=2)
         return wired(
-            ("x", L.Input(5)),
-            ("stem", L.Affine(width)),
-            ("q", L.Affine(width)),
-            ("k", L.Affine(16), "stem"),
-            ("v", L.Affine(16), "stem"),
+            ("x", Input(5)),
+            ("stem", Affine(width)),
+            ("q", Affine(width)),
+            ("k", Affine(16), "stem"),
+            ("v", Affine(16), "stem"),
             ("attend", attend, "q k v"),
-            ("out", L.Affine(width)),
+            ("out", Affine(width)),
             ("sum", L.Sum(), "stem out"),
-            ("head", L.Affine(3)),
+            ("head", Affine(3)),
         )
 
     found = transfer(net(128), base=net(32))
@@ -128,8 +124,8 @@ def test_heads_that_share_keys_and_values() -> None:
 def test_ratios_that_differ_are_symbols_of_their_own() -> None:
     def net(width: int, inner: int) -> kc.Network:
         return chain(
-            L.Input(3), L.Affine(width), L.Nonlinear("relu"), L.Affine(inner), L.Affine(width),
-            L.Affine(2),
+            Input(3), Affine(width), Nonlinear("relu"), Affine(inner), Affine(width),
+            Affine(2),
         )  # fmt: skip
 
     found = transfer(net(32, 80), base=net(16, 20), optimizer="adamw")
@@ -143,8 +139,8 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
 
 
 def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
-    block = chain(residual(chain(L.LayerNorm(), L.Affine())), L.Affine())
-    net = chain(L.Input(8), L.Affine(), repeat(block, 3), L.Affine(2))
+    block = chain(residual(chain(LayerNorm(), Affine())), Affine())
+    net = chain(Input(8), Affine(), repeat(block, 3), Affine(2))
     with refused("residual.*branches"):
         transfer(net)
     assert transfer(net, axes="width").parameters
@@ -191,7 +187,7 @@ REFUSED = {
     ),
     "has bias False, but": lambda: transfer(residual_network(16), base=vanilla(1, features=8)),
     "has no counterpart": lambda: transfer(
-        chain(L.Input(), L.Embedding(8, 9), L.Affine(3)), base=vanilla(1, features=8)
+        chain(Input(), L.Embedding(8, 9), Affine(3)), base=vanilla(1, features=8)
     ),
     "output 'affine_3' grows with the width": lambda: transfer(
         vanilla(2, features=16), base=vanilla(2, features=8)

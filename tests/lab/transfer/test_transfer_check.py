@@ -22,7 +22,8 @@ def check(by: Any, plain: Any, seeds: int = 6) -> TransferCheck:
     return TransferCheck((64.0, 256.0), RATES, arrays[0], plain=arrays[1])
 
 
-BASE = [1.0, 0.5, 0.4, 0.6]
+BASE, NEVER = [1.0, 0.5, 0.4, 0.6], [math.inf] * 4
+EQUAL = [BASE, BASE]
 
 
 def test_an_interval_around_0_is_a_tie() -> None:
@@ -44,19 +45,19 @@ def test_best_rates_at_the_end_of_the_grid() -> None:
         "width 256 without rules: the lowest loss is at the largest rate, 0.8",
     ]
     assert "try smaller rates" in str(found) and "at_edge" in repr(found)
-    assert not check([BASE, BASE], [BASE, BASE]).at_edge
+    assert not check(EQUAL, EQUAL).at_edge
 
 
 def test_runs_that_diverge() -> None:
-    worse = check([BASE, BASE], [BASE, [math.inf] * 4]).gain()
+    worse = check(EQUAL, [BASE, NEVER]).gain()
     assert worse == Gain(math.inf, 0.0, math.inf)
     with refused("diverge"):
-        check([BASE, [math.inf] * 4], [BASE, [math.inf] * 4]).gain()
+        check([BASE, NEVER], [BASE, NEVER]).gain()
 
 
 def test_what_a_gain_needs() -> None:
     with refused("5 seeds"):
-        check([BASE, BASE], [BASE, BASE], seeds=4).gain()
+        check(EQUAL, EQUAL, seeds=4).gain()
     alone = TransferCheck((64.0, 256.0), RATES, np.ones((2, 4, 5)))
     for ask in (alone.gain, lambda: alone.best_plain):
         with refused("standard=True"):
