@@ -11,7 +11,7 @@ import pytest
 import kcalc as kc
 
 
-def refused(match: str) -> Any:
+def refused(match: str | None = None) -> Any:
     """A context that expects a KcalcError whose text has ``match``, a regular expression."""
     return pytest.raises(kc.KcalcError, match=match)
 

@@ -24,8 +24,8 @@ def released(heads: int) -> list[float]:
     return by_power(near) + released(2 * near)[0::2][: heads - near]
 
 
-def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network:
-    steps: list[Any] = [("x", Input()), ("q", Affine(sigma_w=sigma))]
+def network(heads: int | None, **options: Any) -> kc.Network:
+    steps: list[Any] = [("x", Input()), ("q", Affine(sigma_w=1.5))]
     steps += [(name, Affine(), "x") for name in "kv"]
     steps += [("a", Attend(heads, alibi=True, **options), "q k v"), ("o", Affine())]
     return wired(*steps)

@@ -212,11 +212,11 @@ def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
 # -- derivatives -----------------------------------------------------------------------------------
 
 
-def stacked(case: Case, count: int = 2) -> kc.Network:
+def stacked(case: Case) -> kc.Network:
     """Blocks with skips and an MLP, and a readout."""
     steps: list[Any] = [("x", Input()), ("in", Affine(sigma_b=0.3))]
     below = "in"
-    for k in range(count):
+    for k in range(2):
         reads, names = case.reads(below, str(k))
         steps += [
             *reads,

@@ -13,14 +13,14 @@ import sympy as sp
 from flint import arb
 from refusals import refused
 from sympy.core.function import AppliedUndef
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
 from kcalc import c_map, chain, q_map, token_map
 from kcalc.calculi.attention.overlaps import JaxOverlaps
 from kcalc.fields.balls import Enclosure
 from kcalc.gaussian.certified.softmax import overlap
-from kcalc.network.layers import Affine, Attend, Input, Nonlinear, RMSNorm, Sum
+from kcalc.network.layers import Affine, Attend, Nonlinear, RMSNorm, Sum
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -30,16 +30,11 @@ TOKENS, COSINE = 12, 0.25
 
 def attention(activation: str | None = None, **options: Any) -> kc.Network:
     """A residual layer of attention; with an MLP of one activation behind it."""
-    reads = [
-        (name, Affine(sigma_w=s, sigma_b=b), "x")
-        for name, s, b in (("q", 1.2, 0.5), ("k", 0.9, 0.3), ("v", 1.1, 0.1))
-    ]
-    steps: list[Any] = [("x", Input()), *reads, ("a", Attend(**options), "q k v")]
-    steps += [("o", Affine(), "a"), ("s", Sum(), "x o")]
+    reads = [Affine(sigma_w=s, sigma_b=b) for s, b in ((1.2, 0.5), (0.9, 0.3), (1.1, 0.1))]
+    steps = [*attending(Attend(**options), "x", *reads), ("o", Affine()), ("s", Sum(), "x o")]
     if activation is not None:
-        steps += [("n", RMSNorm(), "s"), ("u", Affine())]
-        steps += [("phi", Nonlinear(activation), "u"), ("d", Affine())]
-        steps += [("end", Sum(), "s d")]
+        layers = {"n": RMSNorm(), "u": Affine(), "phi": Nonlinear(activation), "d": Affine()}
+        steps += [*layers.items(), ("end", Sum(), "s d")]
     return wired(*steps)
 
 
@@ -105,12 +100,9 @@ def two_tokens(variance: mp.mpf, covariance: mp.mpf) -> mp.mpf:
 
 def test_balls_of_token_maps_hold_the_value() -> None:
     """Two tokens without biases, in mpmath at 25 digits beside the enclosure."""
-    steps: list[Any] = [("x", Input())]
-    steps += [
-        (name, Affine(bias=False, sigma_w=s), "x") for name, s in (("q", 1), ("k", 0.5), ("v", 2))
-    ]
-    steps += [("a", Attend(), "q k v"), ("s", Sum(), "x a")]
-    found = token_map(wired(*steps), 2).ball(0.25, digits=18)
+    reads = [Affine(bias=False, sigma_w=s) for s in (1, 0.5, 2)]
+    net = wired(*attending(None, "x", *reads), ("s", Sum(), "x a"))
+    found = kc.token_map(net, 2).ball(0.25, digits=18)
     with mp.workdps(40):
         rho = mp.mpf("0.25")
         variance = (1 - rho) / 4
@@ -143,7 +135,7 @@ def test_attention_without_other_number_systems(options: dict[str, Any], message
 
 
 @pytest.mark.parametrize("activation", ["relu"])
-def test_formulas_have_the_values_of_maps(activation: str | None) -> None:
+def test_formulas_have_the_values_of_maps(activation: str) -> None:
     """Token, C and Q maps as compositions of named overlaps, at six digits."""
     net = attention(activation)
     token, cosine = token_map(net, TOKENS), c_map(net, tokens=TOKENS, token_cosine=COSINE)
@@ -192,10 +184,9 @@ def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
 def test_symbols_of_layers_stay_in_formulas() -> None:
     """A scale of queries as a symbol: the same value where it is put in before or after."""
     sigma = sp.Symbol("sigma", positive=True)
-    steps: list[Any] = [("x", Input()), ("q", Affine(bias=False, sigma_w=sigma))]
-    steps += [(name, Affine(bias=False), "x") for name in "kv"]
-    steps += [("a", Attend(), "q k v"), ("s", Sum(), "x a")]
-    net = wired(*steps)
+    plain = Affine(bias=False)
+    reads = Affine(bias=False, sigma_w=sigma), plain, plain
+    net = wired(*attending(None, "x", *reads), ("s", Sum(), "x a"))
     formula = token_map(net, 5).expr
     found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 6)
     plain = token_map(net.subs({sigma: 1.3}), 5)(0.4)
@@ -205,10 +196,13 @@ def test_symbols_of_layers_stay_in_formulas() -> None:
 def test_slopes_at_the_end_in_single_precision() -> None:
     """At c = 1 rounding may carry a gap below 0; the slope is that of double precision."""
     net = wired(
-        ("q", Affine(sigma_w=0.8, sigma_b=0.4)),
-        ("k", Affine(sigma_w=0.9, sigma_b=0.5), "x"),
-        ("v", Affine(sigma_w=0.9, sigma_b=0.4), "x"),
-        ("a", Attend(), "q k v"),
+        *attending(
+            None,
+            "x",
+            Affine(sigma_w=0.8, sigma_b=0.4),
+            Affine(sigma_w=0.9, sigma_b=0.5),
+            Affine(sigma_w=0.9, sigma_b=0.4),
+        ),
         ("o", Affine(sigma_w=1.1, sigma_b=0.3)),
     )
     for cosine in (0.1, 0.3, 0.5):

@@ -87,27 +87,25 @@ def test_correlations_that_no_scores_have_are_sampled(cosine: float) -> None:
     )
     found: Any = node_values(net, 0.3, tokens=3, token_cosine=cosine)
     assert (found["first"].c_error == 0) is (cosine > 0)
-    c, error = drawn_cosine(0.75, 2.0, cosine, 0.3, 3)
+    c, error = drawn_cosine(cosine)
     assert abs(found["first"].c - c) <= WORST * math.hypot(error, found["first"].c_error)
 
 
-def drawn_cosine(
-    sigma: float, scale: float, own: float, c: float, count: int
-) -> tuple[float, float]:
+def drawn_cosine(own: float) -> tuple[float, float]:
     """The c value of the class token behind attention from drawn scores, and its error."""
-    size, draws, rng = count + 1, 60_000, np.random.default_rng(3)
-    tokens = np.full((count, count), own) + (1 - own) * np.eye(count)
-    K = np.zeros((2, size, 2, size))
-    K[:, 0, :, 0] = sigma**2
-    K[:, 1:, :, 1:] = np.einsum("ab,st->asbt", [[1, c], [c, 1]], tokens)
-    K = K.reshape(2 * size, 2 * size)
+    draws, rng = 60_000, np.random.default_rng(3)
+    tokens = np.full((3, 3), own) + (1 - own) * np.eye(3)
+    K = np.zeros((2, 4, 2, 4))
+    K[:, 0, :, 0] = 0.75**2
+    K[:, 1:, :, 1:] = np.einsum("ab,st->asbt", [[1, 0.3], [0.3, 1]], tokens)
+    K = K.reshape(8, 8)
     values, vectors = np.linalg.eigh(K)
     root = vectors * np.sqrt(np.maximum(values, 0))
-    scores = scale * root @ rng.standard_normal((draws, 2 * size, 2 * size)) @ root.T
-    rows = [np.exp(scores[:, k, k : k + size]) for k in (0, size)]
+    scores = np.exp(2 * root @ rng.standard_normal((draws, 8, 8)) @ root.T)
+    rows = scores[:, 0, :4], scores[:, 4, 4:]
     one, two = (row / row.sum(axis=1, keepdims=True) for row in rows)
-    across = np.einsum("ds,st,dt->d", one, K[:size, size:], two)
-    q = (np.einsum("ds,st,dt->d", one, K[:size, :size], one)).mean()
+    across = np.einsum("ds,st,dt->d", one, K[:4, 4:], two)
+    q = np.einsum("ds,st,dt->d", one, K[:4, :4], one).mean()
     return across.mean() / q, across.std() / q / math.sqrt(draws)
 
 

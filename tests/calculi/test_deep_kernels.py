@@ -21,15 +21,12 @@ ROOT2 = 2**0.5
 GAPS = np.concatenate([np.linspace(0, 2, 21), np.logspace(-25, -1, 13)])
 
 
-def compare(network: kc.Network, deep: DeepKernel, q: float, gap: np.ndarray = GAPS) -> None:
-    (node,) = network.inputs
-    ((nngp, ntk),) = deep.reading.values(
-        {node: Gap.of(gap, 2 - gap)}, {node: np.asarray(q)}, None, deep.seeds
-    ).values()
-    for found, exact in zip(deep(Gap.of(gap, 2 - gap)), (nngp, ntk), strict=True):
-        np.testing.assert_allclose(
-            found, np.broadcast_to(exact, gap.shape), rtol=2e-12, atol=3e-14 * found.max()
-        )
+def compare(network: kc.Network, deep: DeepKernel) -> None:
+    (node,), gap = network.inputs, Gap.of(GAPS, 2 - GAPS)
+    values = deep.reading.values({node: gap}, {node: np.asarray(1.0)}, None, deep.seeds).values()
+    for found, exact in zip(deep(gap), *values, strict=True):
+        expected = np.broadcast_to(exact, GAPS.shape)
+        np.testing.assert_allclose(found, expected, rtol=2e-12, atol=3e-14 * found.max())
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -43,7 +40,7 @@ def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[
     ]
     network = chain(Input(64), *layers, Affine(1))
     deep = DeepKernel(kc.ntk(network, parameterization="standard").reading, 1.0, None)
-    compare(network, deep, 1.0)
+    compare(network, deep)
     assert deep._powers
 
 
@@ -55,4 +52,4 @@ def test_layers_that_count_otherwise_are_walked_through(layer: int) -> None:
     """
     network = kc.architectures.vanilla(24, "relu", sigma_w=ROOT2)
     affine = network.nodes_of(Affine)[layer]
-    compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}), 1.0)
+    compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}))

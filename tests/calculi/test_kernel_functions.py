@@ -30,14 +30,15 @@ from kcalc.network.layers import (
 
 SIZES = (10, 12)  # fewer: something is refused that was not
 random_network = lru_cache(maxsize=100)(oracle.random_network)
+PHI = [Nonlinear(activation(phi)) for phi in oracle.POLYNOMIALS]
 FIRST = (
     ("z", Affine(4, sigma_w=0.9, sigma_b=0.3), "x"),
     ("y", Affine(4, sigma_w=1.1), "x"),
     ("zy", Sum([0.6, -0.9]), "z y"),
     *(
-        (f"{letter}{k}", Nonlinear(activation(phi)), letter)
+        (f"{letter}{k}", layer, letter)
         for letter in ("z", "y", "zy")
-        for k, phi in enumerate(oracle.POLYNOMIALS)
+        for k, layer in enumerate(PHI)
     ),
 )
 # What comes after them: sums that share Gaussians in all the ways that kernel maps know.
@@ -45,7 +46,7 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
     "means": (("s", Sum([0.7, -1.1, 0.5]), "z0 y1 z3"), ("t", Sum([1.2, 0.4]), "z0 y1")),
     "scaled": (
         ("m", Scale(-0.7), "z"),
-        ("a", Nonlinear(activation(oracle.POLYNOMIALS[0])), "m"),
+        ("a", PHI[0], "m"),
         ("s", Sum([0.8, 1.3]), "z a"),
         ("t", Sum([0.8, 1.3, -0.5]), "a z3 zy"),
         ("u", Sum([0.5, 1.0]), "a z0"),
@@ -93,7 +94,7 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
     "deeper": (
         ("s", Sum([0.8, 1.3]), "z z1"),
         ("w", Affine(4, sigma_w=0.7, sigma_b=0.2), "s"),
-        ("a", Nonlinear(activation(oracle.POLYNOMIALS[1])), "w"),
+        ("a", PHI[1], "w"),
         ("t", Sum([0.5, 0.9]), "a s"),
         ("c", Concat(), "t z3"),
         ("n", LayerNorm(), "c"),
@@ -105,21 +106,21 @@ SHARED: dict[str, tuple[tuple[str, Any, str], ...]] = {
 
 # Activations of functions of one Gaussian: one activation, if both inputs have one q value.
 FUSED: dict[str, tuple[tuple[str, Any, str], ...]] = {
-    "twice": (("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "z1"),),
+    "twice": (("f", PHI[0], "z1"),),
     "of a sum": (
         ("s", Sum([1, 0.7]), "z1 z"),
-        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "s"),
+        ("f", PHI[0], "s"),
         ("t", Sum([0.5, 0.3]), "f z3"),
     ),
     "of a norm": (
         ("n", LayerNorm(), "z1"),
-        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "n"),
+        ("f", PHI[0], "n"),
         ("t", Sum([0.5, 0.3]), "f z"),
     ),
     "of a shift": (
         ("c", Concat(), "z y1"),
         ("n", LayerNorm(), "c"),
-        ("f", Nonlinear(activation(oracle.POLYNOMIALS[0])), "n"),
+        ("f", PHI[0], "n"),
         ("w", Affine(4, sigma_b=0.2), "f"),
     ),
 }

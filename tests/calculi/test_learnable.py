@@ -72,7 +72,7 @@ def test_bad_input_is_named() -> None:
             kernel(params, rows)
     with refused("sigma"):
         kernel({"constants": {"nonlinear_1": {"sigma": 1.0}}}, rows)
-    with pytest.raises(kc.KcalcError):
+    with refused():
         kernel({}, jnp.zeros((3, 4)))
     with refused("X and Y .* features, got 5 and 4"):
         kernel({}, rows, jnp.ones((2, 4)))

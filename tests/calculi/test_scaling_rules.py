@@ -39,8 +39,8 @@ RELU, TANH = Nonlinear("relu"), Nonlinear("tanh")
 n = sp.Symbol("n", positive=True, integer=True)
 
 
-def conv(features: int, kernel: Any = 2, padding: Any = "circular", **options: Any) -> Affine:
-    return Affine(features, kernel=kernel, padding=padding, sigma_w=1.4, **options)
+def conv(features: int) -> Affine:
+    return Affine(features, kernel=2, padding="circular", sigma_w=1.4)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     ],
 )
 def test_bad_laws(arguments: tuple[object, ...]) -> None:
-    with pytest.raises(kc.KcalcError):
+    with refused():
         residual_spectrum(*arguments)
     with refused(">= 0"):
         residual_spectrum(1).density(-1.0)

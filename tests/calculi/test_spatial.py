@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wiring import layered
 
 from kcalc import architectures, c_map, chain, ntk
 from kcalc.activations import activation
@@ -18,19 +17,6 @@ from kcalc.fields.jets import Jet
 from kcalc.network.layers import Affine, Flatten, LayerNorm, Nonlinear, Pool, RMSNorm
 
 LOCAL = LocationMaps()
-
-
-def conv(
-    kernel: Any,
-    stride: Any = (1, 1),
-    padding: Any = "same",
-    sigma_w: float = 1.4,
-    sigma_b: float = 0.2,
-) -> list[Any]:
-    return ["conv", kernel, stride, padding, sigma_w, sigma_b]
-
-
-RELU, ERF, ALL = ["relu"], ["erf"], ["mean", None, None]
 
 
 def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
@@ -119,7 +105,8 @@ def test_blocks_and_halves() -> None:
     X, Y = rng.normal(size=(7, 4, 4, 2)), rng.normal(size=(3, 4, 4, 2))
     X[5] = X[1]
     Y[2] = X[0]
-    net = layered([conv((3, 3)), RELU, conv((3, 3)), RELU, ALL, ["dense", 1.0, 0.0]])
+    layers = Affine(kernel=3, sigma_w=1.4, sigma_b=0.2), Nonlinear("relu")
+    net = chain(*layers, *layers, Pool("mean"), Affine())
     K = ntk(net, spatial="exact", image_shape=(4, 4))
     nngp, tangent = K.both(X)
     pair = K.reading.bytes_per_pair() / 2**20

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from wiring import wired
 
 import kcalc as kc
@@ -117,5 +118,5 @@ SHARED = wired(
 )
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:
     found = fluctuations(net, features=16, **options)
-    with pytest.raises(kc.KcalcError, match=text):
+    with refused(text):
         _ = found.tangent_variance

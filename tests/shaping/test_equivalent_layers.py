@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from refusals import refused
 from test_equivalent import check, drawn
+from wiring import wired
 
 import kcalc as kc
 from kcalc import activation, chain, equivalent_parameters
@@ -30,19 +31,17 @@ SHIFTED = activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
 
 def joined(*tail: Any, second: Any = None) -> kc.Network:
     """Two activations side by side in blocks of channels, and what reads both."""
-    steps: list[Any] = [
-        ("x", Input(3), ()),
-        ("a", Affine(4), ("x",)),
-        ("m", Nonlinear(SHIFTED), ("a",)),
-        ("b", Affine(5), ("x",)),
-    ]
-    steps += [
-        ("n", Nonlinear(second or activation("tanh")), ("b",)),
-        ("c", Concat(), ("m", "n")),
-    ]
-    for k, layer in enumerate(tail):
-        steps.append((f"t{k}", layer, (steps[-1][0],)))
-    return kc.Network.from_steps([*steps, ("y", Affine(2), (steps[-1][0],))])
+    tails = [(f"t{k}", layer) for k, layer in enumerate(tail)]
+    return wired(
+        ("a", Affine(4)),
+        ("m", Nonlinear(SHIFTED)),
+        ("b", Affine(5), "x"),
+        ("n", Nonlinear(second or activation("tanh"))),
+        ("c", Concat(), "m n"),
+        *tails,
+        ("y", Affine(2)),
+        features=3,
+    )
 
 
 def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
@@ -92,13 +91,8 @@ def test_dropout_does_not_commute_with_shifts() -> None:
     assert [(a.node, a.kind) for a in found.assumptions if "dropout" in a.text] == [
         ("dropout_1", "convention")
     ]
-    plain = chain(
-        Input(3),
-        Affine(4),
-        Nonlinear(activation("tanh").transformed(2.0, 0.1, 3.0)),
-        Dropout(0.2),
-        Affine(2),
-    )
+    phi = activation("tanh").transformed(2.0, 0.1, 3.0)
+    plain = chain(Input(3), Affine(4), Nonlinear(phi), Dropout(0.2), Affine(2))
     assert not any("dropout" in a.text for a in equivalent_parameters(plain).assumptions)
 
 

@@ -1,30 +1,25 @@
 """Gates of products that DKS keeps: slopes and q against Monte Carlo and quadrature by mpmath."""
 
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Input, Nonlinear, Product, Scale
+from kcalc.network.layers import Affine, Nonlinear, Product
 
 
-def gated(first="tanh", gate="sigmoid", scale=None):
+def gated():
     """x -> tanh -> weights, times a gate of the same input, -> tanh -> weights."""
-    steps = [
-        ("x", Input(), ()),
-        ("a", Affine(), ("x",)),
-        ("v", Nonlinear(first), ("a",)),
-        ("b", Affine(), ("v",)),
-        ("s", Affine(), ("x",)),
-        ("g", Nonlinear(gate), ("s",)),
-    ]
-    if scale is not None:
-        steps.append(("twice", Scale(scale), ("g",)))
-    steps += [
-        ("p", Product(), ("b", "g" if scale is None else "twice")),
-        ("o", Affine(), ("p",)),
-        ("n", Nonlinear("tanh"), ("o",)),
-        ("w", Affine(), ("n",)),
-    ]
-    return kc.Network.from_steps(steps, ["w"])
+    return wired(
+        ("a", Affine()),
+        ("v", Nonlinear("tanh")),
+        ("b", Affine()),
+        ("s", Affine(), "x"),
+        ("g", Nonlinear("sigmoid")),
+        ("p", Product(), "b g"),
+        ("o", Affine()),
+        ("n", Nonlinear("tanh")),
+        ("w", Affine()),
+    )
 
 
 def test_refusals_name_the_option():

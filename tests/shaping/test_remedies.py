@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from refusal_networks import networks
+from refusals import refused
 
 import kcalc as kc
 from kcalc import KcalcError
@@ -29,20 +30,20 @@ REFUSED = {  # name of a network: (method, activation, targets, methods suggeste
 
 def refusal(name: str) -> KcalcError:
     method, phi, targets, _ = REFUSED[name]
-    with pytest.raises(KcalcError) as error:
+    with refused() as error:
         kc.shape(networks()[name], phi, method, **targets)
     return error.value
 
 
 def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:
-    with pytest.raises(KcalcError) as error:
+    with refused() as error:
         kc.shape(A.vanilla(40, "relu6"), zeta=1.2, free_slope=False)
     (remedy,) = error.value.remedies
     assert remedy.options == {"zeta": 1.2, "free_slope": False, "q_slope": None}
 
 
 def test_a_remedy_with_a_value_that_only_the_user_knows_is_not_tried() -> None:
-    with pytest.raises(KcalcError) as error:
+    with refused() as error:
         kc.shape(networks()["tokens"])
     assert {remedy.method for remedy in error.value.remedies} <= {"dks", "tat"}
     assert error.value.remedies

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc import activation, c_map, chain
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 A = kc.architectures
 
 
-def trunk_lines(ax) -> list:
-    return [line for line in ax.lines if line.get_gid() == "trunk"]
+def labels(ax, gid="map") -> list:
+    return [line.get_label() for line in ax.lines if line.get_gid() == gid]
 
 
 @pytest.mark.parametrize("names", [("tanh",), ("tanh", "softplus", "relu")])
@@ -33,14 +34,12 @@ def test_figure_panels_and_labels(names) -> None:
         ["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"]
     )
     assert axes[1].get_aspect() == 1.0
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
+    assert labels(axes[1]) == [
         "before",
         "after",
     ]
     after_only = shaping_plots.shaping_figure(pairs, None, after).axes
-    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == [
-        "after"
-    ]
+    assert labels(after_only[1]) == ["after"]
     with refused("2 panels"):
         shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
     with refused("before, activation after"):
@@ -56,32 +55,20 @@ def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
         Nonlinear("elu"),
     )
     axes = kc.shape(net).plot().axes
-    assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]
+    assert set(labels(axes[2], "trunk")) == {"after", "_"}
+    assert labels(axes[1]) == ["after"]
 
 
 def test_several_outputs_and_given_axes() -> None:
-    steps = [
-        ("x", Input(), ()),
-        ("a", Affine(), ("x",)),
-        ("f", Nonlinear("tanh"), ("a",)),
-        ("b", Affine(), ("f",)),
-    ]
-    net = kc.Network.from_steps([*steps, ("g", Nonlinear("gelu"), ("b",))], ["f", "g"])
+    layers = ("a", Affine()), ("f", Nonlinear("tanh")), ("b", Affine()), ("g", Nonlinear("gelu"))
+    net = wired(*layers, outputs=["f", "g"])
     _, given = plt.subplots(1, 3)
     axes = kc.shape(net).plot(ax=given).axes
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
-    assert [line.get_label() for line in curves] == [
-        "before: f",
-        "before: g",
-        "after: f",
-        "after: g",
-    ]
-    assert (
-        curves[0].get_color() == curves[2].get_color()
-        and curves[0].get_linestyle() != curves[2].get_linestyle()
-    )
+    assert labels(axes[1]) == ["before: f", "before: g", "after: f", "after: g"]
+    assert curves[0].get_color() == curves[2].get_color()
+    assert curves[0].get_linestyle() != curves[2].get_linestyle()
 
 
 def test_depth_traces_stand_alone() -> None:
