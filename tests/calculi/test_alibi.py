@@ -8,7 +8,7 @@ from typing import Any
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Attend, Input
+from kcalc.network.layers import Affine, Attend
 
 
 def released(heads: int) -> list[float]:
@@ -25,7 +25,7 @@ def released(heads: int) -> list[float]:
 
 
 def network(heads: int | None, **options: Any) -> kc.Network:
-    steps: list[Any] = [("x", Input()), ("q", Affine(sigma_w=1.5))]
+    steps: list[Any] = [("q", Affine(sigma_w=1.5))]
     steps += [(name, Affine(), "x") for name in "kv"]
     steps += [("a", Attend(heads, alibi=True, **options), "q k v"), ("o", Affine())]
     return wired(*steps)

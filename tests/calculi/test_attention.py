@@ -214,7 +214,7 @@ def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
 
 def stacked(case: Case) -> kc.Network:
     """Blocks with skips and an MLP, and a readout."""
-    steps: list[Any] = [("x", Input()), ("in", Affine(sigma_b=0.3))]
+    steps: list[Any] = [("in", Affine(sigma_b=0.3))]
     below = "in"
     for k in range(2):
         reads, names = case.reads(below, str(k))
@@ -476,7 +476,6 @@ def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
 def ending(row: tuple[float, ...] | None) -> kc.Network:
     """A post-norm block of attention and a weighted sum of its tokens; None: all its tokens."""
     return wired(
-        ("x", Input()),
         *attending(None, "x", Affine(sigma_b=0.3)),
         ("o", Affine()),
         ("sum", Sum(), "x o"),

@@ -41,7 +41,7 @@ def test_batches_that_do_not_fit_are_refused():
     with refused("kc.large_batch"):
         gradients(normalised(2))
     shared = wired(
-        ("a", Affine(), "x"),
+        ("a", Affine()),
         ("n", BatchNorm()),
         ("p", Nonlinear("relu")),
         ("s", Sum(), "n p"),

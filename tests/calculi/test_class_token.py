@@ -62,7 +62,6 @@ def test_maps_of_points_are_those_of_node_values() -> None:
 
 def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> None:
     net = wired(
-        ("x", Input()),
         ("class", ClassToken(count=2)),
         *((n, Affine(), "class") for n in "qkv"),
         ("a", Attend(), "q k v"),
@@ -78,7 +77,6 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
 def test_correlations_that_no_scores_have_are_sampled(cosine: float) -> None:
     """Patches of negative cosine share less than nothing, and equal class tokens then part."""
     net = wired(
-        ("x", Input()),
         ("class", ClassToken(0.75)),
         ("q", Affine(sigma_w=2)),
         *((n, Affine(), "class") for n in "kv"),

@@ -111,7 +111,7 @@ def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
 def test_norms_that_lose_digits_say_so() -> None:
     """The variance of a sum of two sigmoids is taken as a difference."""
     scale = 1e-3
-    steps: list[Any] = [("x", Input())]
+    steps: list[Any] = []
     for k in "ab":
         steps += [(k, Affine(sigma_w=scale), "x"), (f"s{k}", Nonlinear("sigmoid"))]
     steps += [("sum", Sum(), "sa sb"), ("n", LayerNorm())]

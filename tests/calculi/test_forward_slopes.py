@@ -14,12 +14,11 @@ from wiring import wired
 
 from kcalc.calculi.factored import mixed
 from kcalc.calculi.subnetworks.forward import ForwardSlope, _mixed, _mixed_arrays
-from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, LayerNorm, Nonlinear, Sum
 
 
 def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
     steps = [
-        ("x", Input()),
         ("a", Affine()),
         ("f", Nonlinear("relu")),
         ("b", Affine()),

@@ -31,7 +31,7 @@ def phi(name: Any) -> Nonlinear:
 
 def test_a_small_grouped_fan_in_is_not_gaussian():
     """Without channel counts a grouped layer says what it takes for granted."""
-    unknown = wired(("z", Affine(), "x"), ("d", Affine(groups=8)), ("p", phi("tanh")))
+    unknown = wired(("z", Affine()), ("d", Affine(groups=8)), ("p", phi("tanh")))
     assert any(a.node == "d" and "group" in a.text for a in c_map(unknown).assumptions)
 
 

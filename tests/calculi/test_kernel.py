@@ -107,7 +107,6 @@ def test_exploding_and_vanishing_q_name_the_node() -> None:
     with refused("nonlinear_.* vanish"):
         q_map(A.vanilla(2000, "relu"))(1.0)
     steps = [
-        ("x", Input()),
         ("z", Affine()),
         ("s", Sum((1, -1)), "z z"),
         ("a", Affine()),

@@ -40,17 +40,17 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
     with refused("'n'.*normalises"):
         c_map(
             wired(
-                ("w", Affine(1), "x"),
+                ("w", Affine(1)),
                 ("f", Nonlinear("relu")),
                 ("n", norm),
                 features=3,
             )
         )
-    c_map(wired(("w", Affine(2), "x"), ("f", Nonlinear("relu")), ("n", norm), features=3))
+    c_map(wired(("w", Affine(2)), ("f", Nonlinear("relu")), ("n", norm), features=3))
     with refused("'n'.*normalises.*0"):
         c_map(
             wired(
-                ("w", Affine(2), "x"),
+                ("w", Affine(2)),
                 ("f", Nonlinear("sign")),
                 ("p", Product(), "f f"),
                 ("n", LayerNorm()),
@@ -98,7 +98,7 @@ def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
 def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
     """Behind the norm the parts weigh by their channels, whatever their q values were."""
     net = wired(
-        ("w", Affine(4), "x"),
+        ("w", Affine(4)),
         ("f", Nonlinear("relu")),
         ("v", Affine(2), "x"),
         ("c", Concat(), "f v"),
@@ -125,7 +125,7 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with refused("'x' has no value"):
-        interpret(wired(("w", Affine(), "x")), kernel, {})
+        interpret(wired(("w", Affine())), kernel, {})
 
 
 # -- tangent kernels -------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from kcalc.network.layers import (
     Attend,
     Concat,
     Flatten,
-    Input,
     LayerNorm,
     Nonlinear,
     Pool,
@@ -58,7 +57,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def blocks(count: int = 2, **options: Any) -> kc.Network:
     """Pre-norm blocks of attention and a gated MLP with a Concat, and a readout."""
-    steps: list[Any] = [("x", Input()), ("e", Affine(sigma_b=0.2))]
+    steps: list[Any] = [("e", Affine(sigma_b=0.2))]
     below = "e"
     for b in map(str, range(count)):
         steps += [
@@ -125,7 +124,7 @@ def test_they_add_up_to_the_tangent_kernel(options: dict[str, Any]) -> None:
 
 
 def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
-    steps: list[Any] = [("x", Input()), *((n, Affine(), "x") for n in "qv")]
+    steps: list[Any] = [*((n, Affine(), "x") for n in "qv")]
     steps += [("a", Attend(scale="linear", causal=True), "q q v")]
     net = wired(*steps, ("out", Affine(), "a"))
     found: Any = gradients(net, tokens=X)

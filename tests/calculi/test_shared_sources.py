@@ -81,7 +81,7 @@ def test_tokens_of_two_signs_need_mean_zero() -> None:
 
 def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -> None:
     """h - tanh(h), of size q^3 where h has size q."""
-    network = wired(("h", Affine(), "x"), ("t", Nonlinear("tanh")), ("y", Sum([1, -1]), "h t"))
+    network = wired(("h", Affine()), ("t", Nonlinear("tanh")), ("y", Sum([1, -1]), "h t"))
     Q = kc.q_map(network)
     for q in (1e-2, 1e-3):
         with mpmath.workdps(30):
@@ -100,7 +100,7 @@ def test_independent_addends_whose_means_cancel() -> None:
     means are 1/2.
     """
     steps = [(node, Nonlinear("sigmoid"), read) for node, read in (("a", "f"), ("b", "g"))]
-    network = wired(("f", Affine(), "x"), ("g", Affine(), "x"), *steps, ("y", Sum([1, -1]), "a b"))
+    network = wired(("f", Affine()), ("g", Affine(), "x"), *steps, ("y", Sum([1, -1]), "a b"))
     for q in (1.0, 1e-2, 1e-4):
         half = 1 / (1 + np.exp(-math.sqrt(q) * NODES)) - 0.5
         assert node_values(network, C, q, 2 * q)["y"][0] == pytest.approx(

@@ -43,7 +43,7 @@ def chain(*layers: Any) -> kc.Network:
 def test_over_locations_as_at_one_location() -> None:
     """Images of one pixel have the kernels of vectors."""
     net = wired(
-        ("a", Affine(sigma_w=1.4, sigma_b=0.3, trained="biases"), "x"),
+        ("a", Affine(sigma_w=1.4, sigma_b=0.3, trained="biases")),
         ("s", SurrogateGradient("sign", WINDOW)),
         ("b", Affine(sigma_w=1.1)),
         ("t", Nonlinear("tanh")),
@@ -62,7 +62,7 @@ def test_over_locations_as_at_one_location() -> None:
 def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) -> None:
     """``u + relu(u)`` has cross terms, for which gradients come from the tangent calculus."""
     net = wired(
-        ("a", Affine(sigma_w=1.4, sigma_b=0.5, trained=trained), "x"),
+        ("a", Affine(sigma_w=1.4, sigma_b=0.5, trained=trained)),
         ("r", Nonlinear("relu")),
         ("u", Sum(), "a r"),
         ("o", Affine(sigma_w=1.2)),
@@ -95,7 +95,7 @@ def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
     before = gradients(chain(Affine(), Nonlinear("sign"), StopGradient(), Affine()))
     assert before.weights == {"n1": 0, "n4": 1}
     through = wired(
-        ("a", Affine(sigma_w=1.5), "x"),
+        ("a", Affine(sigma_w=1.5)),
         ("t", Nonlinear("sign")),
         ("d", Sum((1, -1)), "t a"),
         ("s", StopGradient()),
@@ -112,7 +112,7 @@ def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
 
 def test_frozen_tables() -> None:
     net = wired(
-        ("e", Embedding(trained=False), "x"),
+        ("e", Embedding(trained=False)),
         ("p", Positions(sigma=0.5, trained=False)),
         ("t", ClassToken(trained=False)),
         *((n, Affine(), "t") for n in "qkv"),
@@ -126,7 +126,7 @@ def test_frozen_tables() -> None:
 
 def test_arrays_have_these_gradients() -> None:
     net = wired(
-        ("a", Affine(8, trained="biases"), "x"),
+        ("a", Affine(8, trained="biases")),
         ("s", SurrogateGradient("sign", WINDOW)),
         ("b", Affine(8)),
         ("d", StopGradient()),

@@ -6,12 +6,11 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Input, Nonlinear, Sum
+from kcalc.network.layers import Affine, Nonlinear, Sum
 
 
 def test_shared_branches_have_no_gradients_over_tokens() -> None:
     steps = [
-        ("x", Input()),
         ("a", Affine()),
         ("f", Nonlinear("relu")),
         ("s", Sum((0.6, 0.8)), "a f"),

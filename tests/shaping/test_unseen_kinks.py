@@ -7,7 +7,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Input, Nonlinear, Product
+from kcalc.network.layers import Affine, Nonlinear, Product
 
 A = kc.architectures
 X = sp.Symbol("x")
@@ -26,7 +26,7 @@ def test_other_kinks_and_other_methods() -> None:
 
 
 def gated(blocks: int) -> kc.Network:
-    steps, last = [("x", Input())], "x"
+    steps, last = [], "x"
     for i in map(str, range(blocks)):
         steps += [
             ("a" + i, Affine(), last),
