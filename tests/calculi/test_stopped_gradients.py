@@ -36,8 +36,7 @@ WINDOW = sp.Piecewise((1, sp.Abs(X) < 1), (0, True))
 
 
 def chain(*layers: Any) -> kc.Network:
-    names = ["x", *(f"n{i}" for i in range(1, len(layers) + 1))]
-    return wired(*((n, layer, p) for p, n, layer in zip(names, names[1:], layers, strict=False)))
+    return wired(*((f"n{i}", layer) for i, layer in enumerate(layers, 1)))
 
 
 def test_over_locations_as_at_one_location() -> None:

@@ -17,27 +17,13 @@ from kcalc.network import token_mixing as tm
 Array = np.ndarray
 
 
-def equal_pairs(count: int, rho: Any) -> mp.matrix:
-    return mp.matrix([[1 if i == j else rho for j in range(count)] for i in range(count)])
-
-
-def decaying(count: int, rate: Any) -> mp.matrix:
-    return mp.matrix(
-        [[mp.exp(-rate * abs(i - j)) if i != j else 1 for j in range(count)] for i in range(count)]
-    )
+def decaying(rate: Any) -> mp.matrix:
+    return mp.matrix([[mp.exp(-rate * abs(i - j)) for j in range(9)] for i in range(9)])
 
 
 def by_cholesky(source: mp.matrix, target: mp.matrix) -> Array:
     """``L' L^-1`` in the working precision."""
     return np.array((mp.cholesky(target) * mp.inverse(mp.cholesky(source))).tolist(), dtype=float)
-
-
-def numpy_decaying(count: int, rate: float) -> Array:
-    return (
-        np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count))))
-        if rate < np.inf
-        else np.eye(count)
-    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +32,10 @@ def numpy_decaying(count: int, rate: float) -> Array:
 )
 def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
-        exact = by_cholesky(equal_pairs(9, mp.mpf(before)), equal_pairs(9, mp.mpf(after)))
+        pairs = [
+            mp.ones(9) * mp.mpf(rho) + mp.eye(9) * (1 - mp.mpf(rho)) for rho in (before, after)
+        ]
+        exact = by_cholesky(*pairs)
     (found,) = tm.uniform(9, [after], start=before)
     np.testing.assert_allclose(found, exact, atol=4e-15)
     assert (found >= 0).all()
@@ -58,8 +47,8 @@ def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: f
 )
 def test_exponential_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
-        source = mp.eye(9) if before == np.inf else decaying(9, mp.mpf(before))
-        exact = by_cholesky(source, decaying(9, mp.mpf(after)))
+        source = mp.eye(9) if before == np.inf else decaying(mp.mpf(before))
+        exact = by_cholesky(source, decaying(mp.mpf(after)))
     (found,) = tm.exponential(9, [after], start=before)
     np.testing.assert_allclose(found, exact, rtol=1e-14, atol=1e-40)
     assert (found >= 0).all()
@@ -82,7 +71,7 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
 
 
 def test_rescaled_rows_keep_q():
-    tokens = numpy_decaying(6, 0.3)
+    tokens = np.exp(-0.3 * np.abs(np.subtract.outer(np.arange(6), np.arange(6))))
     matrix = tm.rescaled(tm.value_skip(6, 0.7, 0.6, causal=True), tokens)
     np.testing.assert_allclose((matrix @ tokens @ matrix.T).diagonal(), 1, rtol=1e-15)
     with refused(r"row 0 .* q = 0"):

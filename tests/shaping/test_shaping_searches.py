@@ -5,7 +5,6 @@ ranges, and what shaping refuses.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,15 +28,7 @@ from kcalc.shaping.self_normalising import shifted
 
 A = kc.architectures
 X = sp.Symbol("x", real=True)
-TANH, RELU, SOFT = activation("tanh"), activation("relu"), activation("softplus")
-GAUSS = np.polynomial.hermite_e.hermegauss(180)
-
-
-def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
-    """C'(1) - 1 of f(alpha x + beta) - mean, by Gauss-Hermite quadrature."""
-    z, w = GAUSS[0], GAUSS[1] / math.sqrt(2 * math.pi)
-    values, slopes = f(alpha * z + beta), alpha * slope(alpha * z + beta)
-    return float(w @ slopes**2 / (w @ values**2 - (w @ values) ** 2)) - 1
+TANH, RELU = activation("tanh"), activation("relu")
 
 
 # -- searches --------------------------------------------------------------------------------------
@@ -45,12 +36,10 @@ def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
 
 def test_the_scale_that_gives_a_slope() -> None:
     target = 0.3
-
-    def sech(x: Any) -> Any:
-        return 1 / np.cosh(x) ** 2
-
     found = choose_branch.solve_scale(TANH, target, (0.0,))
-    assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
+    alpha, (z, w) = found.alpha or 1.0, np.polynomial.hermite_e.hermegauss(180)
+    slope = w @ (alpha / np.cosh(alpha * z) ** 2) ** 2 / (w @ np.tanh(alpha * z) ** 2)
+    assert slope - 1 == pytest.approx(target, rel=1e-8)
     wide = choose_branch._crossing(TANH, target, 0.0, (-3.0, 3.0))
     assert wide is not None and wide.alpha == pytest.approx(found.alpha, rel=1e-10)
     # no crossing there; and without a shift that of relu does not depend on alpha
@@ -155,18 +144,11 @@ def test_logarithms_of_mixtures() -> None:
 
 def test_an_extremum_is_put_into_the_grid() -> None:
     for place in (0.3, 0.6):
-
-        def miss(y: float, place: float = place) -> float:
-            return (y - place) ** 2 - 1e-4
-
         grid = [0.0, 0.25, 0.5, 0.75, 1.0]
-        values = [miss(y) + 2e-4 for y in grid]
-        _insert_extremum(miss, grid, values)
-        assert (
-            grid == sorted(grid)
-            and len(grid) == 6
-            and min(values) == pytest.approx(-1e-4, rel=1e-6)
-        )
+        values = [(y - place) ** 2 + 1e-4 for y in grid]
+        _insert_extremum(lambda y, place=place: (y - place) ** 2 - 1e-4, grid, values)
+        assert grid == sorted(grid) and len(grid) == 6
+        assert min(values) == pytest.approx(-1e-4, rel=1e-6)
     grid, values = [0.0, 0.5, 1.0], [1.0, 2.0, 3.0]
     _insert_extremum(lambda y: 1 + 2 * y, grid, values)
     assert grid == [0.0, 0.5, 1.0]
