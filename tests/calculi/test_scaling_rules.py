@@ -53,16 +53,8 @@ def test_a_multiple_of_the_largest() -> None:
     """
 
     def after(factor: float) -> Any:
-        return scaling(
-            chain(
-                Input(3, (2, 2)),
-                Affine(5),
-                Pool("max", 2),
-                Scale(factor),
-                RELU,
-                Affine(2),
-            )
-        )
+        first = Input(3, (2, 2)), Affine(5), Pool("max", 2)
+        return scaling(chain(*first, Scale(factor), RELU, Affine(2)))
 
     y = np.linspace(0, 10, 20001)
     truth = float(
@@ -75,10 +67,12 @@ def test_a_multiple_of_the_largest() -> None:
 def test_dropout_and_layers_that_do_nothing() -> None:
     assert not scaling(chain(Input(3), RELU)).weights
     assert not scaling(chain(Input(n), RELU)).weights
-    plain = chain(Input(3), Affine(5), RELU, Affine(2))
-    same = chain(Input(3), Affine(5), Identity(), Dropout(0), RELU, Affine(2))
-    assert scaling(same).weights["affine_1"].gamma == scaling(plain).weights["affine_1"].gamma
-    assert scaling(same).weights["affine_2"].gamma == scaling(plain).weights["affine_2"].gamma
+    plain, same = (
+        scaling(chain(Input(3), Affine(5), *more, RELU, Affine(2))).weights
+        for more in ((), (Identity(), Dropout(0)))
+    )
+    for node in ("affine_1", "affine_2"):
+        assert same[node].gamma == plain[node].gamma
 
 
 def test_correlated_inputs_and_biases() -> None:
