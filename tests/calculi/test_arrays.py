@@ -136,16 +136,10 @@ def test_dropout_keeps_means_and_squares():
 @pytest.mark.parametrize("factor", [1, 2, -1, 2.5])
 def test_linear_activations_multiply(factor: float) -> None:
     x = np.linspace(-2, 2, 12).reshape(3, 4)
-    found = to_jax(
-        wired(
-            ("x", Input(4)),
-            ("y", Nonlinear(activation("identity").transformed(1, 0, factor))),
-        ),
-        dtype="float64",
-    )
-    np.testing.assert_allclose(
-        found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15
-    )
+    phi = kc.activation("identity").transformed(1, 0, factor)
+    found = to_jax(wired(("y", Nonlinear(phi)), features=4), dtype="float64")
+    made = found.apply(found.init(jax.random.key(0), x), x)
+    np.testing.assert_allclose(made, factor * x, rtol=1e-15)
 
 
 # -- against the theory ----------------------------------------------------------------------------
@@ -292,11 +286,8 @@ test_bad_input_is_one_clear_error = refusals(REFUSED)
 def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
     net = chain(Input(3, (4, 4)), Pool("weighted_mean", 2), Pool("weighted_mean"))
     x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
-    outputs = []
-    for name in ("standard", "ntk"):
-        model = to_jax(net, weights="gaussian", parameterization=name)
-        outputs.append(np.asarray(model.apply(model.init(3, x), x)))
-    assert np.allclose(*outputs, rtol=1e-5)
+    models = [to_jax(net, weights="gaussian", parameterization=p) for p in ("standard", "ntk")]
+    assert np.allclose(*(model.apply(model.init(3, x), x) for model in models), rtol=1e-5)
 
 
 def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
@@ -314,17 +305,12 @@ def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
         ("corners", {"mode": "bilinear", "align_corners": True}),
     ):
         for size in ((8, 12), (5, 9), (2, 3)):
-            factors = (size[0] / 4, size[1] / 6)
+            found = array_operations.resize(x, (size[0] / 4, size[1] / 6), (0, 0), kind)
             expected = last(functional.interpolate(image, size, **options))
-            np.testing.assert_allclose(
-                array_operations.resize(x, factors, (0, 0), kind), expected, atol=1e-6
-            )
-    np.testing.assert_array_equal(
-        array_operations.pixel_shuffle(x, (2, 2), False), last(functional.pixel_shuffle(image, 2))
-    )
-    np.testing.assert_array_equal(
-        array_operations.pixel_shuffle(x, (2, 2), True), last(functional.pixel_unshuffle(image, 2))
-    )
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+    for back, shuffle in enumerate((functional.pixel_shuffle, functional.pixel_unshuffle)):
+        found = array_operations.pixel_shuffle(x, (2, 2), bool(back))
+        np.testing.assert_array_equal(found, last(shuffle(image, 2)))
 
 
 def test_sinusoidal_positions_are_added_over_channels() -> None:
