@@ -112,11 +112,8 @@ class Case:
             return np.where(scores < -1e29, 0, scores)
         powers = np.exp(scores)
         made = powers / (powers.sum(axis=-1, keepdims=True) + self.options.get("sink", False))
-        return (
-            self.options.get("identity", 0) * np.eye(count)
-            + made
-            - self.options.get("centre", 0) / count
-        )
+        identity, centre = (self.options.get(name, 0) for name in ("identity", "centre"))
+        return identity * np.eye(count) + made - centre / count
 
     def sees(self) -> Array:
         """Whether a token (row) sees another one."""
@@ -222,7 +219,7 @@ def stacked(case: Case) -> kc.Network:
             *reads,
             (f"attention{k}", Attend(**case.options), names),
             (f"o{k}", Affine()),
-            (f"sum{k}", Sum((0.8, 0.6)), (below, f"o{k}")),
+            (f"sum{k}", Sum((0.8, 0.6)), f"{below} o{k}"),
             (f"norm{k}", LayerNorm()),
             (f"up{k}", Affine()),
             (f"phi{k}", Nonlinear("gelu")),

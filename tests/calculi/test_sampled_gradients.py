@@ -59,24 +59,24 @@ def blocks(count: int = 2, **options: Any) -> kc.Network:
     """Pre-norm blocks of attention and a gated MLP with a Concat, and a readout."""
     steps: list[Any] = [("e", Affine(sigma_b=0.2))]
     below = "e"
-    for b in map(str, range(count)):
+    for b in range(count):
         steps += [
-            ("n" + b, LayerNorm(), (below,)),
-            *((n + b, Affine(sigma_w=1.5, sigma_b=0.3), ("n" + b,)) for n in "qkv"),
-            ("a" + b, Attend(**options), ("q" + b, "k" + b, "v" + b)),
-            ("o" + b, Affine()),
-            ("s" + b, Sum((1, 0.7)), (below, "o" + b)),
-            ("m" + b, RMSNorm()),
-            ("u" + b, Affine(sigma_b=0.1)),
-            ("w" + b, Affine(), ("m" + b,)),
-            ("p" + b, Nonlinear("gelu"), ("u" + b,)),
-            ("g" + b, Product(), ("p" + b, "w" + b)),
-            ("c" + b, Concat(channels=(3, 1)), ("g" + b, "u" + b)),
-            ("d" + b, Affine()),
-            ("t" + b, Sum((1, 0.7)), ("s" + b, "d" + b)),
+            (f"n{b}", LayerNorm(), below),
+            *((f"{n}{b}", Affine(sigma_w=1.5, sigma_b=0.3), f"n{b}") for n in "qkv"),
+            (f"a{b}", Attend(**options), f"q{b} k{b} v{b}"),
+            (f"o{b}", Affine()),
+            (f"s{b}", Sum((1, 0.7)), f"{below} o{b}"),
+            (f"m{b}", RMSNorm()),
+            (f"u{b}", Affine(sigma_b=0.1)),
+            (f"w{b}", Affine(), f"m{b}"),
+            (f"p{b}", Nonlinear("gelu"), f"u{b}"),
+            (f"g{b}", Product(), f"p{b} w{b}"),
+            (f"c{b}", Concat(channels=(3, 1)), f"g{b} u{b}"),
+            (f"d{b}", Affine()),
+            (f"t{b}", Sum((1, 0.7)), f"s{b} d{b}"),
         ]
-        below = "t" + b
-    return wired(*steps, ("out", Affine(), (below,)))
+        below = f"t{b}"
+    return wired(*steps, ("out", Affine(), below))
 
 
 # -- the derivatives of weights --------------------------------------------------------------------

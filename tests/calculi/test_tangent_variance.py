@@ -47,7 +47,7 @@ def stream(blocks: int, n: int, hidden: int, weights: Any) -> kc.Network:
             (f"a{k}", Affine(hidden, sigma_w=1.4), last),
             (f"f{k}", Nonlinear("tanh")),
             (f"w{k}", Affine(n, sigma_w=1.4)),
-            (f"s{k}", Sum(weights), (last, f"w{k}")),
+            (f"s{k}", Sum(weights), f"{last} w{k}"),
         ]
         last = f"s{k}"
     return wired(*steps, ("out", Affine(1), last))

@@ -27,15 +27,15 @@ def test_other_kinks_and_other_methods() -> None:
 
 def gated(blocks: int) -> kc.Network:
     steps, last = [], "x"
-    for i in map(str, range(blocks)):
+    for i in range(blocks):
         steps += [
-            ("a" + i, Affine(), last),
-            ("g" + i, Nonlinear("tanh")),
-            ("b" + i, Affine(), last),
-            ("h" + i, Nonlinear("tanh")),
-            ("p" + i, Product(), f"g{i} h{i}"),
+            (f"a{i}", Affine(), last),
+            (f"g{i}", Nonlinear("tanh")),
+            (f"b{i}", Affine(), last),
+            (f"h{i}", Nonlinear("tanh")),
+            (f"p{i}", Product(), f"g{i} h{i}"),
         ]
-        last = "p" + i
+        last = f"p{i}"
     return wired(*steps, ("out", Affine()))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracles import transfer_mup as peers
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc import TransferCheck, chain, trained_coordinates, transfer
@@ -61,11 +61,8 @@ def post_norm(width: int, depth: int) -> Any:
     return residual(width, depth, post=True)
 
 
-@pytest.fixture(scope="module")
-def batch() -> tuple[Any, Any]:
-    draws = torch.Generator().manual_seed(0)
-    x = torch.randn(32, 16, generator=draws)
-    return x, torch.randint(0, 5, (32,), generator=draws)
+DRAWS = torch.Generator().manual_seed(0)
+X, Y = torch.randn(32, 16, generator=DRAWS), torch.randint(0, 5, (32,), generator=DRAWS)
 
 
 # -- the mup package -------------------------------------------------------------------------------
@@ -111,25 +108,24 @@ def test_transposed_convolutions_of_mup() -> None:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
+def test_a_number_that_all_channels_share() -> None:
     """Its gradient is a sum over channels, so it keeps its learning rate under SGD."""
     small, large = (
         nn.Sequential(Linear(16, w), nn.ReLU(), Linear(w, w), nn.PReLU(), Linear(w, 5))
         for w in (16, 32)
     )
-    found = transfer(large, batch[0], base=small, optimizer="sgd")
+    found = transfer(large, X, base=small, optimizer="sgd")
     assert found["3.weight"].role == "shared"
     assert found["3.weight"].learning_rate == 1
     assert found["2.bias"].learning_rate == 2
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adafactor", "muon"])
-def test_norms_on_the_stream_learn_by_their_share(optimizer: str, batch: tuple[Any, Any]) -> None:
+def test_norms_on_the_stream_learn_by_their_share(optimizer: str) -> None:
     """Changes of L norms are aligned, so that each may move the stream by 1 / L."""
     base, to = ({"width": 16, "depth": depth} for depth in (2, 6))
     found, before = (
-        transfer(build, batch[0], base=base, to=to, optimizer=optimizer)
-        for build in (post_norm, residual)
+        transfer(build, X, base=base, to=to, optimizer=optimizer) for build in (post_norm, residual)
     )
     for name in ("norms.0.weight", "norms.5.weight", "norms.5.bias"):
         assert found[name].exponent("learning_rate", "depth") == -1
@@ -212,31 +208,31 @@ def gated(width: int, depth: int) -> Any:
     return made(forward, width, ends=ends, scales=scales)
 
 
-def test_factors_in_branches(batch: tuple[Any, Any]) -> None:
+def test_factors_in_branches() -> None:
     """Relative changes are of order 1; gradients are those of the branch, L^-1 / n."""
     sizes = {"base": {"width": 8, "depth": 2}, "to": {"width": 16, "depth": 6}}
-    found = transfer(gated, batch[0], **sizes)["scales.5"]
+    found = transfer(gated, X, **sizes)["scales.5"]
     assert (found.learning_rate, found.epsilon) == (1, pytest.approx(1 / 6))
-    plain = transfer(gated, batch[0], **sizes, optimizer="sgd")
+    plain = transfer(gated, X, **sizes, optimizer="sgd")
     assert plain["scales.5"].learning_rate == pytest.approx(6)
 
 
-def test_frozen_parameters_need_no_rule(batch: tuple[Any, Any]) -> None:
+def test_frozen_parameters_need_no_rule() -> None:
     def frozen(width: int) -> Any:
         model = loose(width)
         model.unused.requires_grad_(False)
         return model
 
-    found = transfer(frozen, batch[0], base=16, to=32)
+    found = transfer(frozen, X, base=16, to=32)
     model = frozen(32)
     found.rescale(model)
     taken = [p for group in found.param_groups(model, 0.1) for p in group["params"]]
     assert "unused" not in found.parameters and len(taken) == 4
 
 
-def test_groups(batch: tuple[Any, Any]) -> None:
+def test_groups() -> None:
     model = perceptron(64)
-    found = transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
+    found = transfer(model, X, base=perceptron(16), optimizer="adamw")
     groups = found.param_groups(model, 1e-3, weight_decay=0.1, eps=1e-8)
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     by_parameter = {id(p): group for group in groups for p in group["params"]}
@@ -244,20 +240,20 @@ def test_groups(batch: tuple[Any, Any]) -> None:
     assert (hidden["lr"], hidden["weight_decay"]) == pytest.approx((2.5e-4, 0.4))
     assert hidden["eps"] == pytest.approx(2.5e-9)
     torch.optim.AdamW(groups)
-    parts = transfer(model, batch[0], base=perceptron(16), optimizer="muon")
+    parts = transfer(model, X, base=perceptron(16), optimizer="muon")
     with refused("divided.*between"):
         parts.param_groups(model, 1e-3)
     taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
     assert {id(p) for p in taken} == {id(model[2].weight), id(model[4].weight)}
 
 
-def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
+def test_optax_takes_the_same_steps() -> None:
     import jax
     import optax
 
     model = perceptron(32).double()
     rules = {
-        name: transfer(model, batch[0].double(), base=perceptron(16).double(), optimizer=name)
+        name: transfer(model, X.double(), base=perceptron(16).double(), optimizer=name)
         for name in ("sgd", "adamw")
     }
     for name, made in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
@@ -298,21 +294,20 @@ def again(width: int) -> Any:
     return made(forward, width, two=Linear(width, width))
 
 
-def test_refusals(batch: tuple[Any, Any]) -> None:
-    x = batch[0]
+def test_refusals() -> None:
     with refused("parameter.*'unused'"):
-        transfer(loose(32), x, base=loose(16))
-    twice = transfer(again(32), x, base=again(16), optimizer="adamw")
-    once = transfer(perceptron(32), x, base=perceptron(16), optimizer="adamw")
+        transfer(loose(32), X, base=loose(16))
+    twice = transfer(again(32), X, base=again(16), optimizer="adamw")
+    once = transfer(perceptron(32), X, base=perceptron(16), optimizer="adamw")
     for quantity in ("init_std", "learning_rate", "weight_decay"):
         assert twice["two.weight"].exponent(quantity) == once["2.weight"].exponent(quantity)
     with refused("base=16 is a size.* to="):
-        transfer(perceptron, x, base=16)
+        transfer(perceptron, X, base=16)
     with refused(r"after the model, such as kc\.transfer"):
         transfer(perceptron, base=16, to=32)
     with refused("two torch.nn.Modules"):
-        transfer(perceptron(8), x, base=3)
-    found = transfer(perceptron(32), x, base=perceptron(16))
+        transfer(perceptron(8), X, base=3)
+    found = transfer(perceptron(32), X, base=perceptron(16))
     with refused("model.*parameter"):
         found.param_groups(nn.Sequential(Linear(16, 32)), 0.1)
     with refused("parameter.*'weight'"):
@@ -352,16 +347,14 @@ CHANGED: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "build"), CHANGED.values(), ids=CHANGED.keys())
-def test_what_changes_beside_the_width_is_named(
-    words: str, build: Any, batch: tuple[Any, Any]
-) -> None:
-    with refused(words):
-        transfer(build, batch[0], base=16, to=32)
+test_what_changes_beside_the_width_is_named = refusals(
+    {name: case[::-1] for name, case in CHANGED.items()},
+    lambda build: transfer(build, X, base=16, to=32),
+)
 
 
-def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
-    found = transfer(perceptron, batch[0], base=16, to=32)
+def test_rules_are_those_of_one_width() -> None:
+    found = transfer(perceptron, X, base=16, to=32)
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
         with refused("shape .*give kc.transfer this model's width"):
             ask(perceptron(64))
@@ -370,27 +363,24 @@ def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
 # -- training --------------------------------------------------------------------------------------
 
 
-def test_training_one_parameter_that_is_not_there(batch: tuple[Any, Any]) -> None:
+def test_training_one_parameter_that_is_not_there() -> None:
     with refused("parameter '2.wait'.*2.weight"):
-        trained_coordinates(perceptron, *batch, 3e-3, (16, 32), steps=1, only="2.wait")
+        trained_coordinates(perceptron, X, Y, 3e-3, (16, 32), steps=1, only="2.wait")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [residual, post_norm])
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 1e-3)])
-def test_coordinates_at_large_depths(
-    optimizer: str, lr: float, build: Any, batch: tuple[Any, Any]
-) -> None:
+def test_coordinates_at_large_depths(optimizer: str, lr: float, build: Any) -> None:
     sizes = [{"width": 64, "depth": depth} for depth in (4, 16, 64)]
-    found = trained_coordinates(build, *batch, lr, sizes, optimizer)
+    found = trained_coordinates(build, X, Y, lr, sizes, optimizer)
     assert found.along == "depth"
     assert found.slopes["output"][0] < 0.12 + 3 * found.slopes["output"][1]
 
 
-def test_best_rates(batch: tuple[Any, Any]) -> None:
-    x, y = batch
+def test_best_rates() -> None:
     rates = [0.001, 0.01, 0.1]
-    found = kc.transfer_check(perceptron, x, y, rates, (16, 32), steps=10, batch=8, seeds=2)
+    found = kc.transfer_check(perceptron, X, Y, rates, (16, 32), steps=10, batch=8, seeds=2)
     assert found.losses.shape == (2, 3, 2) and np.isfinite(found.shift)
     assert found.best[0] in found.rates or 0.001 < found.best[0] < 0.1
     exact = TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
