@@ -13,7 +13,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import c_map, chain, node_values, ntk, slope_polynomial
+from kcalc import c_map, chain, ntk, slope_polynomial
 from kcalc.calculi.kernel import kernel_over
 from kcalc.fields.jets import Jet
 from kcalc.network.compose import interpret
@@ -37,62 +37,41 @@ from kcalc.network.primitives import Reads
 
 @pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), GroupNorm(1)])
 def test_norms_over_one_channel_are_refused(norm: Any) -> None:
+    first = ("f", Nonlinear("relu")), ("n", norm)
     with refused("'n'.*normalises"):
-        c_map(
-            wired(
-                ("w", Affine(1)),
-                ("f", Nonlinear("relu")),
-                ("n", norm),
-                features=3,
-            )
-        )
-    c_map(wired(("w", Affine(2)), ("f", Nonlinear("relu")), ("n", norm), features=3))
+        c_map(wired(("w", Affine(1)), *first, features=3))
+    c_map(wired(("w", Affine(2)), *first, features=3))
+    zero = ("f", Nonlinear("sign")), ("p", Product(), "f f"), ("n", LayerNorm())
     with refused("'n'.*normalises.*0"):
-        c_map(
-            wired(
-                ("w", Affine(2)),
-                ("f", Nonlinear("sign")),
-                ("p", Product(), "f f"),
-                ("n", LayerNorm()),
-                features=3,
-            )
-        )
+        c_map(wired(("w", Affine(2)), *zero, features=3))
 
 
-def _group_normalised(width: int, joined: bool) -> kc.Network:
+def _group_normalised(joined: bool) -> kc.Network:
     """Group norms behind a concatenation of 4/7 and 3/7 of the channels, or of its parts."""
-    norms = (
-        [("c", Concat(), "f g"), ("n", GroupNorm(14))]
-        if joined
-        else [
-            ("nf", GroupNorm(8), "f"),
-            ("ng", GroupNorm(6), "g"),
-            ("n", Concat(), "nf ng"),
-        ]
-    )
+    apart = ("nf", GroupNorm(8), "f"), ("ng", GroupNorm(6), "g"), ("n", Concat(), "nf ng")
     return wired(
-        ("x", Input(5)),
-        ("w", Affine(4 * width, sigma_b=0.2)),
+        ("w", Affine(256, sigma_b=0.2)),
         ("f", Nonlinear("relu")),
-        ("v", Affine(3 * width, sigma_w=2.0, sigma_b=0.5), "x"),
+        ("v", Affine(192, sigma_w=2.0, sigma_b=0.5), "x"),
         ("g", Nonlinear("gelu")),
-        *norms,
-        ("o", Affine(5 * width, sigma_b=0.3), "n"),
+        *((("c", Concat(), "f g"), ("n", GroupNorm(14))) if joined else apart),
+        ("o", Affine(320, sigma_b=0.3)),
         ("t", Nonlinear("tanh")),
         ("z", Affine(3)),
+        features=5,
     )
 
 
 def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
     """``GroupNorm(Concat(f, g)) = Concat(GroupNorm(f), GroupNorm(g))``, channel by channel."""
-    joined, apart = (_group_normalised(64, form) for form in (True, False))
+    nets = [_group_normalised(form) for form in (True, False)]
     for q in (0.4, 1.0, 2.5):
-        np.testing.assert_allclose(
-            node_values(joined, 0.3, q)["z"], node_values(apart, 0.3, q)["z"], rtol=1e-13
-        )
-        np.testing.assert_allclose(*(ntk(net)(0.3, q) for net in (joined, apart)), rtol=1e-13)
-        one, two = (kc.gradients(net, q).nodes for net in (joined, apart))
-        np.testing.assert_allclose(*([g[n] for n in "xwfvgotz"] for g in (one, two)), rtol=1e-13)
+        for found in (
+            lambda net, q=q: kc.node_values(net, 0.3, q)["z"],
+            lambda net, q=q: kc.ntk(net)(0.3, q),
+            lambda net, q=q: [kc.gradients(net, q).nodes[n] for n in "xwfvgotz"],
+        ):
+            np.testing.assert_allclose(*map(found, nets), rtol=1e-13)
 
 
 def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
@@ -112,16 +91,10 @@ def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
 
 def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     kernel = kernel_over()
-    assert (kernel.uniform, kernel.statistics.follow_c, kernel.statistics.assume_independent) == (
-        False,
-        True,
-        False,
-    )
-    state = kernel.rule(
-        Affine().lowered(Reads("w", ("x",), (None,))),
-        "w",
-        [kernel.start("x", 0.5, 2.0, Jet((0.3,)))],
-    )
+    assert not kernel.uniform and kernel.statistics.follow_c
+    assert not kernel.statistics.assume_independent
+    layer = Affine().lowered(Reads("w", ("x",), (None,)))
+    state = kernel.rule(layer, "w", [kernel.start("x", 0.5, 2.0, Jet((0.3,)))])
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
     with refused("'x' has no value"):

@@ -38,15 +38,7 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     json.dumps(law.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (0,),
-        (-1,),
-        (sp.Symbol("s"),),
-        (1, 1, 0),
-    ],
-)
+@pytest.mark.parametrize("arguments", [(0,), (-1,), (sp.Symbol("s"),), (1, 1, 0)])
 def test_bad_laws(arguments: tuple[object, ...]) -> None:
     with refused():
         residual_spectrum(*arguments)
@@ -69,14 +61,11 @@ def identity_part(before: int, after: int, stride: int) -> np.ndarray:
     needed, steps = {(node, "I")}, list(averaging_shortcuts(net).steps())
     for name, _, parents in reversed(steps):
         needed |= set(parents) if name in needed else set()
-    model = kc.to_jax(
-        wired(*[step for step in steps if step[0] in needed], outputs=[(node, "I")]),
-        dtype="float64",
-    )
+    kept = [step for step in steps if step[0] in needed]
+    model = kc.to_jax(wired(*kept, outputs=[(node, "I")]), dtype="float64")
     with jax.enable_x64(True):
-        found = jax.jacobian(lambda x: model.apply(model.init(0), x).ravel())(
-            np.zeros((1, 4, 6, before))
-        )
+        jacobian = jax.jacobian(lambda x: model.apply(model.init(0), x).ravel())
+        found = jacobian(np.zeros((1, 4, 6, before)))
         return np.asarray(found).reshape(found.shape[0], -1)
 
 
@@ -88,28 +77,21 @@ def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, s
     assert matrix.shape == (24 * after // stride**2, 24 * before)
     assert np.linalg.svd(matrix, compute_uv=False) == pytest.approx(1, abs=1e-12)
     if stride == 2 and before == after:  # an average over windows
-        assert (
-            np.count_nonzero(matrix[0]) == 4
-            and len(set(np.round(matrix[0][matrix[0] != 0], 12))) == 1
-        )
+        average = matrix[0][matrix[0] != 0]
+        assert len(average) == 4 and len(set(np.round(average, 12))) == 1
 
 
 def test_refused_changes() -> None:
-    with refused("no projection shortcut"):
-        averaging_shortcuts(architectures.vanilla(3))
-    with refused("singular.*1"):
-        averaging_shortcuts(
-            chain(Input(4, (4, 4)), residual(Affine(3, kernel=3), shortcut=Affine(3)))
-        )
-    with refused("widths"):
-        averaging_shortcuts(
-            chain(
-                Input(image_shape=(4, 4)),
-                residual(Affine(3, kernel=3), shortcut=Affine(3)),
-            )
-        )
-    with refused("not an Affine"):
-        averaging_shortcuts(architectures.vanilla(3), ["nonlinear_1"])
+    plain = kc.architectures.vanilla(3)
+    block = residual(Affine(3, kernel=3), shortcut=Affine(3))
+    for arguments, words in (
+        ((plain,), "no projection shortcut"),
+        ((chain(Input(4, (4, 4)), block),), "singular.*1"),
+        ((chain(Input(image_shape=(4, 4)), block),), "widths"),
+        ((plain, ["nonlinear_1"]), "not an Affine"),
+    ):
+        with refused(words):
+            averaging_shortcuts(*arguments)
     with refused("unknown kind"):
         skip_network("dense")
     with refused("even"):

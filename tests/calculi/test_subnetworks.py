@@ -87,12 +87,9 @@ def test_inputs_that_meet_at_once_leave_no_subnetwork():
     mu = maximal_slope(net)
     assert mu.pieces == (1,)
     assert mu([1.0, 5.0]) == pytest.approx([1, 1])
-    with refused("no nonlinear layer"):
-        mu.inverse(1.5)
-    with refused("no nonlinear layer"):
-        mu.active(1.5)
-    with refused("no nonlinear layer"):
-        mu.forward.inverse(1.5)
+    for ask in (mu.inverse, mu.active, mu.forward.inverse):
+        with refused("no nonlinear layer"):
+            ask(1.5)
     assert maximal(net, lambda x: x)(0.5) == 0.5
     with refused("no subnetwork"):
         maximal(net, lambda x: x).active(0.5)
@@ -125,28 +122,21 @@ def test_curvature_checks_its_input():
 
 
 def test_layer_norm_slopes():
-    net = chain(
-        Affine(), Nonlinear("relu"), LayerNorm(), Affine(), Nonlinear("relu"), LayerNorm(), Affine()
-    )
+    layers = Affine(), Nonlinear("relu"), LayerNorm()
+    net = chain(*layers, *layers, Affine())
     formal, true = maximal_slope(net), maximal_slope(net, q=1.0)
     steep = math.pi / (math.pi - 1)
     assert formal.pieces == (psi**2,)
     assert true(1.0) == pytest.approx(steep**2, rel=1e-13)
     assert true(1.0) == pytest.approx(c_map(net).derivative(1)(1.0), rel=1e-12)
-    assert true(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
+    for slope in (true, true.forward, true.longest_path_bound):
+        assert slope(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
     assert true(true.inverse(5.0)) == pytest.approx(5, rel=1e-13)
-    assert true.forward(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
-    assert true.longest_path_bound(2.0) == pytest.approx(4 * steep**2, rel=1e-13)
     assert float(slope_polynomial(net, 1.0).subs(psi, 1)) == pytest.approx(steep**2, rel=1e-13)
     assert slope_polynomial(net, 1.0, expand=True).degree() == 2
-    assert [a.node for a in formal.assumptions if "C(0) = 0" in a.text] == [
-        "layernorm_1",
-        "layernorm_2",
-    ]
-    assert [a.node for a in true.assumptions if "1.46694" in a.text] == [
-        "layernorm_1",
-        "layernorm_2",
-    ]
+    for found, words in ((formal, "C(0) = 0"), (true, "1.46694")):
+        nodes = [a.node for a in found.assumptions if words in a.text]
+        assert nodes == ["layernorm_1", "layernorm_2"]
     assert any("assumed fresh" in a.text for a in formal.assumptions)
     with refused("must exceed 2.15"):
         true.inverse(2.0)
