@@ -5,7 +5,6 @@ For a ReLU at 60 digits, for other pieces layer by layer.
 
 from __future__ import annotations
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -15,8 +14,6 @@ from kcalc.calculi.powers import DeepKernel
 from kcalc.fields.gaps import Gap
 from kcalc.network.layers import Affine, Input, Nonlinear
 
-MP = mpmath.MPContext()
-MP.dps = 60
 ROOT2 = 2**0.5
 GAPS = np.concatenate([np.linspace(0, 2, 21), np.logspace(-25, -1, 13)])
 

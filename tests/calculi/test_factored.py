@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import mpmath
 import sympy as sp
 from refusals import refused
 from wiring import wired
@@ -26,8 +25,6 @@ from kcalc.network.layers import (
     Sum,
 )
 
-MP = mpmath.MPContext()
-MP.dps = 50
 psi = kc.symbols.psi
 R = sp.Rational
 

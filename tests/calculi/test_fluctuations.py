@@ -73,22 +73,6 @@ def _product(rng, below, rows, orthogonal):
     return scale * np.stack([upper, lower], axis=1)[:, :, :rows]
 
 
-def compare(net, weights, draws, seed, nodes):
-    """Predicted against drawn variances.
-
-    Within 4 standard errors and the next order in 1/width, 6 % of the value.
-    """
-    found = fluctuations(net, weights=weights, c=0.4)
-    measured = draw(net, 0.4, draws, seed, weights == "orthogonal")
-    for node in nodes:
-        own, (q, cosine) = found[node], measured[node]
-        for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
-            spread = sample.var(ddof=1)
-            error = np.std((sample - sample.mean()) ** 2) / math.sqrt(draws)
-            far = 4 * error + 0.06 * expected + 1e-12
-            assert abs(spread - expected) < far, (node, spread, expected, error)
-
-
 N = 128
 NETS = {
     "resnet": kc.chain(
@@ -128,8 +112,15 @@ NETS = {
 @pytest.mark.parametrize("name", list(NETS))
 def test_networks_against_draws(name, weights):
     net = NETS[name]
-    nodes = [node for node, _, _ in net.steps()][-5:]
-    compare(net, weights, 1500, 11, nodes)
+    found = fluctuations(net, weights=weights, c=0.4)
+    measured = draw(net, 0.4, 1500, 11, weights == "orthogonal")
+    for node in [*net][-5:]:
+        own, (q, cosine) = found[node], measured[node]
+        for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
+            spread = sample.var(ddof=1)
+            error = np.std((sample - sample.mean()) ** 2) / math.sqrt(1500)
+            far = 4 * error + 0.06 * expected + 1e-12  # the next order in 1/width
+            assert abs(spread - expected) < far, (node, spread, expected, error)
 
 
 # -- exact laws ------------------------------------------------------------------------------------

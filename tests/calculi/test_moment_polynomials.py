@@ -15,20 +15,14 @@ from refusals import refused
 from scipy import stats
 from wiring import wired
 
-import kcalc as kc
 from kcalc import chain
 from kcalc.calculi.moments import Moment, moments
 from kcalc.calculi.moments.laws import LAWS
 from kcalc.calculi.moments.numbers import Numeric
 from kcalc.network.layers import Affine, Input, Nonlinear
-from kcalc.network.network import Network
 
 HE = sp.sqrt(2)
 n = sp.Symbol("n", integer=True, positive=True)
-
-
-def layers(depth: int, width: Any = None, sigma_w: Any = HE) -> Network:
-    return kc.architectures.vanilla(depth, features=width, sigma_w=sigma_w, readout=False)
 
 
 # -- laws ------------------------------------------------------------------------------------------

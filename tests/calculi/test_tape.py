@@ -4,13 +4,7 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc import chain
-from kcalc.calculi.tape import recordable
 from kcalc.network.layers import Affine, BatchNorm, Input
-
-
-@recordable
-def power(base, exponent=2):
-    return base**exponent
 
 
 def test_refusals_of_c_values_come_with_the_values():

@@ -14,7 +14,7 @@ import kcalc as kc
 from kcalc import depth_profile
 from kcalc.gaussian.softmax import row_entropy
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 T = 16
 
 

@@ -23,7 +23,6 @@ from kcalc import c_map, large_batch, learnable_kernel
 from kcalc.network.layers import Product, Sum
 from kcalc.shaping import METHODS
 
-A = kc.architectures
 METHOD = re.compile(
     r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+=(?:True|[\d.e+]*)(?: and \w+=[\d.e+]+)?))?"
 )

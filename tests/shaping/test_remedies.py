@@ -10,29 +10,11 @@ from refusal_networks import networks
 from refusals import refused
 
 import kcalc as kc
-from kcalc import KcalcError
 from kcalc.foundation.guests import METHODS as PLACES
 from kcalc.foundation.guests import MissingGuest
 from kcalc.shaping import METHODS, Remedy, works
 
-A, L = kc.architectures, kc.layers
-REFUSED = {  # name of a network: (method, activation, targets, methods suggested)
-    "plain": ("tat", "abs", {"tau": 0.3}, ["dks"]),
-    "gate": ("tat", None, {}, ["dks"]),
-    "gated stack": ("dks", None, {}, ["dks"]),
-    "shared": ("tat", None, {}, ["dks"]),
-    "two activations added": ("tat", None, {}, ["dks"]),
-    "LayerNorm of activations": ("eoc", None, {}, ["dks"]),
-    "V1": ("dks", None, {}, ["dks"]),
-    "depthwise": ("glorot", None, {}, []),
-}
-
-
-def refusal(name: str) -> KcalcError:
-    method, phi, targets, _ = REFUSED[name]
-    with refused() as error:
-        kc.shape(networks()[name], phi, method, **targets)
-    return error.value
+A = kc.architectures
 
 
 def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:

@@ -12,7 +12,7 @@ import kcalc as kc
 from kcalc import activation
 from kcalc.shaping.dks import constants_for
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def test_no_least_q_slope() -> None:

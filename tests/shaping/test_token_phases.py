@@ -19,8 +19,8 @@ A = kc.architectures
 T = 8
 
 
-def stack(placement: str = "post", **options: Any) -> kc.Network:
-    return A.transformer_stack(2, 8, 2, placement=placement, **options)
+def stack(**options: Any) -> kc.Network:
+    return A.transformer_stack(2, 8, 2, placement="post", **options)
 
 
 def test_a_diagram_has_the_habits_of_a_result() -> None:
