@@ -7,6 +7,7 @@ are independent or all Gaussian; the random networks it is used on contain nothi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import mpmath
@@ -16,6 +17,7 @@ from kcalc.network.layers import Affine, Concat, LayerNorm, RMSNorm, Scale, Sum
 
 mp = mpmath.mp.clone()
 mp.dps = 50
+PAIRS = ((0, 0), (1, 1), (0, 1))
 
 
 def number(value: Any) -> Any:
@@ -25,29 +27,28 @@ def number(value: Any) -> Any:
     return mp.mpf(str(sp.N(value, mp.dps + 10))) if isinstance(value, sp.Basic) else mp.mpf(value)
 
 
+@dataclass
 class Feature:
     """One group of channels: second moments (11, 22, 12), means, and the linear form in Gaussians
     if it is one.
     """
 
-    def __init__(
-        self, width: int, k: Any, m: Any = (0, 0), linear: dict[Any, Any] | None = None
-    ) -> None:
-        self.width, self.k, self.m, self.linear = width, k, m, linear
+    width: int
+    k: Any
+    m: Any = (0, 0)
+    linear: dict[Any, Any] | None = None
 
     def times(self, s1: Any, s2: Any, t1: Any = 0, t2: Any = 0) -> Feature:
         """``(s1 f1 + t1, s2 f2 + t2)``."""
-        (k11, k22, k12), (m1, m2) = self.k, self.m
-        k = (s1 * s1 * k11 + 2 * s1 * t1 * m1 + t1 * t1, s2 * s2 * k22 + 2 * s2 * t2 * m2 + t2 * t2)
+        s, t, m = (s1, s2), (t1, t2), self.m
+        k = tuple(
+            s[i] * s[j] * self.k[n] + s[i] * m[i] * t[j] + s[j] * m[j] * t[i] + t[i] * t[j]
+            for n, (i, j) in enumerate(PAIRS)
+        )
         linear = None
         if self.linear is not None:
             linear = {leaf: (s1 * a, s2 * b, kk) for leaf, (a, b, kk) in self.linear.items()}
-        return Feature(
-            self.width,
-            (*k, s1 * s2 * k12 + s1 * m1 * t2 + s2 * m2 * t1 + t1 * t2),
-            (s1 * m1 + t1, s2 * m2 + t2),
-            linear,
-        )
+        return Feature(self.width, k, (s1 * m[0] + t1, s2 * m[1] + t2), linear)
 
 
 def mixed(features: list[Feature]) -> tuple[Any, Any]:
@@ -63,24 +64,21 @@ def added(row: list[Feature], weights: list[Any], width: int) -> Feature:
     """A weighted sum of features that are independent, or all linear in the same Gaussians."""
     terms = [f.times(w, w) for f, w in zip(row, weights, strict=True)]
     mean = tuple(sum(f.m[i] for f in terms) for i in range(2))
+    linear: dict[Any, Any] | None = None
     if all(f.linear is not None for f in terms):
-        linear: dict[Any, Any] = {}
+        linear = {}
         for f in terms:
-            for leaf, (a, b, k) in (f.linear or {}).items():
+            for leaf, (a, b, k) in f.linear.items():
                 old = linear.get(leaf, (0, 0, k))
                 linear[leaf] = (old[0] + a, old[1] + b, k)
-        k = tuple(
-            sum(v[i] * v[j] * v[2][n] for v in linear.values())
-            for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
-        )
-        k = tuple(k[n] + mean[i] * mean[j] for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1))))
-        return Feature(width, k, mean, linear)
-    k = tuple(
-        sum(f.k[n] for f in terms)
-        + sum(f.m[i] * g.m[j] for f in terms for g in terms if f is not g)
-        for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
-    )
-    return Feature(width, k, mean)
+
+    def covariance(n: int, i: int, j: int) -> Any:
+        if linear is not None:
+            return sum(v[i] * v[j] * v[2][n] for v in linear.values())
+        return sum(f.k[n] - f.m[i] * f.m[j] for f in terms)
+
+    k = tuple(covariance(n, i, j) + mean[i] * mean[j] for n, (i, j) in enumerate(PAIRS))
+    return Feature(width, k, mean, linear)
 
 
 def cut(features: list[Feature], edges: list[int]) -> list[Feature]:
@@ -101,15 +99,9 @@ def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
         k, _ = mixed(first)
         w, b = number(layer.sigma_w) ** 2, number(layer.sigma_b) ** 2
         k = tuple(w * v + b for v in k)
-        return [
-            Feature(
-                layer.features,
-                k,
-                linear=None
-                if layer.groups == layer.features
-                else {node: (mp.mpf(1), mp.mpf(1), k)},
-            )
-        ]
+        depthwise = layer.groups == layer.features
+        linear = None if depthwise else {node: (mp.mpf(1), mp.mpf(1), k)}
+        return [Feature(layer.features, k, linear=linear)]
     if isinstance(layer, Sum):
         weights = [number(w) for w in layer.weights or (1,) * len(below)]
         edges = sorted({sum(f.width for f in fs[: i + 1]) for fs in below for i in range(len(fs))})
