@@ -280,6 +280,7 @@ def plain(**options: Any) -> kc.Network:
     return Case(options=options).network()
 
 
+PLAIN = plain()
 TABLES = architectures.bert(blocks=1, features=8, heads=2, vocabulary=10)
 GPT = architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
 AFTER_POOLING = wired(("m", Pool("mean")), ("q", Affine(), "x"), *attending(below="m")[1:])
@@ -343,29 +344,29 @@ REFUSED = {
     ),
 }
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
-    (plain(), {}, "node 'attention' .* pass tokens="),
-    (plain(), {"token_cosine": 0.3}, "give the number of tokens"),
-    (plain(), {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
-    (plain(), {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
-    (plain(), {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
-    (plain(), {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
+    (PLAIN, {}, "node 'attention' .* pass tokens="),
+    (PLAIN, {"token_cosine": 0.3}, "give the number of tokens"),
+    (PLAIN, {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
+    (PLAIN, {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
+    (PLAIN, {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
+    (PLAIN, {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
     (GPT, {"tokens": [0, -4]}, "ids must be integers >= 0"),
     (GPT, {"tokens": [0, 10]}, "embeds the ids 0 to 9"),
     (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but the input has 4"),
-    (plain(), {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
-    (plain(), {"q": 1e200, "tokens": 8}, "variance inf"),
+    (PLAIN, {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
+    (PLAIN, {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
     (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
-    (plain(), {"c": 0.5, "tokens": [0, 1]}, "drop c="),
+    (PLAIN, {"c": 0.5, "tokens": [0, 1]}, "drop c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
     (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
-    (plain(), {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
+    (PLAIN, {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
     (BESIDE_VALUES, {"tokens": 4}, "share weights"),
     (TIED, {"tokens": np.eye(3)}, "use wide=True"),
     (over_relu(sink=True), {"tokens": 4}, "channel mean is not 0"),
-    (plain(), {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
+    (PLAIN, {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 5, "key_heads": 2}, "key_heads = 2 must divide heads = 5"),

@@ -124,9 +124,9 @@ def test_they_add_up_to_the_tangent_kernel(options: dict[str, Any]) -> None:
 
 
 def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
-    steps: list[Any] = [*((n, Affine(), "x") for n in "qv")]
-    steps += [("a", Attend(scale="linear", causal=True), "q q v")]
-    net = wired(*steps, ("out", Affine(), "a"))
+    attend = Attend(scale="linear", causal=True)
+    reads = [(n, Affine(), "x") for n in "qv"]
+    net = wired(*reads, ("a", attend, "q q v"), ("out", Affine()))
     found: Any = gradients(net, tokens=X)
     kernel = ntk(net, tokens=X)
     assert found.nodes["q"] == 0 and not any(a.kind == "sampled" for a in found.assumptions)
@@ -141,8 +141,7 @@ def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
 def pooled(last: Any, **options: Any) -> kc.Network:
     """A block over tokens that ends with one number of tokens or none."""
     steps = [*blocks(1, **options).steps()][:-1]
-    ends = [("taken", last, "t0"), ("dense", Affine(sigma_b=0.2))]
-    return wired(*steps, *ends)
+    return wired(*steps, ("taken", last, "t0"), ("dense", Affine(sigma_b=0.2)))
 
 
 ALIKE: dict[str, kc.Network] = {
@@ -162,14 +161,9 @@ def test_tokens_that_are_alike_have_their_exact_gradients(net: kc.Network) -> No
     given: dict[str, Any] = {"q": 1.3, "tokens": 5, "token_cosine": 0.3}
     exact = gradients(net, **given)
     found: Any = gradients(net, **given, sampling=Sampling(100, 24, 4))
-    assert exact.mean is not None and exact.difference is not None
     assert found.chi == pytest.approx(exact.chi, rel=0.02)
-    for name, table in (
-        ("nodes", exact.nodes),
-        ("weights", exact.weights),
-        ("mean", exact.mean),
-        ("difference", exact.difference),
-    ):
+    for name in ("nodes", "weights", "mean", "difference"):
+        table = getattr(exact, name)
         largest = max(exact.nodes.values())
         for node, expected in table.items():
             value, error = getattr(found, name)[node], found.errors[name][node]
