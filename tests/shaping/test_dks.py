@@ -9,7 +9,7 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc import c_map
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 
 
 @pytest.mark.parametrize(
