@@ -8,18 +8,31 @@ import kcalc as kc
 
 
 def wired(*steps: tuple[Any, ...], features: Any = None, outputs: Any = None) -> kc.Network:
-    """The network of steps (node, layer, "parent parent ..."); an input needs no parents.
+    """The network of steps (node, layer, "parent parent ...").
 
-    Behind an input ``x`` of ``features`` channels where no step is one. Parents that are no text
-    stand in a tuple.
+    A layer without parents reads the step before it. Behind an input ``x`` of ``features`` channels
+    where no step is one. Parents that are no text stand in a tuple.
     """
-    given = [
-        (node, layer, tuple(part for text in reads for part in _labels(text)))
-        for node, layer, *reads in steps
-    ]
-    if not any(isinstance(layer, kc.layers.Input) for _, layer, _ in given):
-        given.insert(0, ("x", kc.layers.Input(features), ()))
+    Input = kc.layers.Input
+    if not any(isinstance(layer, Input) for _, layer, *_ in steps):
+        steps = (("x", Input(features)), *steps)
+    given: list[Any] = []
+    for node, layer, *reads in steps:
+        below = [(given[-1][0],)] if given and not isinstance(layer, Input) else []
+        parents = tuple(part for text in reads or below for part in _labels(text))
+        given.append((node, layer, parents))
     return kc.Network.from_steps(given, outputs)
+
+
+def attending(attend: Any = None, below: Any = "x", *reads: Any) -> list[tuple[Any, ...]]:
+    """Steps of queries q, keys k and values v, and of attention a to them.
+
+    ``reads`` are the layers of q, k and v, one for all of them, or plain Affine layers.
+    """
+    L = kc.layers
+    layers = reads if len(reads) == 3 else (reads or (L.Affine(),)) * 3
+    steps = [(name, layer, below) for name, layer in zip("qkv", layers, strict=True)]
+    return [*steps, ("a", attend or L.Attend(), "q k v")]
 
 
 def _labels(reads: Any) -> Any:

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
-
-L = kc.layers
-
-
-def released(heads: int) -> list[float]:
-    """The recursion of Press et al.: of a power of 2, else with every other slope of twice that."""
-
-    def by_power(count: int) -> list[float]:
-        first = 2 ** -(2 ** -(math.log2(count) - 3))
-        return [first * first**i for i in range(count)]
-
-    near = 2 ** math.floor(math.log2(heads))
-    if near == heads:
-        return by_power(heads)
-    return by_power(near) + released(2 * near)[0::2][: heads - near]
-
-
-def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network:
-    steps: list[Any] = [("x", L.Input()), ("q", L.Affine(sigma_w=sigma), "x")]
-    steps += [(name, L.Affine(), "x") for name in "kv"]
-    steps += [("a", L.Attend(heads, alibi=True, **options), "q k v"), ("o", L.Affine(), "a")]
-    return wired(*steps)
+from kcalc.network.layers import Affine, Attend
 
 
 def test_an_unknown_number_of_heads_is_an_assumption() -> None:
     given = {"tokens": 4, "sampling": kc.Sampling(1, 2)}
     for heads, told in ((None, True), (8, False)):
-        notes = kc.node_values(network(heads), **given).assumptions
+        attend, one = Attend(heads, alibi=True), Affine()
+        steps = attending(attend, "x", Affine(sigma_w=1.5), one, one)
+        notes = kc.node_values(wired(*steps, ("o", one)), **given).assumptions
         assert any("heads=" in note.text for note in notes if note.node == "a") == told

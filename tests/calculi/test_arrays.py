@@ -11,57 +11,73 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import activation, architectures, chain, residual, to_jax
 from kcalc.calculi import array_operations
+from kcalc.network.layers import (
+    Affine,
+    BatchNorm,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    Positions,
+    Product,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 
-L = kc.layers
-TANH = kc.activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
+TANH = activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
 
 
 def dense_network() -> kc.Network:
     """Every layer that needs no locations."""
     return wired(
-        ("x", L.Input()),
-        ("a", L.Affine(12, sigma_b=0.5), "x"),
-        ("t", L.Nonlinear(TANH), "a"),
-        ("g", L.Affine(6, groups=3, sigma_w=1.5), "t"),
-        ("r", L.Nonlinear("relu"), "g"),
-        ("ln", L.LayerNorm(), "r"),
-        ("b", L.Affine(6, bias=False), "ln"),
-        ("s", L.Sum((0.6, -0.8)), "g", "b"),
-        ("twice", L.Sum(), "s", "s"),
-        ("rms", L.RMSNorm(), "twice"),
-        ("p", L.Product(), "rms", "s"),
-        ("c", L.Concat(), "p", "t"),
-        ("k", L.Scale(-1.25), "c"),
-        ("d", L.Dropout(0.5), "k"),
-        ("i", L.Identity(), "d"),
-        ("y", L.Affine(5), "i"),
+        ("a", Affine(12, sigma_b=0.5)),
+        ("t", Nonlinear(TANH)),
+        ("g", Affine(6, groups=3, sigma_w=1.5)),
+        ("r", Nonlinear("relu")),
+        ("ln", LayerNorm()),
+        ("b", Affine(6, bias=False)),
+        ("s", Sum((0.6, -0.8)), "g", "b"),
+        ("twice", Sum(), "s", "s"),
+        ("rms", RMSNorm(), "twice"),
+        ("p", Product(), "rms", "s"),
+        ("c", Concat(), "p", "t"),
+        ("k", Scale(-1.25), "c"),
+        ("d", Dropout(0.5)),
+        ("i", Identity()),
+        ("y", Affine(5)),
     )
 
 
 def image_network() -> kc.Network:
     """Convolutions with every padding, stride and grouping, and every pooling."""
     return wired(
-        ("x", L.Input(4, (9, 8))),
-        ("same", L.Affine(6, kernel=3, stride=2), "x"),
-        ("circular", L.Affine(6, kernel=(5, 3), padding="circular", groups=2, sigma_b=0.3), "same"),
-        ("phi", L.Nonlinear("softplus"), "circular"),
-        ("point", L.Affine(6, stride=(2, 1)), "phi"),
-        ("padded", L.Affine(4, kernel=(3, 2), padding=(2, 1)), "point"),
-        ("max", L.Pool("max", 3, 2, "same"), "phi"),
-        ("mean", L.Pool("mean", (3, 2)), "padded"),
-        ("weighted", L.Pool("weighted_mean", 3, 2, "same"), "padded"),
-        ("valid", L.Affine(3, kernel=2, padding="valid"), "max"),
-        ("ln", L.LayerNorm(), "valid"),
-        ("all", L.Pool("weighted_mean"), "ln"),
-        ("flat", L.Flatten(), "mean"),
-        ("top", L.Pool("max"), "weighted"),
-        ("centre", L.Pool("mean"), "padded"),
-        ("y", L.Concat(), "all", "flat", "top", "centre"),
+        ("x", Input(4, (9, 8))),
+        ("same", Affine(6, kernel=3, stride=2)),
+        ("circular", Affine(6, kernel=(5, 3), padding="circular", groups=2, sigma_b=0.3)),
+        ("phi", Nonlinear("softplus")),
+        ("point", Affine(6, stride=(2, 1))),
+        ("padded", Affine(4, kernel=(3, 2), padding=(2, 1))),
+        ("max", Pool("max", 3, 2, "same"), "phi"),
+        ("mean", Pool("mean", (3, 2)), "padded"),
+        ("weighted", Pool("weighted_mean", 3, 2, "same"), "padded"),
+        ("valid", Affine(3, kernel=2, padding="valid"), "max"),
+        ("ln", LayerNorm()),
+        ("all", Pool("weighted_mean")),
+        ("flat", Flatten(), "mean"),
+        ("top", Pool("max"), "weighted"),
+        ("centre", Pool("mean"), "padded"),
+        ("y", Concat(), "all", "flat", "top", "centre"),
     )
 
 
@@ -79,7 +95,7 @@ def relative(found: Any, expected: np.ndarray) -> float:
 )
 def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int, ...]):
     x = np.random.default_rng(0).standard_normal(shape)
-    model = kc.to_jax(net, weights="gaussian", dtype="float64")
+    model = to_jax(net, weights="gaussian", dtype="float64")
     params = model.init(3, x)
     found = model.trace(params, x)
     expected = array_oracle.run(net, x, model.unstack(params))
@@ -92,31 +108,21 @@ def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int,
 def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
     net = dense_network()
     x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
-    fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
-    models = {
-        name: kc.to_jax(net, weights="gaussian", parameterization=name)
-        for name in ("standard", "ntk")
-    }
-    params = {name: model.init(5, x) for name, model in models.items()}
-    for node, k in fan_in.items():
-        layer: Any = net.layer(node)
-        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(
-            params["ntk"][node]["weight"]
-        )
-        assert np.allclose(ratio, float(layer.sigma_w) / np.sqrt(k), rtol=1e-5)
-    assert [node for node in fan_in if "bias" in params["ntk"][node]] == ["a"]
-    assert (
-        relative(
-            models["ntk"].apply(params["ntk"], x),
-            np.asarray(models["standard"].apply(params["standard"], x)),
-        )
-        < 1e-5
-    )
+    models = [
+        to_jax(net, weights="gaussian", parameterization=name) for name in ("standard", "ntk")
+    ]
+    standard, ntk = (model.init(5, x) for model in models)
+    for node, k in {"a": 10, "g": 4, "b": 6, "y": 18}.items():
+        ratio = np.asarray(standard[node]["weight"]) / np.asarray(ntk[node]["weight"])
+        assert np.allclose(ratio, float(net.layer(node).sigma_w) / np.sqrt(k), rtol=1e-5)
+    assert [node for node in "agby" if "bias" in ntk[node]] == ["a"]
+    outputs = models[1].apply(ntk, x), np.asarray(models[0].apply(standard, x))
+    assert relative(*outputs) < 1e-5
 
 
 def test_dropout_keeps_means_and_squares():
-    net = wired(("x", L.Input()), ("d", L.Dropout(0.25), "x"), ("y", L.Affine(8), "d"))
-    model = kc.to_jax(net)
+    net = wired(("d", Dropout(0.25)), ("y", Affine(8)))
+    model = to_jax(net)
     x = jnp.ones((4, 50_000))
     params = {"y": {"weight": jnp.zeros((50_000, 8)), "bias": jnp.zeros(8)}}
     assert np.array_equal(model.trace(params, x)["d"], x)
@@ -130,16 +136,10 @@ def test_dropout_keeps_means_and_squares():
 @pytest.mark.parametrize("factor", [1, 2, -1, 2.5])
 def test_linear_activations_multiply(factor: float) -> None:
     x = np.linspace(-2, 2, 12).reshape(3, 4)
-    found = kc.to_jax(
-        wired(
-            ("x", L.Input(4)),
-            ("y", L.Nonlinear(kc.activation("identity").transformed(1, 0, factor)), "x"),
-        ),
-        dtype="float64",
-    )
-    np.testing.assert_allclose(
-        found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15
-    )
+    phi = kc.activation("identity").transformed(1, 0, factor)
+    found = to_jax(wired(("y", Nonlinear(phi)), features=4), dtype="float64")
+    made = found.apply(found.init(jax.random.key(0), x), x)
+    np.testing.assert_allclose(made, factor * x, rtol=1e-15)
 
 
 # -- against the theory ----------------------------------------------------------------------------
@@ -153,13 +153,13 @@ def test_linear_activations_multiply(factor: float) -> None:
 
 def test_several_inputs_and_outputs_of_any_label():
     net = wired(
-        (("in", 1), L.Input(3)),
-        (2, L.Input(3)),
-        ("s", L.Sum(), (("in", 1), 2)),
-        ("2", L.Affine(4), "s"),
-        ((0,), L.Affine(5), (2,)),
+        (("in", 1), Input(3)),
+        (2, Input(3)),
+        ("s", Sum(), (("in", 1), 2)),
+        ("2", Affine(4)),
+        ((0,), Affine(5), (2,)),
     )
-    model = kc.to_jax(net)
+    model = to_jax(net)
     params = model.init(0)
     # "2" is what the input 2 prints as
     assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (
@@ -174,23 +174,23 @@ def test_several_inputs_and_outputs_of_any_label():
 
 # -- bad input -------------------------------------------------------------------------------------
 
-MLP = kc.architectures.vanilla(2)
-CNN = kc.chain(L.Input(3), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Pool("mean"), L.Affine(2))
+MLP = architectures.vanilla(2)
+CNN = chain(Input(3), Affine(4, kernel=3), Nonlinear("relu"), Pool("mean"), Affine(2))
 
 
 NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
-        kc.chain(L.Input(3), kc.residual(L.Affine(), 0.6)),
+        chain(Input(3), residual(Affine(), 0.6)),
         {"features": 8},
         r"'sum_1' \(Sum\).*'affine_1': 8",
     ),
     (
-        kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=2)),
+        chain(Input(3, (4, 4)), Affine(4, kernel=2)),
         {},
         r"'affine_1'.*2 x 2 kernel has no centre tap",
     ),
     (CNN, {}, r"'affine_1' is a convolution.*image_shape="),
-    (kc.chain(L.Input(3), L.Pool("max", 2), L.Affine(2)), {}, r"'pool_1' pools.*image_shape="),
+    (chain(Input(3), Pool("max", 2), Affine(2)), {}, r"'pool_1' pools.*image_shape="),
     (MLP, {"features": {"afine_1": 3}}, r"unknown node 'afine_1'.*affine_1"),
     (MLP, {"features": {"nonlinear_1": 3}}, r"'nonlinear_1' is a Nonlinear"),
     (
@@ -210,23 +210,23 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     ),
     (MLP, {"features": 4, "parameterization": "tp5"}, r"unknown parameterization.*mup"),
     (
-        kc.architectures.rescaled_resnet(2, 1, kc.symbols.psi),
+        architectures.rescaled_resnet(2, 1, kc.symbols.psi),
         {"features": 4},
         r"symbols \(psi\).*net.subs",
     ),
     (CNN, {"image_shape": (4, 4, 3)}, r"\(height, width\).*\(4, 4, 3\)"),
     (
-        kc.architectures.resnet_v2(),
+        architectures.resnet_v2(),
         {"image_shape": (32, 32)},
         r"image_shape=\(224, 224\) in its layer",
     ),
     (
-        kc.chain(L.Input(3, (2, 2)), L.Affine(kernel=3, padding="valid")),
+        chain(Input(3, (2, 2)), Affine(kernel=3, padding="valid")),
         {"features": 4},
         r"'affine_1'.*fit into 2 x 2",
     ),
     (
-        kc.chain(L.Input(), L.Affine(6, groups=3)),
+        chain(Input(), Affine(6, groups=3)),
         {"features": {"input": 4}},
         r"'affine_1': 3 groups.*4 input",
     ),
@@ -234,32 +234,32 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
 ]
 REFUSED = {
     "sum": (
-        lambda: kc.chain(L.Input(3), kc.residual(L.Affine(5), 0.6)),
+        lambda: chain(Input(3), residual(Affine(5), 0.6)),
         r"'sum_1' \(Sum\).*'input': 3, 'affine_1': 5",
     ),
     "concat": (
-        lambda: kc.to_jax(kc.architectures.densenet(2, growth=None), 8).init(0),
+        lambda: to_jax(architectures.densenet(2, growth=None), 8).init(0),
         r"'concat_1' \(Concat\).*ratio 2:1.*'stem': 8",
     ),
     "no features": (
-        lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
+        lambda: to_jax(MLP).init(0, np.ones((2, 3))),
         r"'affine_1': its width is unknown",
     ),
     "no input width": (
-        lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
+        lambda: to_jax(MLP, {"affine_1": 3}).init(0),
         r"input 'input'.*unknown.*model.init\(key, x\)",
     ),
     "shape of x": (
-        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
+        lambda: to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
         r"\(\.\.\., 4, 4, channels\), got \(2, 5",
     ),
     "channels of x": (
-        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
+        lambda: to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
         r"must have 3 channels, got 1",
     ),
-    "key": (lambda: kc.to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
+    "key": (lambda: to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
     "params": (
-        lambda: kc.to_jax(MLP, 4).apply({}, np.ones((1, 4))),
+        lambda: to_jax(MLP, 4).apply({}, np.ones((1, 4))),
         r"lack 'affine_1'.*model.init",
     ),
     "state": (
@@ -274,29 +274,20 @@ REFUSED = {
 
 
 def bn() -> kc.Model:
-    return kc.to_jax(kc.chain(L.Input(3), L.BatchNorm(), L.Affine(2)))
+    return to_jax(chain(Input(3), BatchNorm(), Affine(2)))
 
 
-@pytest.mark.parametrize(("net", "options", "message"), NO_MODELS)
-def test_networks_without_a_model(net: kc.Network, options: dict[str, Any], message: str):
-    with refused(message):
-        kc.to_jax(net, **options)
+test_networks_without_a_model = refusals(NO_MODELS, lambda net, options: to_jax(net, **options))
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_one_clear_error(call: Any, message: str):
-    with refused(message):
-        call()
+test_bad_input_is_one_clear_error = refusals(REFUSED)
 
 
 def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
-    net = kc.chain(L.Input(3, (4, 4)), L.Pool("weighted_mean", 2), L.Pool("weighted_mean"))
+    net = chain(Input(3, (4, 4)), Pool("weighted_mean", 2), Pool("weighted_mean"))
     x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
-    outputs = []
-    for name in ("standard", "ntk"):
-        model = kc.to_jax(net, weights="gaussian", parameterization=name)
-        outputs.append(np.asarray(model.apply(model.init(3, x), x)))
-    assert np.allclose(*outputs, rtol=1e-5)
+    models = [to_jax(net, weights="gaussian", parameterization=p) for p in ("standard", "ntk")]
+    assert np.allclose(*(model.apply(model.init(3, x), x) for model in models), rtol=1e-5)
 
 
 def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
@@ -314,22 +305,17 @@ def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
         ("corners", {"mode": "bilinear", "align_corners": True}),
     ):
         for size in ((8, 12), (5, 9), (2, 3)):
-            factors = (size[0] / 4, size[1] / 6)
+            found = array_operations.resize(x, (size[0] / 4, size[1] / 6), (0, 0), kind)
             expected = last(functional.interpolate(image, size, **options))
-            np.testing.assert_allclose(
-                array_operations.resize(x, factors, (0, 0), kind), expected, atol=1e-6
-            )
-    np.testing.assert_array_equal(
-        array_operations.pixel_shuffle(x, (2, 2), False), last(functional.pixel_shuffle(image, 2))
-    )
-    np.testing.assert_array_equal(
-        array_operations.pixel_shuffle(x, (2, 2), True), last(functional.pixel_unshuffle(image, 2))
-    )
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+    for back, shuffle in enumerate((functional.pixel_shuffle, functional.pixel_unshuffle)):
+        found = array_operations.pixel_shuffle(x, (2, 2), bool(back))
+        np.testing.assert_array_equal(found, last(shuffle(image, 2)))
 
 
 def test_sinusoidal_positions_are_added_over_channels() -> None:
     """``sqrt(2) sigma (sin(t / 10000^(2 f / n)), cos(...))`` at token t, pairs of channels f."""
-    model = kc.to_jax(kc.chain(L.Input(7, (4, 1)), L.Positions("sinusoidal", 0.5)))
+    model = to_jax(chain(Input(7, (4, 1)), Positions("sinusoidal", 0.5)))
     x = np.random.default_rng(1).standard_normal((2, 4, 1, 7)).astype("float32")
     angles = np.arange(4)[:, None] / 10000.0 ** (np.array([0, 0, 2, 2, 4, 4, 6]) / 7)
     added = np.sqrt(0.5) * np.where(np.arange(7) % 2, np.cos(angles), np.sin(angles))

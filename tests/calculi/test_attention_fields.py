@@ -13,32 +13,28 @@ import sympy as sp
 from flint import arb
 from refusals import refused
 from sympy.core.function import AppliedUndef
-from wiring import wired
+from wiring import attending, wired
 
 import kcalc as kc
+from kcalc import c_map, chain, q_map, token_map
 from kcalc.calculi.attention.overlaps import JaxOverlaps
 from kcalc.fields.balls import Enclosure
 from kcalc.gaussian.certified.softmax import overlap
+from kcalc.network.layers import Affine, Attend, Nonlinear, RMSNorm, Sum
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-L = kc.layers
 FROZEN = json.loads((Path(__file__).parents[1] / "oracles" / "softmax.json").read_text())
 TOKENS, COSINE = 12, 0.25
 
 
 def attention(activation: str | None = None, **options: Any) -> kc.Network:
     """A residual layer of attention; with an MLP of one activation behind it."""
-    reads = [
-        (name, L.Affine(sigma_w=s, sigma_b=b), "x")
-        for name, s, b in (("q", 1.2, 0.5), ("k", 0.9, 0.3), ("v", 1.1, 0.1))
-    ]
-    steps: list[Any] = [("x", L.Input()), *reads, ("a", L.Attend(**options), "q k v")]
-    steps += [("o", L.Affine(), "a"), ("s", L.Sum(), "x o")]
+    reads = [Affine(sigma_w=s, sigma_b=b) for s, b in ((1.2, 0.5), (0.9, 0.3), (1.1, 0.1))]
+    steps = [*attending(Attend(**options), "x", *reads), ("o", Affine()), ("s", Sum(), "x o")]
     if activation is not None:
-        steps += [("n", L.RMSNorm(), "s"), ("u", L.Affine(), "n")]
-        steps += [("phi", L.Nonlinear(activation), "u"), ("d", L.Affine(), "phi")]
-        steps += [("end", L.Sum(), "s d")]
+        layers = {"n": RMSNorm(), "u": Affine(), "phi": Nonlinear(activation), "d": Affine()}
+        steps += [*layers.items(), ("end", Sum(), "s d")]
     return wired(*steps)
 
 
@@ -62,17 +58,17 @@ def test_overlaps_in_jax_have_the_frozen_digits() -> None:
 
 
 def test_maps_without_tokens_in_jax() -> None:
-    net = kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("gelu"), L.Affine(), L.Nonlinear("tanh"))
-    c, maps = np.linspace(-1, 1, 7), kc.c_map(net)
+    net = chain(Affine(sigma_b=0.3), Nonlinear("gelu"), Affine(), Nonlinear("tanh"))
+    c, maps = np.linspace(-1, 1, 7), c_map(net)
     with jax.enable_x64(True):
         assert np.asarray(jax.jit(maps)(jnp.asarray(c))) == pytest.approx(maps(c), abs=2e-13)
-        slope = jax.grad(lambda q: kc.q_map(net)(q))(1.3)
-        assert float(slope) == pytest.approx(kc.q_map(net).derivative(1)(1.3), rel=1e-9)
+        slope = jax.grad(lambda q: q_map(net)(q))(1.3)
+        assert float(slope) == pytest.approx(q_map(net).derivative(1)(1.3), rel=1e-9)
 
 
 def test_second_derivatives_in_jax_are_refused() -> None:
     with jax.enable_x64(True), refused("first derivatives in JAX"):
-        jax.grad(jax.grad(kc.token_map(attention(), TOKENS)))(0.3)
+        jax.grad(jax.grad(token_map(attention(), TOKENS)))(0.3)
 
 
 # -- balls -----------------------------------------------------------------------------------------
@@ -104,12 +100,9 @@ def two_tokens(variance: mp.mpf, covariance: mp.mpf) -> mp.mpf:
 
 def test_balls_of_token_maps_hold_the_value() -> None:
     """Two tokens without biases, in mpmath at 25 digits beside the enclosure."""
-    steps: list[Any] = [("x", L.Input())]
-    steps += [
-        (name, L.Affine(bias=False, sigma_w=s), "x") for name, s in (("q", 1), ("k", 0.5), ("v", 2))
-    ]
-    steps += [("a", L.Attend(), "q k v"), ("s", L.Sum(), "x a")]
-    found = kc.token_map(wired(*steps), 2).ball(0.25, digits=18)
+    reads = [Affine(bias=False, sigma_w=s) for s in (1, 0.5, 2)]
+    net = wired(*attending(None, "x", *reads), ("s", Sum(), "x a"))
+    found = kc.token_map(net, 2).ball(0.25, digits=18)
     with mp.workdps(40):
         rho = mp.mpf("0.25")
         variance = (1 - rho) / 4
@@ -128,7 +121,7 @@ def test_balls_of_token_maps_hold_the_value() -> None:
     ],
 )
 def test_attention_without_other_number_systems(options: dict[str, Any], message: str) -> None:
-    maps = kc.token_map(attention(**options), TOKENS)
+    maps = token_map(attention(**options), TOKENS)
     for call in (
         lambda: maps.ball(0.3, digits=10),
         lambda: maps(jnp.asarray(0.3)),
@@ -142,11 +135,11 @@ def test_attention_without_other_number_systems(options: dict[str, Any], message
 
 
 @pytest.mark.parametrize("activation", ["relu"])
-def test_formulas_have_the_values_of_maps(activation: str | None) -> None:
+def test_formulas_have_the_values_of_maps(activation: str) -> None:
     """Token, C and Q maps as compositions of named overlaps, at six digits."""
     net = attention(activation)
-    token, cosine = kc.token_map(net, TOKENS), kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
-    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
+    token, cosine = token_map(net, TOKENS), c_map(net, tokens=TOKENS, token_cosine=COSINE)
+    size = q_map(net, tokens=TOKENS, token_cosine=COSINE)
     cases: list[tuple[Any, dict[str, float], float]] = [
         (token.expr, {"rho": 0.35}, token(0.35)),
         (cosine.expr, {"c": 0.5}, cosine(0.5)),
@@ -164,7 +157,7 @@ def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
     """dS/dk and dS/dv as functions with names: put in from double precision, they give R'."""
     from kcalc.gaussian.softmax import Overlap, self_overlap
 
-    token = kc.token_map(attention(), TOKENS)
+    token = token_map(attention(), TOKENS)
     formula = token.derivative(1).symbolic()
     letters = {(f.letter, len(f.arguments)) for f in formula.functions}
     assert letters == {("S", 1), ("S", 2), ("DS", 1), ("DS", 2), ("DvS", 2)}
@@ -191,27 +184,28 @@ def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
 def test_symbols_of_layers_stay_in_formulas() -> None:
     """A scale of queries as a symbol: the same value where it is put in before or after."""
     sigma = sp.Symbol("sigma", positive=True)
-    steps: list[Any] = [("x", L.Input()), ("q", L.Affine(bias=False, sigma_w=sigma), "x")]
-    steps += [(name, L.Affine(bias=False), "x") for name in "kv"]
-    steps += [("a", L.Attend(), "q k v"), ("s", L.Sum(), "x a")]
-    net = wired(*steps)
-    formula = kc.token_map(net, 5).expr
+    plain = Affine(bias=False)
+    reads = Affine(bias=False, sigma_w=sigma), plain, plain
+    net = wired(*attending(None, "x", *reads), ("s", Sum(), "x a"))
+    formula = token_map(net, 5).expr
     found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 6)
-    plain = kc.token_map(net.subs({sigma: 1.3}), 5)(0.4)
+    plain = token_map(net.subs({sigma: 1.3}), 5)(0.4)
     assert float(found) == pytest.approx(plain, abs=1e-7)
 
 
 def test_slopes_at_the_end_in_single_precision() -> None:
     """At c = 1 rounding may carry a gap below 0; the slope is that of double precision."""
     net = wired(
-        ("x", L.Input()),
-        ("q", L.Affine(sigma_w=0.8, sigma_b=0.4), "x"),
-        ("k", L.Affine(sigma_w=0.9, sigma_b=0.5), "x"),
-        ("v", L.Affine(sigma_w=0.9, sigma_b=0.4), "x"),
-        ("a", L.Attend(), "q k v"),
-        ("o", L.Affine(sigma_w=1.1, sigma_b=0.3), "a"),
+        *attending(
+            None,
+            "x",
+            Affine(sigma_w=0.8, sigma_b=0.4),
+            Affine(sigma_w=0.9, sigma_b=0.5),
+            Affine(sigma_w=0.9, sigma_b=0.4),
+        ),
+        ("o", Affine(sigma_w=1.1, sigma_b=0.3)),
     )
     for cosine in (0.1, 0.3, 0.5):
-        R = kc.c_map(net, tokens=5, token_cosine=cosine)
+        R = c_map(net, tokens=5, token_cosine=cosine)
         slope = jax.grad(R)(jnp.float32(1.0))
         assert float(slope) == pytest.approx(float(R.derivative(1)(1.0)), rel=1e-5)

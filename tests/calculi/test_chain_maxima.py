@@ -12,6 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import architectures, chain
 from kcalc.calculi.subnetworks import maximal, maximal_c_value
 from kcalc.network.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
 
@@ -20,11 +21,10 @@ MP.dps = 50
 
 
 def test_what_r_returns_has_the_shape_it_was_given() -> None:
-    net = kc.architectures.vanilla(3)
+    net = architectures.vanilla(3)
     assert maximal(net, lambda x: 0.5)(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
-    assert maximal(kc.chain(Affine(), Nonlinear("relu")), lambda x: 0.5)(
-        np.array([0.1, 0.7])
-    ) == pytest.approx([0.5, 0.7])
+    short = maximal(chain(Affine(), Nonlinear("relu")), lambda x: 0.5)
+    assert short(np.array([0.1, 0.7])) == pytest.approx([0.5, 0.7])
     assert maximal(net, lambda x: np.float32(0.5))(0.1) == 0.5
     for wrong in (lambda x: np.array([0.5, 0.5]), lambda x: "a", lambda x: [[0.5], [0.6]]):
         with refused("return.*number"):
@@ -42,7 +42,7 @@ def leaky(alpha: Any, c: Any) -> Any:
 
 
 def test_maximal_c_values_of_chains() -> None:
-    mu = maximal_c_value(kc.architectures.vanilla(4))
+    mu = maximal_c_value(architectures.vanilla(4))
     for alpha in (-1.0, -0.3, 0.0, 0.6, 1.0):
         truth = MP.mpf(0)
         for _ in range(4):
@@ -63,46 +63,21 @@ def test_maximal_c_values_of_chains() -> None:
 
 
 def test_what_a_maximal_c_value_takes_for_granted() -> None:
-    net = kc.chain(
-        Input(8),
-        Affine(8),
-        GroupNorm(2),
-        Nonlinear("relu"),
-        LayerNorm(),
-        Affine(8),
-        Nonlinear("relu"),
-        GroupNorm(2),
-    )
+    relu = Nonlinear("relu")
+    first, second = (Input(8), Affine(8), GroupNorm(2), relu), (LayerNorm(), Affine(8), relu)
+    net = chain(*first, *second, GroupNorm(2))
     most = maximal_c_value(net)
     assert "leaky ReLU" in most.assumptions[0].text and most.assumptions[0].node == "network"
     heuristic = [a for a in most.assumptions if a.kind == "heuristic"]
     # what groupnorm_1 reads has mean 0
-    assert [a.node for a in heuristic] == [
-        "layernorm_1",
-        "groupnorm_2",
-    ]
-    assert all(
-        a.kind == "convention" and a.node == "network"
-        for a in most.assumptions
-        if a not in heuristic
-    )
-    assert (
-        "this GroupNorm is treated as the identity on c values" in heuristic[1].text
-        and "q=1.0" in heuristic[1].text
-    )
+    assert [a.node for a in heuristic] == ["layernorm_1", "groupnorm_2"]
+    others = {(a.kind, a.node) for a in most.assumptions if a not in heuristic}
+    assert others == {("convention", "network")}
+    assert "this GroupNorm is treated as the identity on c values" in heuristic[1].text
+    assert "q=1.0" in heuristic[1].text
     # two ReLUs, each with a norm behind it: C(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi, less the
     # square of the mean in the true value
-    assert (
-        most(0.0) == pytest.approx(0.49373109020037, abs=1e-13)
-        and maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
-    )
-    assert (
-        len(
-            [
-                a
-                for a in maximal(net, abs).assumptions
-                if "maxima over subnetworks do not check either" in a.text
-            ]
-        )
-        == 1
-    )
+    assert most(0.0) == pytest.approx(0.49373109020037, abs=1e-13)
+    assert maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
+    told = [a.text for a in maximal(net, abs).assumptions]
+    assert sum("maxima over subnetworks do not check either" in text for text in told) == 1

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import c_map, chain, node_values, q_map, to_jax, token_map
 from kcalc.calculi.attention.class_token import Grouped, reading, response
 from kcalc.gaussian.softmax_groups import ScorePair, moments
+from kcalc.network.layers import Affine, Attend, ClassToken, Input, Pool, TokenMix
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 WORST = 4.5
 
 
@@ -45,29 +47,28 @@ def test_a_class_token_that_is_like_the_others_has_their_overlap() -> None:
 
 def test_maps_of_points_are_those_of_node_values() -> None:
     net, given = vit(), {"tokens": 16, "token_cosine": 0.3}
-    C, Q = kc.c_map(net, **given), kc.q_map(net, **given)
-    value = kc.node_values(net, 0.5, **given)["readout"]
+    C, Q = c_map(net, **given), q_map(net, **given)
+    value = node_values(net, 0.5, **given)["readout"]
     assert value.c_error == 0 and C(0.5) == pytest.approx(value.c, rel=1e-13)
     assert Q(1) == pytest.approx(value.q, rel=1e-13)
     assert C.derivative()(0.5) == pytest.approx((C(0.5001) - C(0.4999)) / 2e-4, rel=1e-6)
     assert C(1) == pytest.approx(1, abs=1e-12) and C(0.5, 2, 1) < C(0.5)
     np.testing.assert_allclose(C(np.array([0.2, 0.9])), [C(0.2), C(0.9)], rtol=1e-13)
     assert "assumed large" in str(C.assumptions)
-    R = kc.token_map(without_readout(), 16)
-    expected: Any = kc.node_values(without_readout(), **given)["norm"].token_cosine
+    R = token_map(without_readout(), 16)
+    expected: Any = node_values(without_readout(), **given)["norm"].token_cosine
     assert R(0.3) == pytest.approx(expected, rel=1e-13)
 
 
 def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> None:
     net = wired(
-        ("x", L.Input()),
-        ("class", L.ClassToken(count=2), "x"),
-        *((n, L.Affine(), "class") for n in "qkv"),
-        ("a", L.Attend(), "q k v"),
+        ("class", ClassToken(count=2)),
+        *((n, Affine(), "class") for n in "qkv"),
+        ("a", Attend(), "q k v"),
     )
-    values: Any = kc.node_values(net, 0.5, tokens=4)
+    values: Any = node_values(net, 0.5, tokens=4)
     assert values["a"].c_error > 0
-    for call in (kc.c_map(net, tokens=4), kc.q_map(net, tokens=4)):
+    for call in (c_map(net, tokens=4), q_map(net, tokens=4)):
         with refused(r"'a' has no exact rule after a class token.*node_values"):
             call(0.5)
 
@@ -76,43 +77,40 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
 def test_correlations_that_no_scores_have_are_sampled(cosine: float) -> None:
     """Patches of negative cosine share less than nothing, and equal class tokens then part."""
     net = wired(
-        ("x", L.Input()),
-        ("class", L.ClassToken(0.75), "x"),
-        ("q", L.Affine(sigma_w=2), "class"),
-        *((n, L.Affine(), "class") for n in "kv"),
-        ("a", L.Attend(), "q k v"),
-        ("first", L.TokenMix([[1.0, 0, 0, 0]]), "a"),
+        ("class", ClassToken(0.75)),
+        ("q", Affine(sigma_w=2)),
+        *((n, Affine(), "class") for n in "kv"),
+        ("a", Attend(), "q k v"),
+        ("first", TokenMix([[1.0, 0, 0, 0]])),
     )
-    found: Any = kc.node_values(net, 0.3, tokens=3, token_cosine=cosine)
+    found: Any = node_values(net, 0.3, tokens=3, token_cosine=cosine)
     assert (found["first"].c_error == 0) is (cosine > 0)
-    c, error = drawn_cosine(0.75, 2.0, cosine, 0.3, 3)
+    c, error = drawn_cosine(cosine)
     assert abs(found["first"].c - c) <= WORST * math.hypot(error, found["first"].c_error)
 
 
-def drawn_cosine(
-    sigma: float, scale: float, own: float, c: float, count: int
-) -> tuple[float, float]:
+def drawn_cosine(own: float) -> tuple[float, float]:
     """The c value of the class token behind attention from drawn scores, and its error."""
-    size, draws, rng = count + 1, 60_000, np.random.default_rng(3)
-    tokens = np.full((count, count), own) + (1 - own) * np.eye(count)
-    K = np.zeros((2, size, 2, size))
-    K[:, 0, :, 0] = sigma**2
-    K[:, 1:, :, 1:] = np.einsum("ab,st->asbt", [[1, c], [c, 1]], tokens)
-    K = K.reshape(2 * size, 2 * size)
+    draws, rng = 60_000, np.random.default_rng(3)
+    tokens = np.full((3, 3), own) + (1 - own) * np.eye(3)
+    K = np.zeros((2, 4, 2, 4))
+    K[:, 0, :, 0] = 0.75**2
+    K[:, 1:, :, 1:] = np.einsum("ab,st->asbt", [[1, 0.3], [0.3, 1]], tokens)
+    K = K.reshape(8, 8)
     values, vectors = np.linalg.eigh(K)
     root = vectors * np.sqrt(np.maximum(values, 0))
-    scores = scale * root @ rng.standard_normal((draws, 2 * size, 2 * size)) @ root.T
-    rows = [np.exp(scores[:, k, k : k + size]) for k in (0, size)]
+    scores = np.exp(2 * root @ rng.standard_normal((draws, 8, 8)) @ root.T)
+    rows = scores[:, 0, :4], scores[:, 4, 4:]
     one, two = (row / row.sum(axis=1, keepdims=True) for row in rows)
-    across = np.einsum("ds,st,dt->d", one, K[:size, size:], two)
-    q = (np.einsum("ds,st,dt->d", one, K[:size, :size], one)).mean()
+    across = np.einsum("ds,st,dt->d", one, K[:4, 4:], two)
+    q = np.einsum("ds,st,dt->d", one, K[:4, :4], one).mean()
     return across.mean() / q, across.std() / q / math.sqrt(draws)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("full_compilation")
 def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
-    model = kc.to_jax(vit(2, 512), weights="delta_gaussian")
+    model = to_jax(vit(2, 512), weights="delta_gaussian")
     given = {
         "draws": max(40 // every, 6),
         "pairs": 4,
@@ -134,30 +132,25 @@ def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
 
 
 REFUSED = {
-    "pooled": (lambda: kc.token_map(vit(), 16)(0.3), "'readout' has no tokens"),
-    "derivative of R": (lambda: kc.token_map(without_readout(), 16).derivative()(0.3), "values"),
-    "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
+    "pooled": (lambda: token_map(vit(), 16)(0.3), "'readout' has no tokens"),
+    "derivative of R": (lambda: token_map(without_readout(), 16).derivative()(0.3), "values"),
+    "derivative of Q": (lambda: q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
-    "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
-    "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),
+    "no tokens": (lambda: c_map(vit())(0.5), "tokens=128"),
+    "another length": (lambda: node_values(vit(), tokens=20), "has 17 positions"),
     "behind pooling": (
-        lambda: kc.node_values(
-            kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3
-        ),
+        lambda: node_values(chain(Input(4), Affine(8), Pool("mean"), ClassToken()), tokens=3),
         "before the pooling",
     ),
 }
 
 
-@pytest.mark.parametrize(("call", "text"), REFUSED.values(), ids=REFUSED)
-def test_refusals_name_what_is_in_the_way(call: Any, text: str) -> None:
-    with refused(text):
-        call()
+test_refusals_name_what_is_in_the_way = refusals(REFUSED)
 
 
 def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:
-    net = wired(("x", L.Input(3, (2, 2))), ("front", L.ClassToken(2.0, 2), "x"))
-    model = kc.to_jax(net)
+    net = wired(("x", Input(3, (2, 2))), ("front", ClassToken(2.0, 2)))
+    model = to_jax(net)
     params, x = model.init(0), np.arange(12.0).reshape(1, 2, 2, 3)
     made = np.asarray(model.apply(params, x)).reshape(6, 3)
     np.testing.assert_allclose(made[2:], x.reshape(4, 3))

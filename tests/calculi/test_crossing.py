@@ -13,15 +13,8 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network import layers as L
-
-Q1, Q2 = 0.7, 0.3
-
-
-def truth(covariance: float) -> mpmath.mpf:
-    return mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2) * mpmath.sinh(
-        2 * mpmath.mpf(covariance)
-    )
+from kcalc import c_map, chain
+from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +29,12 @@ def relu_and_normed_relu() -> kc.Network:
     Two activations of Gaussians whose cosine is 1 for equal inputs, whatever their q.
     """
     return wired(
-        ("x", L.Input()),
-        ("f", L.Affine(), "x"),
-        ("g", L.Affine(), "x"),
-        ("r", L.RMSNorm(), "f"),
-        ("p", L.Nonlinear("relu"), "r"),
-        ("p2", L.Nonlinear("relu"), "f"),
-        ("s", L.Sum((1, -1, 1)), "p p2 g"),
+        ("f", Affine()),
+        ("g", Affine(), "x"),
+        ("r", RMSNorm(), "f"),
+        ("p", Nonlinear("relu")),
+        ("p2", Nonlinear("relu"), "f"),
+        ("s", Sum((1, -1, 1)), "p p2 g"),
     )
 
 
@@ -62,19 +54,16 @@ def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
     half.
     """
 
-    def coefficients(size: float) -> list[Any]:
-        def integrand(z: Any) -> Any:
-            return mpmath.npdf(z) * mpmath.tanh(size * z / 2)
+    def coefficient(size: float, n: int) -> Any:
+        odd = mpmath.quad(
+            lambda z: (
+                mpmath.npdf(z) * mpmath.tanh(size * z / 2) * mpmath.hermite(n, z / mpmath.sqrt(2))
+            ),
+            [0, 4, 12],
+        )
+        return odd / mpmath.sqrt(mpmath.mpf(2) ** n * mpmath.factorial(n))
 
-        return [
-            mpmath.quad(
-                lambda z, n=n: integrand(z) * mpmath.hermite(n, z / mpmath.sqrt(2)), [0, 4, 12]
-            )
-            / mpmath.sqrt(mpmath.mpf(2) ** n * mpmath.factorial(n))
-            for n in (1, 3, 5)
-        ]
-
-    rows = [coefficients(size) for size in (one, two)]
+    rows = [[coefficient(size, n) for n in (1, 3, 5)] for size in (one, two)]
     variances = [mpmath.fsum(a * a for a in row) for row in rows]
     terms = zip(*rows, (1, 3, 5), strict=True)
     cross = mpmath.fsum(a * b * mpmath.mpf(c) ** n for a, b, n in terms)
@@ -84,38 +73,38 @@ def sigmoid_kernel(one: float, two: float, c: float) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("scale", [1e-2, 1e-3])
 def test_norms_of_what_varies_little_keep_their_digits(scale: float) -> None:
     """Of sigmoids of small numbers, whose variance is 6e-6 and 6e-8 beside a q of 1/4."""
-    layers = [L.Input(), L.Affine(sigma_w=scale), L.Nonlinear("sigmoid")]
-    normed = kc.chain(*layers, L.LayerNorm())
-    C = kc.c_map(normed)
+    layers = [Input(), Affine(sigma_w=scale), Nonlinear("sigmoid")]
+    normed = chain(*layers, LayerNorm())
+    C = c_map(normed)
     with mpmath.workdps(30):
         variance, _, even = sigmoid_kernel(scale, scale * 1.5, 0.3)
         same = sigmoid_kernel(scale, scale, -0.7)[2]
         second = mpmath.mpf("0.25") + variance
-    assert float(C(-0.7)) == pytest.approx(float(same), rel=1e-15)
+    standardised = chain(*layers, Affine(standardised=True, sigma_w=2))
+    for value in (
+        C(-0.7),
+        kc.ntk(chain(normed, Affine())).nngp(-0.7),
+        c_map(chain(*layers, Scale(-3), LayerNorm()))(-0.7),
+        c_map(standardised)(-0.7),
+    ):
+        assert float(value) == pytest.approx(float(same), rel=1e-15)
     assert float(C(0.3, 1, 2.25)) == pytest.approx(float(even), rel=5e-15)
-    kernel = kc.ntk(kc.chain(normed, L.Affine()))
-    assert float(kernel.nngp(-0.7)) == pytest.approx(float(same), rel=1e-15)
-    scaled = kc.chain(*layers, L.Scale(-3), L.LayerNorm())
-    assert float(kc.c_map(scaled)(-0.7)) == pytest.approx(float(same), rel=1e-15)
-    standardised = kc.chain(*layers, L.Affine(standardised=True, sigma_w=2))
-    assert float(kc.c_map(standardised)(-0.7)) == pytest.approx(float(same), rel=1e-15)
     assert float(kc.q_map(standardised)(1.0)) == pytest.approx(4 * float(variance), rel=1e-12)
     slope = kc.slope_polynomial(normed, q=1.0) / kc.symbols.psi
     assert float(slope) == pytest.approx(float(second / variance), rel=1e-12)
-    assert kc.gradients(normed).nodes["nonlinear_1"] == pytest.approx(
-        1 / float(variance), rel=1e-12
-    )
+    back = kc.gradients(normed).nodes["nonlinear_1"]
+    assert back == pytest.approx(1 / float(variance), rel=1e-12)
     assert not any("digits" in note.text for note in C.assumptions)
 
 
 def test_norms_that_lose_digits_say_so() -> None:
     """The variance of a sum of two sigmoids is taken as a difference."""
     scale = 1e-3
-    steps: list[Any] = [("x", L.Input())]
+    steps: list[Any] = []
     for k in "ab":
-        steps += [(k, L.Affine(sigma_w=scale), "x"), (f"s{k}", L.Nonlinear("sigmoid"), (k,))]
-    steps += [("sum", L.Sum(), "sa sb"), ("n", L.LayerNorm(), "sum")]
-    C = kc.c_map(wired(*steps))
+        steps += [(k, Affine(sigma_w=scale), "x"), (f"s{k}", Nonlinear("sigmoid"))]
+    steps += [("sum", Sum(), "sa sb"), ("n", LayerNorm())]
+    C = c_map(wired(*steps))
     (digits,) = (int(note.text.split()[-2]) for note in C.assumptions if note.node == "n")
     with mpmath.workdps(40):
         truth = float(sigmoid_kernel(scale, scale, 0.3)[2])

@@ -5,30 +5,25 @@ For a ReLU at 60 digits, for other pieces layer by layer.
 
 from __future__ import annotations
 
-import mpmath
 import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.powers import DeepKernel
 from kcalc.fields.gaps import Gap
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-L = kc.layers
-MP = mpmath.MPContext()
-MP.dps = 60
 ROOT2 = 2**0.5
 GAPS = np.concatenate([np.linspace(0, 2, 21), np.logspace(-25, -1, 13)])
 
 
-def compare(network: kc.Network, deep: DeepKernel, q: float, gap: np.ndarray = GAPS) -> None:
-    (node,) = network.inputs
-    ((nngp, ntk),) = deep.reading.values(
-        {node: Gap.of(gap, 2 - gap)}, {node: np.asarray(q)}, None, deep.seeds
-    ).values()
-    for found, exact in zip(deep(Gap.of(gap, 2 - gap)), (nngp, ntk), strict=True):
-        np.testing.assert_allclose(
-            found, np.broadcast_to(exact, gap.shape), rtol=2e-12, atol=3e-14 * found.max()
-        )
+def compare(network: kc.Network, deep: DeepKernel) -> None:
+    (node,), gap = network.inputs, Gap.of(GAPS, 2 - GAPS)
+    values = deep.reading.values({node: gap}, {node: np.asarray(1.0)}, None, deep.seeds).values()
+    for found, exact in zip(deep(gap), *values, strict=True):
+        expected = np.broadcast_to(exact, GAPS.shape)
+        np.testing.assert_allclose(found, expected, rtol=2e-12, atol=3e-14 * found.max())
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -38,11 +33,11 @@ def test_widths_count_in_the_standard_parameterisation(bias: bool, widths: list[
     layers = [
         step
         for width in widths
-        for step in (L.Affine(width, sigma_w=ROOT2, bias=bias), L.Nonlinear("relu"))
+        for step in (Affine(width, sigma_w=ROOT2, bias=bias), Nonlinear("relu"))
     ]
-    network = kc.chain(L.Input(64), *layers, L.Affine(1))
+    network = chain(Input(64), *layers, Affine(1))
     deep = DeepKernel(kc.ntk(network, parameterization="standard").reading, 1.0, None)
-    compare(network, deep, 1.0)
+    compare(network, deep)
     assert deep._powers
 
 
@@ -53,5 +48,5 @@ def test_layers_that_count_otherwise_are_walked_through(layer: int) -> None:
     All in one layer, which all pieces but one are without.
     """
     network = kc.architectures.vanilla(24, "relu", sigma_w=ROOT2)
-    affine = network.nodes_of(L.Affine)[layer]
-    compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}), 1.0)
+    affine = network.nodes_of(Affine)[layer]
+    compare(network, DeepKernel(kc.ntk(network).reading, 1.0, {affine: 2.5}))

@@ -5,32 +5,30 @@ wherever it stands.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
-import sympy as sp
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, LayerNorm, Nonlinear, Sum
 
-L = kc.layers
 psi = kc.symbols.psi
 
 
-def dense(depth: int, exact: bool = True, start: tuple[L.Layer, ...] = ()) -> kc.Network:
-    """Every activation reads the mean, in the sense of squares, of the input's layer and of all
-    layers before it.
+def dense() -> kc.Network:
+    """Every activation reads the mean, in the sense of squares, of a normed layer of ReLUs and of
+    all layers before it.
     """
-    steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [
-        ("x", L.Input()),
-        ("a0", L.Affine(), "x"),
-    ]
-    for i, layer in enumerate(start):
-        steps += [(f"s{i}", layer, (steps[-1][0],))]
+    first = (Affine(), Nonlinear("relu"), LayerNorm(), Affine())
+    steps: list[Any] = [(f"s{i}", layer) for i, layer in enumerate(first)]
     maps = [steps[-1][0]]
-    for i in range(1, depth + 1):
-        weight = sp.sqrt(sp.Rational(1, len(maps))) if exact else len(maps) ** -0.5
-        steps += [(f"c{i}", L.Sum((weight,) * len(maps)), tuple(maps))]
-        steps += [(f"p{i}", L.Nonlinear("tanh"), f"c{i}"), (f"a{i}", L.Affine(), f"p{i}")]
+    for i in range(1, 26):
+        steps += [
+            (f"c{i}", Sum((len(maps) ** -0.5,) * len(maps)), tuple(maps)),
+            (f"p{i}", Nonlinear("tanh")),
+            (f"a{i}", Affine()),
+        ]
         maps.append(f"a{i}")
     return wired(*steps)
 
@@ -39,14 +37,12 @@ def test_long_slope_polynomials_with_slopes_of_norms() -> None:
     """At true q values the addends count by them, and the LayerNorm behind relu has slope pi / (pi
     - 1).
     """
-    net, at = dense(25, False, (L.Nonlinear("relu"), L.LayerNorm(), L.Affine())), 4 / 3
+    net, at = dense(), 4 / 3
     q, slopes, sizes = kc.q_values(net), [at * math.pi / (math.pi - 1)], [1.0]
     for i in range(1, 26):
-        slopes.append(
-            at * sum(s * size for s, size in zip(slopes, sizes, strict=True)) / sum(sizes)
-        )
+        total = sum(s * size for s, size in zip(slopes, sizes, strict=True))
+        slopes.append(at * total / sum(sizes))
         sizes.append(q[f"a{i}"])
     found = kc.slope_polynomial(net, q=1.0)
-    assert len(str(found)) < 8000 and float(found.subs(psi, at)) == pytest.approx(
-        slopes[-1], rel=1e-12
-    )
+    assert len(str(found)) < 8000
+    assert float(found.subs(psi, at)) == pytest.approx(slopes[-1], rel=1e-12)

@@ -22,32 +22,23 @@ MP.dps = 60
 psi, t = kc.symbols.psi, sp.Symbol("t")
 
 
-def rational(value: Any) -> Any:
-    value = sp.Rational(value)
-    return flint.fmpq(int(value.p), int(value.q))
-
-
 def polynomial(expr: Any) -> Any:
     """An expression in t over the rationals, for python-flint."""
-    return flint.fmpq_poly([rational(c) for c in sp.Poly(expr, t).all_coeffs()[::-1]])
+    return flint.fmpq_poly(
+        [flint.fmpq(int(c.p), int(c.q)) for c in sp.Poly(expr, t).all_coeffs()[::-1]]
+    )
 
 
-def some_sums(
-    rng: random.Random, factors: Factors, symbols: list[sp.Symbol], share: Any = None
-) -> list[Monomial]:
-    """Products of symbols and of mixes of a few of them and of each other, of degree 12 at most."""
-    made = [factors.symbol(symbol) for symbol in symbols]
+def some_sums(rng: random.Random, factors: Factors, share: Any) -> list[Monomial]:
+    """Products of psi and of mixes of it and of each other, of degree 12 at most."""
+    made = [factors.symbol(psi)]
     for _ in range(4):
         small = [m for m in made if max(factors.measure([m], largest=True)) <= 3]
         parts = [
             factors.product(*rng.choices([ONE, *small], k=rng.randint(1, 2)))
             for _ in range(rng.randint(2, 3))
         ]
-        weights = (
-            [sp.Integer(rng.randint(1, 5)) for _ in parts]
-            if share is None
-            else [share(rng) for _ in parts]
-        )
+        weights = [share(rng) for _ in parts]
         made.append(factors.mix([weight / sum(weights) for weight in weights], parts))
     drawn = dict.fromkeys(
         factors.product(*rng.choices(made, k=rng.randint(1, 4))) for _ in range(12)
@@ -91,7 +82,7 @@ def test_expansions_of_other_weights_enclose_the_truth(share: Any) -> None:
     """
     for seed in range(4):
         factors = Factors()
-        drawn = some_sums(random.Random(f"balls {seed}"), factors, [psi], share)
+        drawn = some_sums(random.Random(f"balls {seed}"), factors, share)
         drawn.append(factors.product(drawn[0], factors.constant(sp.Float(1.3))))
         found = expanded(factors, drawn)
         assert found is not None

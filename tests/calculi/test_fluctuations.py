@@ -7,18 +7,19 @@ import math
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import FreshnessError, activation, architectures, repeat, residual
 from kcalc.activations.rectifiers import leaky_relu
 from kcalc.calculi.fluctuations import fluctuations
 from kcalc.calculi.fluctuations.expansions import alike, slopes
 from kcalc.calculi.fluctuations.homogeneous import ratio
-from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Scale, Sum
 
 
-def draw(net, c, draws, seed, orthogonal=False):
+def draw(net, c, draws, seed, orthogonal):
     """{node: (q of each draw, c of each draw)} of dense networks."""
     rng = np.random.default_rng(seed)
     size = net.layer(net.inputs[0]).features
@@ -31,20 +32,18 @@ def draw(net, c, draws, seed, orthogonal=False):
     for node, layer, parents in net.steps():
         below = [values[p] for p in parents]
         if isinstance(layer, Input):
-            values[node] = np.broadcast_to(pair, (draws, 2, size))
+            made = np.broadcast_to(pair, (draws, 2, size))
         elif isinstance(layer, Affine):
-            product = _product(rng, below[0], layer.features, orthogonal)
-            values[node] = float(layer.sigma_w) * product + float(
-                layer.sigma_b
-            ) * rng.standard_normal((draws, 1, layer.features))
+            made = float(layer.sigma_w) * _product(rng, below[0], layer.features, orthogonal)
+            made += float(layer.sigma_b) * rng.standard_normal((draws, 1, layer.features))
         elif isinstance(layer, Nonlinear):
-            values[node] = np.asarray(layer.activation(below[0]))
+            made = np.asarray(layer.activation(below[0]))
         elif isinstance(layer, Sum):
-            values[node] = sum(
-                float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
-            )
+            weights = layer.weights or [1] * len(below)
+            made = sum(float(w) * h for w, h in zip(weights, below, strict=True))
         else:
-            values[node] = np.concatenate(below, axis=2)
+            made = np.concatenate(below, axis=2)
+        values[node] = made
     out = {}
     for node, h in values.items():
         q1, q2 = (h**2).mean(axis=2).T
@@ -74,57 +73,37 @@ def _product(rng, below, rows, orthogonal):
     return scale * np.stack([upper, lower], axis=1)[:, :, :rows]
 
 
-def compare(net, weights, draws, seed, nodes, c=0.4, bias=0.06):
-    """Predicted against drawn variances.
-
-    Within 4 standard errors and the next order in 1/width, ``bias`` of the value.
-    """
-    found = fluctuations(net, weights=weights, c=c)
-    measured = draw(net, c, draws, seed, weights == "orthogonal")
-    for node in nodes:
-        own, (q, cosine) = found[node], measured[node]
-        for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
-            spread = sample.var(ddof=1)
-            error = np.std((sample - sample.mean()) ** 2) / math.sqrt(draws)
-            assert abs(spread - expected) < 4 * error + bias * expected + 1e-12, (
-                node,
-                spread,
-                expected,
-                error,
-            )
-
-
 N = 128
 NETS = {
     "resnet": kc.chain(
         Input(N),
         Affine(N),
-        kc.repeat(kc.residual(kc.chain(Nonlinear("relu"), Affine(N)), 0.7), 2),
+        repeat(residual(kc.chain(Nonlinear("relu"), Affine(N)), 0.7), 2),
         Nonlinear("relu"),
         Affine(N),
     ),
     "biases": kc.chain(
-        Input(N), kc.repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)
+        Input(N), repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)
     ),
     "input skip": wired(
         ("x", Input(N)),
-        ("A", Affine(N), "x"),
+        ("A", Affine(N)),
         ("y", Sum((0.8, 0.6)), "x A"),
-        ("B", Affine(N), "y"),
-        ("h", Nonlinear("erf"), "B"),
-        ("C", Affine(N), "h"),
+        ("B", Affine(N)),
+        ("h", Nonlinear("erf")),
+        ("C", Affine(N)),
         ("z", Sum(), "y C"),
-        ("D", Affine(N), "z"),
+        ("D", Affine(N)),
     ),
     "concat": wired(
         ("x", Input(N)),
-        ("A", Affine(N), "x"),
+        ("A", Affine(N)),
         ("B", Affine(N // 2), "x"),
         ("c", Concat(), "A B"),
-        ("h", Nonlinear("gelu"), "c"),
-        ("C", Affine(N), "h"),
+        ("h", Nonlinear("gelu")),
+        ("C", Affine(N)),
         ("d", Concat(), "c C"),
-        ("k", Nonlinear("gelu"), "d"),
+        ("k", Nonlinear("gelu")),
     ),
 }
 
@@ -133,15 +112,22 @@ NETS = {
 @pytest.mark.parametrize("name", list(NETS))
 def test_networks_against_draws(name, weights):
     net = NETS[name]
-    nodes = [node for node, _, _ in net.steps()][-5:]
-    compare(net, weights, 1500, 11, nodes)
+    found = fluctuations(net, weights=weights, c=0.4)
+    measured = draw(net, 0.4, 1500, 11, weights == "orthogonal")
+    for node in [*net][-5:]:
+        own, (q, cosine) = found[node], measured[node]
+        for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
+            spread = sample.var(ddof=1)
+            error = np.std((sample - sample.mean()) ** 2) / math.sqrt(1500)
+            far = 4 * error + 0.06 * expected + 1e-12  # the next order in 1/width
+            assert abs(spread - expected) < far, (node, spread, expected, error)
 
 
 # -- exact laws ------------------------------------------------------------------------------------
 
 
 def chain(phi, depth=30, sigma_w=1):
-    return kc.architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
+    return architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -1.0, 1.0])
@@ -177,8 +163,7 @@ def test_very_wide_layers_have_the_leading_order(n: int) -> None:
 # -- habits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("net", "options", "message"),
+test_refusals = refusals(
     [
         (chain("relu", 2), {}, "features=N"),
         (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
@@ -190,16 +175,14 @@ def test_very_wide_layers_have_the_leading_order(n: int) -> None:
         (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
         (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
         (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
-        (kc.architectures.wide_resnet(10), {}, "image"),
+        (architectures.wide_resnet(10), {}, "image"),
     ],
+    lambda net, options: fluctuations(net, **options),
 )
-def test_refusals(net, options, message):
-    with refused(message):
-        fluctuations(net, **options)
 
 
 def test_homogeneous_activations_at_any_q() -> None:
-    relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
+    relu, square, q = activation("relu"), activation("square"), 3.0
     # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
     assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)
     # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
@@ -209,65 +192,57 @@ def test_homogeneous_activations_at_any_q() -> None:
         alike(square, square, 1e90, None)
 
 
-def _two_layers(*between, last=Affine(6)):  # noqa: B008 - layers do not change
-    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, last)
-
-
-def _numbers(net):
-    found = fluctuations(net, c=0.3, q=1.7)
-    return [
-        getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
-    ]
+def _two_layers(*between):
+    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, Affine(6))
 
 
 def test_the_same_network_written_in_two_ways():
     """Scales, weights of sums and activations of activations are folded into what they act on."""
-    tanh, twice = kc.activation("tanh"), kc.activation("tanh").composed(kc.activation("softplus"))
-    assert _numbers(_two_layers(Nonlinear(tanh), kc.layers.Scale(0.7))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(tanh.transformed(output_scale=0.7)))), rel=1e-10
-    )
-    assert _numbers(_two_layers(kc.layers.Scale(-0.7), Nonlinear("softplus"))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(kc.activation("softplus").transformed(-0.7)))), rel=1e-10
-    )
-    assert _numbers(_two_layers(Nonlinear("softplus"), Nonlinear(tanh))) == pytest.approx(
-        _numbers(_two_layers(Nonlinear(twice))), rel=1e-10
-    )
-    steps = [
+    tanh, softplus = kc.activation("tanh"), kc.activation("softplus")
+    dropped = wired(
         ("x", Input(5)),
-        ("a", Affine(8, sigma_w=1.3, sigma_b=0.2), "x"),
+        ("a", Affine(8, sigma_w=1.3, sigma_b=0.2)),
         ("b", Affine(8), "x"),
         ("s", Sum((0.7, 0)), "a b"),
-    ]
-    steps += [("n", Nonlinear(tanh), "s"), ("y", Affine(6), "n")]
-    dropped = wired(*steps)
-    assert _numbers(dropped) == pytest.approx(
-        _numbers(_two_layers(kc.layers.Scale(0.7), Nonlinear(tanh))), rel=1e-10
+        ("n", Nonlinear(tanh)),
+        ("y", Affine(6)),
     )
+    layers = Nonlinear(tanh), Nonlinear(softplus)
+    for one, other in (
+        ((layers[0], Scale(0.7)), tanh.transformed(output_scale=0.7)),
+        ((Scale(-0.7), layers[1]), softplus.transformed(-0.7)),
+        ((layers[1], layers[0]), tanh.composed(softplus)),
+        ((Scale(0.7), layers[0]), dropped),
+    ):
+        same = other if other is dropped else _two_layers(Nonlinear(other))
+        first, second = (
+            [getattr(fluctuations(net, c=0.3, q=1.7).out, name) for name in NUMBERS]
+            for net in (_two_layers(*one), same)
+        )
+        assert first == pytest.approx(second, rel=1e-10)
+
+
+NUMBERS = ("q", "relative", "log_variance", "c", "c_variance")
 
 
 def test_sums_that_cannot_be_followed():
     def net(*steps):
-        start = [
-            ("x", Input(4)),
-            ("a", Affine(4), "x"),
-            ("b", Affine(8), "x"),
-            ("c", Affine(4), "x"),
-        ]
-        return wired(*start, *steps, ("y", Affine(3), (steps[-1][0],)))
+        start = [(n, Affine(width), "x") for n, width in zip("abc", (4, 8, 4), strict=True)]
+        return wired(*start, *steps, ("y", Affine(3)), features=4)
 
     crooked = net(
         ("p", Concat(), "a b"),
         ("r", Concat(), "b c"),
         ("s", Sum(), "p r"),
-        ("t", Sum(), "s"),
+        ("t", Sum()),
     )
     with pytest.raises(
-        kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"
+        FreshnessError, match="node 's' adds concatenations whose parts do not line up"
     ):
         fluctuations(crooked)
     again = net(("t", Sum(), "a c"), ("s", Sum(), "a t"), ("q", Concat(), "s b"))
-    with pytest.raises(kc.FreshnessError, match="node 's' adds .* that both depend on 'a'"):
+    with pytest.raises(FreshnessError, match="node 's' adds .* that both depend on 'a'"):
         fluctuations(again)
-    wild = kc.activation(sp.exp(sp.Symbol("x") ** 2 / 5))
+    wild = activation(sp.exp(sp.Symbol("x") ** 2 / 5))
     with refused(r"beyond double precision|infinite|diverges"):
         fluctuations(_two_layers(Nonlinear(wild)), q=1.0)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy as sp
 
 import kcalc as kc
+from kcalc import chain, residual
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-L = kc.layers
-w, sigma_w, sigma_b = sp.symbols("w sigma_w sigma_b", positive=True)
-c = kc.symbols.c
 RELU = kc.activation("relu").transformed(output_scale=sp.sqrt(2))
 
 
-def block(activation: Any, shortcut: Any = w, sigma: Any = 1) -> kc.Network:
-    branch = kc.chain(L.Nonlinear(activation), L.Affine(sigma_w=sigma))
-    return kc.chain(L.Input(), L.Affine(), kc.residual(branch, shortcut_weight=shortcut))
-
-
 def test_q_values_of_normalised_sums_cancel() -> None:
-    assert kc.q_map(block(RELU)).closed_form == kc.symbols.q
+    branch = chain(Nonlinear(RELU), Affine())
+    block = residual(branch, shortcut_weight=sp.Symbol("w", positive=True))
+    assert kc.q_map(chain(Input(), Affine(), block)).closed_form == kc.symbols.q

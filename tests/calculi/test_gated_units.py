@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
 from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, GatedUnit, Identity, Input, Nonlinear, Pool, Product
 
-L = kc.layers
 
-
-def block(
-    activation: Any, one: bool, shape: tuple[int, ...] | None = None, sigma_b: float = 0.3
-) -> kc.Network:
-    """x -> V x * phi(U x) -> W, the gate as one layer or as two."""
-    steps: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("x", L.Input(6, shape)),
-        ("v", L.Affine(16, sigma_w=1.3), "x"),
-        ("u", L.Affine(16, sigma_b=sigma_b), "x"),
-    ]
-    if one:
-        steps += [("g", L.GatedUnit(activation), "v u")]
-    else:
-        steps += [("phi", L.Nonlinear(activation), "u"), ("g", L.Product(), "v phi")]
+def block(one: bool, shape: tuple[int, ...] | None) -> kc.Network:
+    """x -> V x * gelu(U x) -> W, the gate as one layer or as two."""
+    two = [("phi", Nonlinear("gelu"), "u"), ("g", Product(), "v phi")]
     return wired(
-        *steps,
-        ("p", L.Pool("mean") if shape else L.Identity(), "g"),
-        ("y", L.Affine(3), "p"),
-        outputs=["y"],
+        ("x", Input(6, shape)),
+        ("v", Affine(16, sigma_w=1.3)),
+        ("u", Affine(16, sigma_b=0.3), "x"),
+        *([("g", GatedUnit("gelu"), "v u")] if one else two),
+        ("p", Pool("mean") if shape else Identity()),
+        ("y", Affine(3)),
     )
 
 
 @pytest.mark.parametrize("shape", [None, (2, 2)])
 def test_it_runs_on_arrays(shape: tuple[int, int] | None) -> None:
     x = np.random.default_rng(0).standard_normal((5, *(shape or ()), 6)).astype(np.float32)
-    models = [kc.to_jax(block("gelu", kind, shape)) for kind in (True, False)]
+    models = [kc.to_jax(block(kind, shape)) for kind in (True, False)]
     params = models[0].init(jax.random.key(0))
     found, wanted = (np.asarray(model.apply(params, x)) for model in models)
     np.testing.assert_array_equal(found, wanted)

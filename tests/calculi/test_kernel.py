@@ -13,8 +13,10 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import c_map, q_map
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 
 
 def relu_c(c):
@@ -34,36 +36,36 @@ def erf_q(q):
 
 def two_by_two() -> kc.Network:
     steps = [
-        ("x", L.Input()),
-        ("y", L.Input()),
-        ("a", L.Affine(), "x"),
-        ("b", L.Affine(), "y"),
+        ("x", Input()),
+        ("y", Input()),
+        ("a", Affine(), "x"),
+        ("b", Affine(), "y"),
     ]
     steps += [
-        ("s", L.Sum((0.6, 0.8)), "a b"),
-        ("p", L.Nonlinear("relu"), "s"),
-        ("t", L.Affine(), "b"),
+        ("s", Sum((0.6, 0.8)), "a b"),
+        ("p", Nonlinear("relu")),
+        ("t", Affine(), "b"),
     ]
     return wired(*steps)
 
 
 def test_several_inputs_and_outputs_are_mappings() -> None:
-    C = kc.c_map(two_by_two())
+    C = c_map(two_by_two())
     out = C({"x": 0.2, "y": -0.4}, q1={"x": 1.0, "y": 2.0})
     assert set(out) == {"p", "t"}
     assert out["t"] == pytest.approx(-0.4, abs=1e-15)
     mixed = (0.36 * 0.2 - 0.64 * 2 * 0.4) / (0.36 + 0.64 * 2)
     assert out["p"] == pytest.approx(float(relu_c(mpmath.mpf(mixed))), rel=1e-14)
-    assert kc.q_map(two_by_two())({"x": 1.0, "y": 2.0})["p"] == pytest.approx((0.36 + 1.28) / 2)
+    assert q_map(two_by_two())({"x": 1.0, "y": 2.0})["p"] == pytest.approx((0.36 + 1.28) / 2)
     assert set(C.derivative(1)(0.3)) == {"p", "t"}
     assert set(C.expr) == {"p", "t"}
     for call in (lambda: C({"x": 0.2}), lambda: C({"x": 0.2, "z": 0.1}), lambda: C.fixed_points()):
-        with pytest.raises(kc.KcalcError):
+        with refused():
             call()
 
 
 def test_series_is_the_taylor_expansion_at_zero() -> None:
-    C = kc.c_map(A.vanilla(5, "erf"))
+    C = c_map(A.vanilla(5, "erf"))
 
     def f(c):
         q = mpmath.mpf(1)
@@ -80,7 +82,7 @@ def test_series_is_the_taylor_expansion_at_zero() -> None:
 
 
 def test_angles_keep_their_digits_near_zero() -> None:
-    C = kc.c_map(A.vanilla(100, "relu"))
+    C = c_map(A.vanilla(100, "relu"))
     with mpmath.workdps(80):
         for theta in (1e-8, 1e-5, 1e-2, 1.0, 3.0):
             c = mpmath.cos(mpmath.mpf(theta))
@@ -93,22 +95,21 @@ def test_angles_keep_their_digits_near_zero() -> None:
 
 def test_symbols_ask_for_subs() -> None:
     net = A.resnet_v2(50, residual_weight=sp.Symbol("w", positive=True))
-    C = kc.c_map(net)
+    C = c_map(net)
     with refused(r"\.subs"):
         C(0.5)
-    assert kc.c_map(net.subs({"w": 0.6}))(1.0) == 1.0
+    assert c_map(net.subs({"w": 0.6}))(1.0) == 1.0
 
 
 def test_exploding_and_vanishing_q_name_the_node() -> None:
     with refused("affine_.*inf"):
-        kc.q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
+        q_map(A.vanilla(600, "relu", sigma_w=20))(1.0)
     with refused("nonlinear_.* vanish"):
-        kc.q_map(A.vanilla(2000, "relu"))(1.0)
+        q_map(A.vanilla(2000, "relu"))(1.0)
     steps = [
-        ("x", L.Input()),
-        ("z", L.Affine(), "x"),
-        ("s", L.Sum((1, -1)), "z z"),
-        ("a", L.Affine(), "s"),
+        ("z", Affine()),
+        ("s", Sum((1, -1)), "z z"),
+        ("a", Affine()),
     ]
     with refused("'s'.*cancel"):
-        kc.c_map(wired(*steps))
+        c_map(wired(*steps))

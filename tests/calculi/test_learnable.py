@@ -10,6 +10,7 @@ from refusals import refused
 from scipy.stats import multivariate_normal
 
 import kcalc as kc
+from kcalc import learnable_kernel
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -18,30 +19,16 @@ RNG = np.random.default_rng(5)
 X = RNG.normal(size=(6, 5))
 
 
-def expected(net: kc.Network, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    q = (rows**2).mean(axis=1)
-    c = np.clip(rows @ rows.T / rows.shape[1] / np.sqrt(np.outer(q, q)), -1, 1)
-    np.fill_diagonal(c, 1.0)
-    K = kc.ntk(net)
-    return K.nngp(c, q[:, None], q[None, :]), K(c, q[:, None], q[None, :])
-
-
-NETS = {
-    "one erf": A.vanilla(1, activation="erf", sigma_w=1.3),
-    "erf": A.vanilla(2, activation="erf", sigma_w=1.3),
-    "tanh": A.vanilla(2, activation="tanh"),
-    "one tanh": A.vanilla(1, activation="tanh"),
-    "selu": A.vanilla(1, activation="selu"),
-    "dks relu": kc.shape(A.vanilla(2), "relu").network,
-    "resnet": A.rescaled_resnet(2, shortcut_weight=0.8, activation="gelu"),
-    "layernorm": A.layernorm_resnet(50),
-}
+ERF = A.vanilla(2, activation="erf", sigma_w=1.3)
 
 
 def test_a_likelihood_can_be_climbed() -> None:
-    kernel = kc.learnable_kernel(NETS["one erf"])
-    truth = RNG.normal(size=6)
-    covariance = expected(NETS["one erf"], X)[0] + 0.1 * np.eye(6)
+    net, truth = A.vanilla(1, activation="erf", sigma_w=1.3), RNG.normal(size=6)
+    kernel = learnable_kernel(net)
+    q = (X**2).mean(axis=1)
+    c = np.clip(X @ X.T / 5 / np.sqrt(np.outer(q, q)), -1, 1)
+    np.fill_diagonal(c, 1.0)
+    covariance = kc.ntk(net).nngp(c, q[:, None], q[None, :]) + 0.1 * np.eye(6)
     with jax.enable_x64(True):
         found = float(kernel.log_marginal_likelihood({}, jnp.asarray(X), truth, 0.1))
         assert abs(found - multivariate_normal(np.zeros(6), covariance).logpdf(truth)) < 1e-8
@@ -60,7 +47,7 @@ def test_a_likelihood_can_be_climbed() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    kernel = kc.learnable_kernel(NETS["erf"])
+    kernel = learnable_kernel(ERF)
     rows = jnp.asarray(X)
     for params, match in (
         ({"sigma": 1.0}, "sigma"),
@@ -71,7 +58,7 @@ def test_bad_input_is_named() -> None:
             kernel(params, rows)
     with refused("sigma"):
         kernel({"constants": {"nonlinear_1": {"sigma": 1.0}}}, rows)
-    with pytest.raises(kc.KcalcError):
+    with refused():
         kernel({}, jnp.zeros((3, 4)))
     with refused("X and Y .* features, got 5 and 4"):
         kernel({}, rows, jnp.ones((2, 4)))
@@ -80,4 +67,4 @@ def test_bad_input_is_named() -> None:
     with refused("kind"):
         kernel({}, rows, kind="tangent")
     with refused("jumps"):
-        kc.learnable_kernel(A.vanilla(2, activation="sign"))
+        learnable_kernel(A.vanilla(2, activation="sign"))

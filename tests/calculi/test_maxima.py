@@ -12,6 +12,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.subnetworks import maximal
 from kcalc.network.layers import Affine, Nonlinear
 
@@ -37,7 +38,7 @@ def test_any_monotone_function():
 
 
 def test_functions_by_node_or_activation():
-    net = kc.chain(Affine(), Nonlinear("relu"), Affine(), Nonlinear("tanh"))
+    net = chain(Affine(), Nonlinear("relu"), Affine(), Nonlinear("tanh"))
     up, half = (lambda x: (1 + x) / 2), (lambda x: x / 2)
     mixed = maximal(net, {"relu": up, "tanh": half})
     assert mixed(0.4) == pytest.approx(0.7)

@@ -10,15 +10,14 @@ from fuzz.cases import case
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, node_values
 from kcalc.network import primitives as P
-from kcalc.network.layers import layer_of
+from kcalc.network.layers import Affine, Concat, Input, Layer, Opaque, Positions, layer_of
 from kcalc.network.primitives import Inner, owner
-
-L = kc.layers
 
 
 @dataclass(frozen=True)
-class UnitNorm(L.Layer):
+class UnitNorm(Layer):
     """Channels divided by their Euclidean norm times a number: a norm and a factor."""
 
     size: float
@@ -29,7 +28,7 @@ class UnitNorm(L.Layer):
 
 
 def test_labels_of_what_is_written_out_are_new() -> None:
-    steps = [("x", L.Input(8)), ("n.1", L.Affine(8), "x"), ("n", UnitNorm(0.7), "n.1")]
+    steps = [("x", Input(8)), ("n.1", Affine(8)), ("n", UnitNorm(0.7))]
     assert list(wired(*steps, outputs=["n"]).written_out()) == ["x", "n.1", "n.1'", "n"]
 
 
@@ -38,7 +37,7 @@ def test_every_primitive_is_a_layer(seed: int) -> None:
     network = case(seed).network
     for node, op, _ in network.operations:
         layer = network.layer(node)
-        if op is not None and not isinstance(layer, L.Input | L.Opaque):
+        if op is not None and not isinstance(layer, Input | Opaque):
             again = layer_of(op)
             assert (
                 again.lowered(
@@ -58,19 +57,19 @@ def test_inner_nodes_print_as_their_node() -> None:
 
 
 def test_channels_of_a_join_that_are_not_known_are_refused() -> None:
-    assert P.Join(counts=(1, 2), origin=L.Concat()).channels == (1, 2)
+    assert P.Join(counts=(1, 2), origin=Concat()).channels == (1, 2)
     with pytest.raises(kc.GraphError, match="the reason"):
-        _ = P.Join(counts=None, problem="the reason", origin=L.Concat()).channels
+        _ = P.Join(counts=None, problem="the reason", origin=Concat()).channels
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal", "constant"])
 def test_positions_add_their_mean_square(kind: str) -> None:
     """Behind an Affine of q = 4 come vectors of mean square 1/4, those of one place alike."""
-    net = kc.chain(L.Input(8), L.Affine(8, sigma_w=2), L.Positions(kind, 0.5), L.Affine(4))
+    net = chain(Input(8), Affine(8, sigma_w=2), Positions(kind, 0.5), Affine(4))
     lowered = [type(op).__name__ for op in (s.primitive for s in net.operations_of("positions_1"))]
     assert lowered[0] == "Positions" and lowered[-1] == "Mix"
     if kind == "sinusoidal":  # tells tokens apart, so that they are given one by one
-        given = kc.node_values(net, tokens=np.eye(3)).nodes["affine_2"].q
+        given = node_values(net, tokens=np.eye(3)).nodes["affine_2"].q
     else:
-        given = kc.node_values(net, tokens=3)["affine_2"].q1
+        given = node_values(net, tokens=3)["affine_2"].q1
     assert given == pytest.approx(4.25)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import kcalc as kc
+from kcalc import architectures
 from kcalc.calculi import arrays
 
-NETWORK = kc.architectures.vanilla(2, "tanh")
+NETWORK = architectures.vanilla(2, "tanh")
 X = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
 
 
@@ -55,7 +56,7 @@ def test_measurements(what: str, seen: set[str | None]) -> None:
 
 @pytest.mark.parametrize("activation", ["erf", "tanh"])
 def test_traced_kernels(activation: str) -> None:
-    kernel = kc.learnable_kernel(kc.architectures.vanilla(2, activation))
+    kernel = kc.learnable_kernel(architectures.vanilla(2, activation))
     with jax.default_matmul_precision("default"):
         traced = str(jax.make_jaxpr(lambda x: kernel({"sigma_w": 1.5}, x))(jnp.asarray(X)))
     assert (

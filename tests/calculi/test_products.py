@@ -13,52 +13,51 @@ import pytest
 from wiring import layered, wired
 
 import kcalc as kc
+from kcalc import FreshnessError, c_map, chain, ntk, residual
+from kcalc.network.layers import Affine, Input, Nonlinear, Product, Sum
 
-L = kc.layers
 PEER = json.loads((Path(__file__).parents[1] / "oracles" / "modern_peer.json").read_text())
 
 
 def gated(phi: Any = "swish", *after: Any, sigma_w: Any = 1) -> kc.Network:
     """``phi(U x) * V x``."""
     gate = wired(
-        ("x", L.Input()),
-        ("u", L.Affine(sigma_w=sigma_w), "x"),
-        ("v", L.Affine(), "x"),
-        ("f", L.Nonlinear(phi), "u"),
-        ("p", L.Product(), "f v"),
+        ("u", Affine(sigma_w=sigma_w)),
+        ("v", Affine(), "x"),
+        ("f", Nonlinear(phi), "u"),
+        ("p", Product(), "f v"),
     )
-    return kc.chain(gate, *after) if after else gate
+    return chain(gate, *after) if after else gate
 
 
 def test_dependent_factors_are_refused_unless_told_otherwise():
     shared = wired(
-        ("x", L.Input()),
-        ("u", L.Affine(), "x"),
-        ("v", L.Affine(), "x"),
-        ("f", L.Nonlinear("relu"), "u"),
-        ("s", L.Sum(), "u v"),
-        ("p", L.Product(), "f s"),
+        ("u", Affine()),
+        ("v", Affine(), "x"),
+        ("f", Nonlinear("relu"), "u"),
+        ("s", Sum(), "u v"),
+        ("p", Product(), "f s"),
     )
     with pytest.raises(
-        kc.FreshnessError,
+        FreshnessError,
         match=r"node 'p' multiplies feature maps that share weights \(.*put an Affine",
     ):
-        kc.c_map(shared)
+        c_map(shared)
     assert any(
         n.kind == "heuristic" and n.node == "p"
-        for n in kc.c_map(shared, assume_independent=True).assumptions
+        for n in c_map(shared, assume_independent=True).assumptions
     )
-    two = wired(("x", L.Input()), ("y", L.Input()), ("p", L.Product(), "x y"))
-    with pytest.raises(kc.FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
-        kc.c_map(two)
+    two = wired(("x", Input()), ("y", Input()), ("p", Product(), "x y"))
+    with pytest.raises(FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
+        c_map(two)
     assert kc.node_values(two, 0.3, {"x": 2.0, "y": 0.4}, assume_independent=True)["p"] == (
         pytest.approx((0.8, 0.8, 0.09), rel=1e-14)
     )
     with pytest.raises(
-        kc.FreshnessError,
+        FreshnessError,
         match="tanh sees the output of the product 'product_1', not a fresh Gaussian",
     ):
-        kc.c_map(gated("relu", L.Nonlinear("tanh")))
+        c_map(gated("relu", Nonlinear("tanh")))
 
 
 # -- slopes ----------------------------------------------------------------------------------------
@@ -66,8 +65,8 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
 
 def stages(*activations: str) -> kc.Network:
     """A gated residual block per activation."""
-    blocks = (kc.residual(gated(name, L.Affine()), shortcut_weight=0.9) for name in activations)
-    return kc.chain(L.Input(), L.Affine(), *blocks, L.Affine())
+    blocks = (residual(gated(name, Affine()), shortcut_weight=0.9) for name in activations)
+    return chain(Input(), Affine(), *blocks, Affine())
 
 
 @pytest.mark.parametrize("psi", [1.01, 1.3, 2.0])
@@ -95,6 +94,6 @@ def test_kernels_are_those_of_neural_tangents(name: str):
     image = name.startswith("image")
     x, y = (np.array(v) for v in PEER["inputs"]["pictures" if image else "vectors"])
     net = layered(frozen["layers"], x.shape[1:3] if image else None)
-    K = kc.ntk(net, spatial="exact", image_shape=x.shape[1:3]) if image else kc.ntk(net)
+    K = ntk(net, spatial="exact", image_shape=x.shape[1:3]) if image else ntk(net)
     np.testing.assert_allclose(K.matrix(x, y), frozen["ntk"], rtol=1e-12)
     np.testing.assert_allclose(K.nngp.matrix(x, y), frozen["nngp"], rtol=1e-12)

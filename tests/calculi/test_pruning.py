@@ -6,6 +6,7 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
+from kcalc import chain, residual
 from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.network.layers import Affine, Nonlinear
 
@@ -20,11 +21,11 @@ def test_deeply_nested_sums(kind):
     """
 
     def fractal(depth):
-        body = kc.chain(Affine(), Nonlinear("relu"), Affine())
+        body = chain(Affine(), Nonlinear("relu"), Affine())
         if not depth:
             return body
         inner = fractal(depth - 1)
-        return kc.residual(kc.chain(inner, inner), kind, shortcut=body)
+        return residual(chain(inner, inner), kind, shortcut=body)
 
     mu = maximal_slope(fractal(8))
     assert len(mu._set.monomials) > 4

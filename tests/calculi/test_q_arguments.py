@@ -13,11 +13,12 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import ntk
 
 A = kc.architectures
 NET = A.vanilla(2, "tanh")
 TANH = kc.activation("tanh")
-C, K = kc.c_map(NET), kc.ntk(NET)
+C, K = kc.c_map(NET), ntk(NET)
 CALLS: dict[str, Callable[..., Any]] = {
     "C": lambda **q: C(0.3, **q),
     "C.at_angle": lambda **q: C.at_angle(0.7, **q),
@@ -33,7 +34,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "local C.q_derivative": lambda **q: TANH.c_map.q_derivative(1)(0.3, **q),
     "K": lambda **q: K(0.3, **q),
     "K.at_angle": lambda **q: K.at_angle(0.7, **q),
-    "K.ball": lambda **q: float(kc.ntk(A.vanilla(1)).ball(0.3, digits=20, **q).mid),
+    "K.ball": lambda **q: float(ntk(A.vanilla(1)).ball(0.3, digits=20, **q).mid),
     "K.by_layer": lambda **q: K.by_layer(0.3, **q)["affine_1"],
     "K.symbolic": lambda **q: str(K.symbolic(**q)),
     "K.plot": lambda **q: K.plot(**q).lines[0].get_ydata(),

@@ -10,56 +10,52 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain, ntk, repeat, residual
 from kcalc.calculi.regime import path_layers
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
-def chain_of(activation: Any, depth: int, sigma_w: float = 1.0, sigma_b: float = 0.0) -> kc.Network:
+def chain_of(activation: Any, depth: int, **sigmas: float) -> kc.Network:
     """``depth`` equal weight layers, the last one the output."""
-    layer = kc.chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear(activation))
-    return kc.chain(
-        L.Input(), kc.repeat(layer, depth - 1), L.Affine(sigma_w=sigma_w, sigma_b=sigma_b)
-    )
+    layer = chain(Affine(**sigmas), Nonlinear(activation))
+    return chain(Input(), repeat(layer, depth - 1), Affine(**sigmas))
 
 
 def test_collapsing() -> None:
-    one = kc.ntk(chain_of("tanh", 100, 0.9, 0.3)).regime(c=-0.3)
+    one = ntk(chain_of("tanh", 100, sigma_w=0.9, sigma_b=0.3)).regime(c=-0.3)
     limit: Any = one.limit
     assert one.kind == "collapsing" and one.diagonal == pytest.approx(one.off_diagonal, rel=1e-12)
     assert limit.diagonal == limit.off_diagonal == pytest.approx(one.diagonal, rel=1e-12)
 
 
 def test_what_is_not_predicted_is_said() -> None:
-    dag = kc.ntk(A.resnet_v2(50, activation="relu")).regime()
-    assert (
-        dag.limit is None
-        and dag.bound is None
-        and sum("not a chain" in note for note in dag.notes) == 2
-    )
-    assert dag.alpha_bar == pytest.approx(
-        float(kc.ntk(A.resnet_v2(50, activation="relu"))(0.0)) / dag.diagonal
-    )
-    assert any("identity" in note for note in kc.ntk(chain_of("identity", 5)).regime().notes)
-    assert any("q still changes" in note for note in kc.ntk(chain_of("tanh", 100)).regime().notes)
-    mixed = kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine(), L.Nonlinear("relu"), L.Affine())
-    assert any("not equal" in note for note in kc.ntk(mixed).regime().notes)
-    assert any("c = 0 becomes" in note for note in kc.ntk(chain_of("relu", 5)).regime().notes)
-    standard = kc.ntk(A.vanilla(3), "standard", features=50).regime()
-    assert (
-        standard.limit is None
-        and standard.bound is None
-        and "NTK parameterisation" in standard.notes[0]
-    )
+    K = ntk(A.resnet_v2(50, activation="relu"))
+    dag = K.regime()
+    assert dag.limit is None and dag.bound is None
+    assert sum("not a chain" in note for note in dag.notes) == 2
+    assert dag.alpha_bar == pytest.approx(float(K(0.0)) / dag.diagonal)
+    mixed = chain(Affine(), Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine())
+    for net, words in (
+        (chain_of("identity", 5), "identity"),
+        (chain_of("tanh", 100), "q still changes"),
+        (mixed, "not equal"),
+        (chain_of("relu", 5), "c = 0 becomes"),
+    ):
+        assert any(words in note for note in ntk(net).regime().notes)
+    standard = ntk(A.vanilla(3), "standard", features=50).regime()
+    assert standard.limit is None and standard.bound is None
+    assert "NTK parameterisation" in standard.notes[0]
     for network in (
         A.vanilla(2, readout=False),
-        kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine())),
+        residual(chain(Affine(), Nonlinear("relu"), Affine())),
     ):
         assert path_layers(network) is None
 
 
 def test_bad_input() -> None:
-    K = kc.ntk(chain_of("relu", 3))
+    K = ntk(chain_of("relu", 3))
     for options, match in (
         ({"c": 1.0}, "c = 1"),
         ({"c": -1}, "c = -1"),

@@ -19,8 +19,8 @@ from kcalc.network.layers import (
 def test_names_of_the_new_input_are_free_ones() -> None:
     steps = [
         ("x", Input(4)),
-        ("a", Affine(4), "x"),
-        ("input of a", Nonlinear("relu"), "a"),
+        ("a", Affine(4)),
+        ("input of a", Nonlinear("relu")),
     ]
     steps.append(("input of a'", Affine(4), ("input of a",)))
     piece = Subnetwork("a", "input of a'", wired(*steps))

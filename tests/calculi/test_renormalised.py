@@ -11,18 +11,18 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc import c_map, chain, ntk, repeat, residual
+from kcalc.network.layers import Affine, Input, Nonlinear, RMSNorm, Sum
 
 
 def resnet(blocks: int, *last: tuple[Any, ...]) -> kc.Network:
     """h -> h + W relu(h) with sigma_w^2 = 2, which doubles q."""
-    steps: list[tuple[Any, ...]] = [("h0", L.Affine(), "x")]
+    steps: list[tuple[Any, ...]] = [("h0", Affine(), "x")]
     for i in range(blocks):
         steps += [
-            (f"r{i}", L.Nonlinear("relu"), f"h{i}"),
-            (f"w{i}", L.Affine(sigma_w=math.sqrt(2)), f"r{i}"),
-            (f"h{i + 1}", L.Sum(), f"h{i} w{i}"),
+            (f"r{i}", Nonlinear("relu"), f"h{i}"),
+            (f"w{i}", Affine(sigma_w=math.sqrt(2))),
+            (f"h{i + 1}", Sum(), f"h{i} w{i}"),
         ]
     return wired(*steps, *last)
 
@@ -41,44 +41,44 @@ def after(blocks: int, c: float) -> Any:
 
 
 def test_q_underflows() -> None:
-    layers = [part for _ in range(600) for part in (L.Affine(sigma_w=0.5), L.Nonlinear("relu"))]
+    layers = [part for _ in range(600) for part in (Affine(sigma_w=0.5), Nonlinear("relu"))]
     with mpmath.workdps(30):
         value = mpmath.mpf(0.3)
         for _ in range(600):
             value = relu_map(value)
-    assert kc.c_map(kc.chain(*layers))(0.3) == pytest.approx(float(value), rel=1e-13)
+    assert c_map(chain(*layers))(0.3) == pytest.approx(float(value), rel=1e-13)
 
 
 def test_a_chain_that_overflows_names_where_q_counts() -> None:
-    layers = [part for _ in range(1500) for part in (L.Affine(sigma_w=3.0), L.Nonlinear("relu"))]
-    net = kc.chain(*layers, L.Affine(), L.Nonlinear("tanh"))
+    layers = [part for _ in range(1500) for part in (Affine(sigma_w=3.0), Nonlinear("relu"))]
+    net = chain(*layers, Affine(), Nonlinear("tanh"))
     with refused("'nonlinear_1501'"):
-        kc.c_map(net)
+        c_map(net)
 
 
 def test_a_norm_after_an_overflow() -> None:
     """An RMSNorm brings q back, whatever follows it."""
     last = (
-        ("n", L.RMSNorm(), "h1100"),
-        ("a", L.Affine(), "n"),
-        ("t", L.Nonlinear("tanh"), "a"),
-        ("out", L.Affine(), "t"),
+        ("n", RMSNorm(), "h1100"),
+        ("a", Affine(), "n"),
+        ("t", Nonlinear("tanh"), "a"),
+        ("out", Affine(), "t"),
     )
     C = kc.activation("tanh").c_map
     expected = C(float(after(1100, 0.3)))
-    assert kc.c_map(resnet(1100, *last))(0.3) == pytest.approx(expected, abs=1e-13)
+    assert c_map(resnet(1100, *last))(0.3) == pytest.approx(expected, abs=1e-13)
 
 
 def test_remedy_for_sums_that_overflow() -> None:
     """A tangent kernel beyond double precision; with normalised sums it is that of the formula."""
-    block = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())
-    net = kc.chain(L.Input(), kc.repeat(kc.residual(block), 1030), L.Affine())
+    block = chain(Affine(sigma_w=2**0.5), Nonlinear("relu"), Affine())
+    net = chain(Input(), repeat(residual(block), 1030), Affine())
     with refused(r"inf.*net.normalised\(\)"):
-        kc.ntk(net)(0.5)
+        ntk(net)(0.5)
     c, theta = 0.5, 0.0
     for _ in range(1030):
         angle = math.acos(c)
         after = (math.sin(angle) + (math.pi - angle) * c) / math.pi
         theta = (theta + after + (c + theta) * (math.pi - angle) / math.pi) / 2
         c = (c + after) / 2
-    assert kc.ntk(net.normalised())(0.5) == pytest.approx(theta + c, rel=1e-12)
+    assert ntk(net.normalised())(0.5) == pytest.approx(theta + c, rel=1e-12)

@@ -11,13 +11,10 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.attention.score_slopes import Blocks
 from kcalc.fields.jets import Jet
+from kcalc.network.layers import Affine
 from kcalc.network.primitives import Attend
 
-L, A = kc.layers, kc.architectures
-
-
-def turn(angle: float) -> np.ndarray:
-    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+A = kc.architectures
 
 
 def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> None:
@@ -27,7 +24,8 @@ def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> Non
     for t in range(T):
         for f in range(width // 2):
             at = [f, f + width // 2]
-            R[t][np.ix_(at, at)] = turn(t * base ** (-2 * f / width))
+            turn = np.exp(1j * t * base ** (-2 * f / width))
+            R[t][np.ix_(at, at)] = [[turn.real, -turn.imag], [turn.imag, turn.real]]
     covariances = [x @ x.T for x in rng.standard_normal((6, 2 * T, 3))]
     queries, keys, values = (
         Jet((a, b)) for a, b in zip(covariances[::2], covariances[1::2], strict=True)
@@ -36,30 +34,28 @@ def test_changes_of_turned_scores_have_the_covariances_of_their_changes() -> Non
     q, k = (np.einsum("tab,stb->sta", R, x) for x in (q, k))
     scores = np.exp(q @ k.swapaxes(-1, -2) / width**0.5)
     weights = scores / scores.sum(axis=-1, keepdims=True)
-    (attend,) = (op for _, op, _ in net().operations if isinstance(op, Attend))
+    (attend,) = (op for _, op, _ in net(32, 4, base).operations if isinstance(op, Attend))
     blocks = Blocks(attend, 1.0, queries, keys, values, 2)
     found = blocks.tangent(0, 1, weights[None], weights[None], (q[None], k[None]))
     theta_q, theta_k, theta_v = (jet.coefficients[1][:T, T:] for jet in (queries, keys, values))
     V, (a, b) = values.value[:T, T:], weights
     expected = a @ theta_v @ b.T
-    for i in range(T):
-        for m in range(T):
-            inner = (np.diag(a[i]) - np.outer(a[i], a[i])) @ V
-            inner = inner @ (np.diag(b[m]) - np.outer(b[m], b[m]))
-            for j in range(T):
-                for n in range(T):
-                    # unturned: s_ij = q_i R_i^T R_j k_j
-                    left, right = R[i].T @ k[0, j], R[m].T @ k[1, n]
-                    by_query = theta_q[i, m] * left @ right / width
-                    left, right = R[j].T @ q[0, i], R[n].T @ q[1, m]
-                    by_key = theta_k[j, n] * left @ right / width
-                    expected[i, m] += inner[j, n] * (by_query + by_key)
+    for i, m in np.ndindex(T, T):
+        inner = (np.diag(a[i]) - np.outer(a[i], a[i])) @ V
+        inner = inner @ (np.diag(b[m]) - np.outer(b[m], b[m]))
+        for j, n in np.ndindex(T, T):
+            # unturned: s_ij = q_i R_i^T R_j k_j
+            left, right = R[i].T @ k[0, j], R[m].T @ k[1, n]
+            by_query = theta_q[i, m] * left @ right / width
+            left, right = R[j].T @ q[0, i], R[n].T @ q[1, m]
+            by_key = theta_k[j, n] * left @ right / width
+            expected[i, m] += inner[j, n] * (by_query + by_key)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def net(width: int = 32, key_width: int = 4, base: float = 3.0) -> kc.Network:
+def net(width: int, key_width: int, base: float) -> kc.Network:
     body = A.llama(1, width, width // key_width, None, width, 40, std=None, rotary=base)
-    return wired(*body.steps(), ("readout", L.Affine(1), (body.outputs[0],)))
+    return wired(*body.steps(), ("readout", Affine(1), (body.outputs[0],)))
 
 
 @pytest.mark.slow

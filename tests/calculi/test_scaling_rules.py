@@ -17,17 +17,30 @@ from scipy.special import ndtr
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.calculi.scaling import scaling
 from kcalc.calculi.scaling.levels import Level
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    Nonlinear,
+    Pool,
+    Product,
+    Scale,
+    Sum,
+)
 from kcalc.network.notes import read_at
 
-L = kc.layers
-RELU, TANH = L.Nonlinear("relu"), L.Nonlinear("tanh")
+RELU, TANH = Nonlinear("relu"), Nonlinear("tanh")
 n = sp.Symbol("n", positive=True, integer=True)
 
 
-def conv(features: int, kernel: Any = 2, padding: Any = "circular", **options: Any) -> L.Affine:
-    return L.Affine(features, kernel=kernel, padding=padding, sigma_w=1.4, **options)
+def conv(features: int) -> Affine:
+    return Affine(features, kernel=2, padding="circular", sigma_w=1.4)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -40,16 +53,8 @@ def test_a_multiple_of_the_largest() -> None:
     """
 
     def after(factor: float) -> Any:
-        return scaling(
-            kc.chain(
-                L.Input(3, (2, 2)),
-                L.Affine(5),
-                L.Pool("max", 2),
-                L.Scale(factor),
-                RELU,
-                L.Affine(2),
-            )
-        )
+        first = Input(3, (2, 2)), Affine(5), Pool("max", 2)
+        return scaling(chain(*first, Scale(factor), RELU, Affine(2)))
 
     y = np.linspace(0, 10, 20001)
     truth = float(
@@ -60,12 +65,14 @@ def test_a_multiple_of_the_largest() -> None:
 
 
 def test_dropout_and_layers_that_do_nothing() -> None:
-    assert not scaling(kc.chain(L.Input(3), RELU)).weights
-    assert not scaling(kc.chain(L.Input(n), RELU)).weights
-    plain = kc.chain(L.Input(3), L.Affine(5), RELU, L.Affine(2))
-    same = kc.chain(L.Input(3), L.Affine(5), L.Identity(), L.Dropout(0), RELU, L.Affine(2))
-    assert scaling(same).weights["affine_1"].gamma == scaling(plain).weights["affine_1"].gamma
-    assert scaling(same).weights["affine_2"].gamma == scaling(plain).weights["affine_2"].gamma
+    assert not scaling(chain(Input(3), RELU)).weights
+    assert not scaling(chain(Input(n), RELU)).weights
+    plain, same = (
+        scaling(chain(Input(3), Affine(5), *more, RELU, Affine(2))).weights
+        for more in ((), (Identity(), Dropout(0)))
+    )
+    for node in ("affine_1", "affine_2"):
+        assert same[node].gamma == plain[node].gamma
 
 
 def test_correlated_inputs_and_biases() -> None:
@@ -73,7 +80,7 @@ def test_correlated_inputs_and_biases() -> None:
 
     a bias that all locations share adds to r.
     """
-    network = kc.chain(L.Input(3, (2, 2)), L.Affine(5, sigma_b=0.5), L.Pool("mean"), L.Affine(2))
+    network = chain(Input(3, (2, 2)), Affine(5, sigma_b=0.5), Pool("mean"), Affine(2))
     for rho in (0.0, 0.4):
         found = scaling(network, input_correlation=rho)
         assert found.tensors["pool_1"].forward == pytest.approx((1 + 3 * rho) / 4 + 0.25, rel=1e-12)
@@ -89,13 +96,13 @@ def test_sums_of_pooled_maps_have_the_mean_of_their_correlations() -> None:
     """
     rho = 0.4
     network = wired(
-        ("x", L.Input(4, (2, 2))),
-        ("w", L.Affine(4), "x"),
-        ("b", L.Affine(4, kernel=2, padding="circular", sigma_w=2), "x"),
-        ("p", L.Pool("mean", 1), "w"),
-        ("s", L.Sum(), "p b"),
-        ("m", L.Pool("mean"), "s"),
-        ("o", L.Affine(1), "m"),
+        ("x", Input(4, (2, 2))),
+        ("w", Affine(4)),
+        ("b", Affine(4, kernel=2, padding="circular", sigma_w=2), "x"),
+        ("p", Pool("mean", 1), "w"),
+        ("s", Sum(), "p b"),
+        ("m", Pool("mean")),
+        ("o", Affine(1)),
     )
     found = scaling(network, input_correlation=rho)
     pooled = (1 + 3 * rho) / 4  # of each; all locations of b are one, for every window is all
@@ -107,14 +114,14 @@ def test_sums_of_pooled_maps_have_the_mean_of_their_correlations() -> None:
 def test_correlations_of_addends_weigh_by_their_second_moments(width: Any) -> None:
     """``b + V relu(a)`` of white images, 1 and 1/2, pairs 0 and E relu relu' = 1 / (2 pi)."""
     network = wired(
-        ("x", L.Input(width, (2, 2))),
-        ("a", L.Affine(width), "x"),
-        ("r", RELU, "a"),
-        ("v", L.Affine(width), "r"),
-        ("b", L.Affine(width), "x"),
-        ("s", L.Sum(), "b v"),
-        ("m", L.Pool("mean"), "s"),
-        ("o", L.Affine(1), "m"),
+        ("x", Input(width, (2, 2))),
+        ("a", Affine(width)),
+        ("r", RELU),
+        ("v", Affine(width)),
+        ("b", Affine(width), "x"),
+        ("s", Sum(), "b v"),
+        ("m", Pool("mean")),
+        ("o", Affine(1)),
     )
     truth = (1 + 1 / 2 + 3 / (2 * math.pi)) / 4
     assert float(scaling(network).tensors["m"].forward) == pytest.approx(truth, rel=1e-12)
@@ -123,9 +130,7 @@ def test_correlations_of_addends_weigh_by_their_second_moments(width: Any) -> No
 def test_symbols_before_a_smooth_activation() -> None:
     """sin has closed forms: f = E sin^2, and E cos^2 on the way back."""
     q = sp.Symbol("q", positive=True)
-    found = scaling(
-        kc.chain(L.Input(n), L.Affine(n), L.Nonlinear("sin"), L.Affine(n)), input_moment=q
-    )
+    found = scaling(chain(Input(n), Affine(n), Nonlinear("sin"), Affine(n)), input_moment=q)
     assert sp.simplify(found.tensors["nonlinear_1"].forward - (1 - sp.exp(-2 * q)) / 2) == 0
     assert float(found.tensors["affine_1"].backward.subs(q, 0.7)) == pytest.approx(
         (1 + math.exp(-1.4)) / 2, rel=1e-14
@@ -150,10 +155,10 @@ def test_levels() -> None:
 
 
 def test_long_tables_leave_the_middle_out() -> None:
-    layers: list[Any] = [L.Input(3)]
+    layers: list[Any] = [Input(3)]
     for width in range(4, 40):
-        layers += [L.Affine(width), RELU]
-    found = scaling(kc.chain(*layers))
+        layers += [Affine(width), RELU]
+    found = scaling(chain(*layers))
     assert "... 6 more ..." in str(found)
     assert repr(found.weights["affine_1"]) == "WeightScaling('affine_1', 3 -> 4, 1 taps)"
     assert (
@@ -173,18 +178,18 @@ def notes(network: kc.Network, **options: Any) -> str:
 
 
 def test_laws_that_are_not_normal_are_reported() -> None:
-    text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
+    text = notes(chain(Input(3), TANH, Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text
-    text = notes(kc.chain(L.Input(3, (2, 2)), L.Pool("max", 2), L.Affine(2)))
+    text = notes(chain(Input(3, (2, 2)), Pool("max", 2), Affine(2)))
     assert "pool_1: it takes the maximum of values of unknown distribution" in text
     two = wired(
-        ("x", L.Input(3, (2, 2))),
-        ("a", L.Affine(4), "x"),
-        ("t", TANH, "a"),
-        ("p", L.Pool("max", 2), "t"),
-        ("f", L.Flatten(), "t"),
-        ("y", L.Affine(2), "p"),
-        ("z", L.Affine(2), "f"),
+        ("x", Input(3, (2, 2))),
+        ("a", Affine(4)),
+        ("t", TANH),
+        ("p", Pool("max", 2)),
+        ("f", Flatten(), "t"),
+        ("y", Affine(2), "p"),
+        ("z", Affine(2), "f"),
         outputs=["y", "z"],
     )
     assert "p: 't' is also read by other nodes" in notes(two)
@@ -192,29 +197,29 @@ def test_laws_that_are_not_normal_are_reported() -> None:
 
 # -- refusals --------------------------------------------------------------------------------------
 
-X, IMAGE = ("x", L.Input(4)), ("x", L.Input(4, (4, 4)))
-A = ("a", L.Affine(4), "x")
+X, IMAGE = ("x", Input(4)), ("x", Input(4, (4, 4)))
+A = ("a", Affine(4), "x")
 
 
 @pytest.mark.parametrize(
     ("steps", "options", "says"),
     [
-        ([X, ("a", L.Affine(), "x")], {}, r"'a'.*features"),
-        ([("x", L.Input()), A], {}, "channels of the input 'x' is unknown"),
+        ([X, ("a", Affine(), "x")], {}, r"'a'.*features"),
+        ([("x", Input()), A], {}, "channels of the input 'x' is unknown"),
         (
-            [IMAGE, A, ("p", L.Pool("mean", 2), "x"), ("s", L.Sum(), "a p")],
+            [IMAGE, A, ("p", Pool("mean", 2), "x"), ("s", Sum(), "a p")],
             {},
             r"'s' \(Sum\).*locations",
         ),
         (
-            [IMAGE, A, ("p", L.Pool("mean", 2), "x"), ("s", L.Concat(), "a p")],
+            [IMAGE, A, ("p", Pool("mean", 2), "x"), ("s", Concat(), "a p")],
             {},
             r"'s' \(Concat\).*pool them",
         ),
-        ([X, A, ("s", L.Sum((1, -1)), "a a"), ("y", L.Affine(2), "s")], {}, "cancel"),
-        ([X, ("p", L.Product(), "x x")], {}, "'p'.*rule"),
-        ([X, ("g", L.Affine(4, groups=3), "x")], {}, "3 groups.* 4 input"),
-        ([X, ("g", L.Affine(5, groups=2), "x")], {}, "2 groups.* 5 output"),
+        ([X, A, ("s", Sum((1, -1)), "a a"), ("y", Affine(2))], {}, "cancel"),
+        ([X, ("p", Product(), "x x")], {}, "'p'.*rule"),
+        ([X, ("g", Affine(4, groups=3), "x")], {}, "3 groups.* 4 input"),
+        ([X, ("g", Affine(5, groups=2), "x")], {}, "2 groups.* 5 output"),
         ([X, A], {"input_moment": n, "features": 3}, None),
         ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
         ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
@@ -232,19 +237,19 @@ def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -
 def test_sums_that_do_not_line_up() -> None:
     steps = [
         X,
-        *((f"a{i}", L.Affine(w), "x") for i, w in enumerate((n, 2 * n, 2 * n, n))),
-        ("c", L.Concat(), "a0 a1"),
-        ("d", L.Concat(), "a2 a3"),
-        ("s", L.Sum(), "c d"),
+        *((f"a{i}", Affine(w), "x") for i, w in enumerate((n, 2 * n, 2 * n, n))),
+        ("c", Concat(), "a0 a1"),
+        ("d", Concat(), "a2 a3"),
+        ("s", Sum(), "c d"),
     ]
     with refused("'s'.*misaligned.*numbers"):
         scaling(wired(*steps))
     known = [
         X,
-        *((f"a{i}", L.Affine(w), "x") for i, w in enumerate((2, 4, 6))),
-        ("c", L.Concat(), "a0 a1"),
+        *((f"a{i}", Affine(w), "x") for i, w in enumerate((2, 4, 6))),
+        ("c", Concat(), "a0 a1"),
     ]
-    twice = [("d", L.Concat(), "a1 a0"), ("s", L.Sum(), "c d a2")]
+    twice = [("d", Concat(), "a1 a0"), ("s", Sum(), "c d a2")]
     with pytest.raises(kc.FreshnessError, match="'s'.*misaligned"):
         scaling(wired(*known, *twice))
 
@@ -252,15 +257,15 @@ def test_sums_that_do_not_line_up() -> None:
 def test_windows_that_reach_one_location_beyond_have_no_symbolic_rule() -> None:
     sigma = sp.Symbol("sigma", positive=True)
     for padding, beyond in (("same", True), (0, False)):
-        layer = L.Affine(5, kernel=2, padding=padding, sigma_w=sigma)
-        network = kc.chain(L.Input(2, (3, 3)), layer, L.Pool("mean"), L.Flatten(), L.Affine(1))
+        layer = Affine(5, kernel=2, padding=padding, sigma_w=sigma)
+        network = chain(Input(2, (3, 3)), layer, Pool("mean"), Flatten(), Affine(1))
         with refused("pads with zeros") if beyond else nullcontext():
             scaling(network)
 
 
 def test_maps_have_the_shape_of_locations() -> None:
     def found(width: Any) -> dict[str, Any]:
-        image = kc.chain(L.Input(width, (2, 3)), conv(width), RELU, L.Flatten(), L.Affine(2))
+        image = chain(Input(width, (2, 3)), conv(width), RELU, Flatten(), Affine(2))
         return dict(scaling(image).tensors)
 
     numbers, symbols = found(3), found(n)
@@ -272,9 +277,7 @@ def test_maps_have_the_shape_of_locations() -> None:
 
 
 def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None:
-    network = kc.chain(L.Input(3), conv(4), L.Flatten(), L.Affine(2)).with_notes(
-        [read_at("input", (7, 7))]
-    )
+    network = chain(Input(3), conv(4), Flatten(), Affine(2)).with_notes([read_at("input", (7, 7))])
     assert scaling(network, image_shape=(7, 7)).weights["affine_2"].inputs == 4 * 49
     with refused(r"images.*\(8.*8\)"):
         scaling(network, image_shape=(8, 8))

@@ -5,7 +5,7 @@ numeric reading.
 import pytest
 import sympy as sp
 
-import kcalc as kc
+from kcalc import chain, repeat, residual
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.network.layers import (
     Affine,
@@ -23,10 +23,10 @@ w = sp.Symbol("w")
 )
 @pytest.mark.parametrize("by_activation", [False, True])
 def test_expansion_agrees_with_sympys(weight, by_activation):
-    block = kc.residual(
-        kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), residual_weight=weight
+    block = residual(
+        chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), residual_weight=weight
     )
-    net = kc.chain(Affine(), kc.repeat(block, 3), Nonlinear("tanh"))
+    net = chain(Affine(), repeat(block, 3), Nonlinear("tanh"))
     found = slope_polynomial(net, symbols_by_activation=by_activation, expand=True)
     factored = slope_polynomial(net, symbols_by_activation=by_activation)
     assert sp.simplify(sp.expand(factored) - found.as_expr()) == 0 or isinstance(weight, float)

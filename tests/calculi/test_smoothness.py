@@ -11,23 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat, residual
 from kcalc.activations.base import X
 from kcalc.calculi.smoothness import smoothness
 from kcalc.calculi.smoothness.logs import shown
+from kcalc.network.layers import Affine, Input, Nonlinear, Opaque, Sum
 
-L = kc.layers
 
-
-def residual_net(width: int, blocks: int, phi: str = "tanh", bias: bool = False) -> kc.Network:
-    def affine() -> kc.layers.Affine:
-        return L.Affine(width, bias=bias)
-
-    block = kc.residual(kc.chain(affine(), L.Nonlinear(kc.activation(phi)), affine()))
-    return kc.chain(L.Input(width), affine(), kc.repeat(block, blocks))
+def residual_net(width: int, blocks: int) -> kc.Network:
+    affine = Affine(width, bias=False)
+    block = residual(chain(affine, Nonlinear("tanh"), affine))
+    return chain(Input(width), affine, repeat(block, blocks))
 
 
 def wn(w: jnp.ndarray, eps: float) -> jnp.ndarray:
@@ -35,33 +33,13 @@ def wn(w: jnp.ndarray, eps: float) -> jnp.ndarray:
     return w / jnp.sqrt(eps + (w * w).sum(0))
 
 
-def en(w: jnp.ndarray, eps: float) -> jnp.ndarray:
-    return w / jnp.sqrt(eps + w * w)
-
-
 def normalised_forward(
     ws: list[jnp.ndarray], X: np.ndarray | jnp.ndarray, eps: float, scale: float
 ) -> Any:
-    z = X @ en(ws[0], eps)
+    z = X @ (ws[0] / jnp.sqrt(eps + ws[0] ** 2))
     for a, b in zip(ws[1::2], ws[2::2], strict=True):
         z = z + jnp.tanh(z @ (scale * wn(a, eps))) @ (scale * wn(b, eps))
     return z
-
-
-def flat(function, ws: list[np.ndarray]):
-    """(function of one vector, that vector)."""
-    shapes = [w.shape for w in ws]
-    ends = np.cumsum([w.size for w in ws])[:-1]
-
-    def run(vector):
-        return function(
-            [
-                part.reshape(shape)
-                for part, shape in zip(jnp.split(vector, ends), shapes, strict=True)
-            ]
-        )
-
-    return run, np.concatenate([np.ravel(w) for w in ws])
 
 
 # -- lower bounds ----------------------------------------------------------------------------------
@@ -99,9 +77,7 @@ def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
 
     l = (w x - y)^2 / 2, where the linear rate of theorem 2.3 holds with equality.
     """
-    s = smoothness(
-        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[2.0]], radius=9.0, targets=[[1.0]]
-    )
+    s = smoothness(chain(Input(1), Affine(1, bias=False)), X=[[2.0]], radius=9.0, targets=[[1.0]])
     assert (
         s.beta == pytest.approx(4.0)
         and s.step_size == pytest.approx(0.5)
@@ -121,7 +97,7 @@ def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
 
 
 def small(phi: object = "tanh", **options: object) -> kc.Network:
-    return kc.chain(L.Input(3), L.Affine(3, **options), L.Nonlinear(phi), L.Affine(2))  # type: ignore[arg-type]
+    return chain(Input(3), Affine(3, **options), Nonlinear(phi), Affine(2))  # type: ignore[arg-type]
 
 
 def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
@@ -135,8 +111,7 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
         assert s.hypotheses[0].holds is False and s.to_dict()["step_size"] is None
 
 
-@pytest.mark.parametrize(
-    ("network", "options", "match"),
+test_what_is_refused = refusals(
     [
         (small(), {}, "radius"),
         (small(), {"radius": -1}, "radius"),
@@ -160,18 +135,16 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
         (small("exp"), {"radius": 1e9}, "unbounded"),
         (kc.architectures.vanilla(2), {"radius": 1}, "features"),
         (
-            kc.chain(L.Input(3), L.Affine(2), L.Opaque("thing", "not understood")),
+            chain(Input(3), Affine(2), Opaque("thing", "not understood")),
             {"radius": 1},
             "thing",
         ),
-        (kc.chain(L.Input(3), L.Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
-        (kc.chain(L.Input(3, (4,)), L.Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds are"),
-        (kc.chain(L.Input(3), L.Affine(2, standardised=True)), {"radius": 1}, "standardis"),
+        (chain(Input(3), Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
+        (chain(Input(3, (4,)), Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds are"),
+        (chain(Input(3), Affine(2, standardised=True)), {"radius": 1}, "standardis"),
     ],
+    lambda network, options: smoothness(network, **options),
 )
-def test_what_is_refused(network: kc.Network, options: dict[str, object], match: str) -> None:
-    with refused(match):
-        smoothness(network, **options)  # type: ignore[arg-type]
 
 
 def test_missing_residual_bound_and_missing_mu() -> None:
@@ -188,12 +161,12 @@ def test_missing_residual_bound_and_missing_mu() -> None:
 
 def test_several_inputs_and_outputs() -> None:
     net = wired(
-        ("a", L.Input(2)),
-        ("b", L.Input(3)),
-        ("wa", L.Affine(2, bias=False), "a"),
-        ("wb", L.Affine(2, bias=False), "b"),
-        ("sum", L.Sum((2, -1)), "wa wb"),
-        ("alone", L.Affine(1, bias=False), "wa"),
+        ("a", Input(2)),
+        ("b", Input(3)),
+        ("wa", Affine(2, bias=False), "a"),
+        ("wb", Affine(2, bias=False), "b"),
+        ("sum", Sum((2, -1)), "wa wb"),
+        ("alone", Affine(1, bias=False), "wa"),
     )
     data = {"a": np.array([[3.0, 4.0]]), "b": np.array([[1.0, 2.0, 2.0]])}
     with refused("choose one with output="):
@@ -210,7 +183,7 @@ def test_several_inputs_and_outputs() -> None:
 def test_the_step_of_least_squares_is_exact() -> None:
     """One layer without bias: the Hessian of the mean of (w x_n - y_n)^2 is 2 X^T X / N."""
     X = np.random.default_rng(0).normal(size=(3, 2))
-    net = kc.chain(L.Input(2), L.Affine(1, bias=False))
+    net = chain(Input(2), Affine(1, bias=False))
     found = smoothness(net, X=X, radius=1e-9, loss="square", level=1.0)
     assert found.beta == pytest.approx(2 * np.linalg.norm(X, 2) ** 2 / 3, rel=1e-12)
     assert smoothness(net, radius=1.0).examples == 1
@@ -230,7 +203,7 @@ def test_one_normalised_weight_by_hand(
 ) -> None:
     """``P(w) = s w / sqrt(e + w^2)``, e = s = 1 by default: sup P' = s / sqrt(e), sup P = s."""
     one = smoothness(
-        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[3.0]], normalisation="weight", **options
+        chain(Input(1), Affine(1, bias=False)), X=[[3.0]], normalisation="weight", **options
     )
     assert one.parameter_lipschitz == pytest.approx(3 * slope, rel=1e-12)
     assert one.input_lipschitz == {"input": pytest.approx(most, rel=1e-12)}
@@ -238,7 +211,7 @@ def test_one_normalised_weight_by_hand(
 
 def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:
     """hard_tanh(w x) = w x for |w x| <= 1: at |w| <= 1 and x = 0.5 its curvature is 0, at 3 not."""
-    net = kc.chain(L.Input(1), L.Affine(1, bias=False), L.Nonlinear("hard_tanh"))
+    net = chain(Input(1), Affine(1, bias=False), Nonlinear("hard_tanh"))
     near = smoothness(net, X=[[0.5]], radius=1.0)
     assert near.parameter_curvature < 1e-300 and near.parameter_lipschitz == pytest.approx(0.5)
     with refused("'hard_tanh' jumps at -1"):

@@ -11,46 +11,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_smoothness import flat, normalised_forward, residual_net
+from jax.flatten_util import ravel_pytree
+from test_smoothness import normalised_forward, residual_net
 from thinning import mostly_slow
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, repeat, residual
 from kcalc.calculi.smoothness import smoothness
+from kcalc.network.layers import Affine, BatchNorm, Concat, Flatten, Input, Nonlinear, Pool, Scale
 
-L = kc.layers
 
-
-def phi(name: str) -> kc.layers.Nonlinear:
-    return L.Nonlinear(kc.activation(name))
+def phi(name: str) -> Nonlinear:
+    return Nonlinear(kc.activation(name))
 
 
 def networks() -> dict[str, tuple[kc.Network, tuple[int, ...]]]:
-    a = L.Affine
-    gate = kc.residual(kc.chain(a(3), phi("softplus"), a(3)), 0.8, 0.6)
-    image = kc.chain(
-        L.Input(2, (4, 4)),
+    a = Affine
+    gate = residual(chain(a(3), phi("softplus"), a(3)), 0.8, 0.6)
+    image = chain(
+        Input(2, (4, 4)),
         a(2, kernel=3),
         phi("tanh"),
         a(3, kernel=3, stride=2),
-        L.Pool("mean", 2, 2),
-        L.Flatten(),
+        Pool("mean", 2, 2),
+        Flatten(),
         phi("sin"),
         a(2),
     )
-    batch = kc.chain(L.Input(3), a(3), L.BatchNorm(), phi("tanh"), a(2))
-    square = kc.chain(L.Input(3), a(3), phi("square"), a(2), L.Scale(-2))
+    batch = chain(Input(3), a(3), BatchNorm(), phi("tanh"), a(2))
+    square = chain(Input(3), a(3), phi("square"), a(2), Scale(-2))
     wide = wired(
-        ("x", L.Input(3)),
-        ("h", a(3), ("x",)),
-        ("t", phi("tanh"), "h"),
-        ("g", a(2), ("t",)),
-        ("c", L.Concat(), "t g x"),
-        ("s", phi("swish"), "c"),
-        ("out", a(2, groups=2), ("s",)),
+        ("x", Input(3)),
+        ("h", a(3)),
+        ("t", phi("tanh")),
+        ("g", a(2)),
+        ("c", Concat(), "t g x"),
+        ("s", phi("swish")),
+        ("out", a(2, groups=2)),
     )
     return {
-        "residual": (kc.chain(L.Input(3), a(3), kc.repeat(gate, 2)), (3,)),
+        "residual": (chain(Input(3), a(3), repeat(gate, 2)), (3,)),
         "image": (image, (4, 4, 2)),
         "batch": (batch, (3,)),
         "square": (square, (3,)),
@@ -66,11 +67,11 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
     model = kc.to_jax(net, dtype="float64", rolled=False)
     start = model.init(1, X)
     state = model.init_state(X) if name == "batch" else None
-    own = {
+    weights = {
         node: {leaf: np.asarray(v) for leaf, v in leaves.items()}
         for node, leaves in model.unstack(start, X).items()
+        if "weight" in leaves
     }
-    weights = {node: leaves for node, leaves in own.items() if "weight" in leaves}
     s = smoothness(
         net,
         X=X,
@@ -81,30 +82,22 @@ def test_upper_bounds_hold_in_balls(name: str) -> None:
     )
     ratios = []
     with jax.enable_x64(True):
-        tree = jax.tree.structure(start)
+        unravel = ravel_pytree(start)[1]
 
-        def function(parts):
-            params = jax.tree.unflatten(tree, parts)
-            found = (
-                model.apply(params, X)
-                if state is None
-                else model.apply(params, X, state, train=True)[0]
-            )
-            return found.ravel()
+        def run(vector):
+            given = (X,) if state is None else (X, state)
+            found = model.apply(unravel(vector), *given, train=state is not None)
+            return (found if state is None else found[0]).ravel()
 
-        run, _ = flat(function, jax.tree.leaves(start))
         jac = jax.jit(jax.jacfwd(run))
         hessian_times = jax.jit(
             lambda v, u: jax.jvp(jax.grad(lambda a: (run(a) ** 2).sum() / 2 / 3), (v,), (u,))[1]
         )
         curve = jax.jit(lambda v, u: jax.jvp(lambda a: jax.jvp(run, (a,), (u,))[1], (v,), (u,))[1])
         for _ in range(4):
-            v = np.concatenate(
-                [np.ravel(leaf) for leaf in jax.tree.leaves(on_the_sphere(start, radius, rng))]
-            )
+            v = np.asarray(ravel_pytree(on_the_sphere(start, radius, rng))[0])
             J = np.asarray(jac(v))
             u = rng.normal(size=v.size)
-            u = u / np.linalg.norm(u)
             u /= np.linalg.norm(u)
             assert np.linalg.norm(J, 2) <= s.parameter_lipschitz
             assert np.linalg.norm(curve(v, u)) <= s.parameter_curvature
@@ -122,7 +115,7 @@ def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
 
     Normalised features of norm sqrt(12 / (1 + epsilon)), a part of the Jacobian.
     """
-    net = kc.chain(L.Input(1, (2, 2)), L.Affine(1), L.BatchNorm(), L.Flatten(), L.Affine(1))
+    net = chain(Input(1, (2, 2)), Affine(1), BatchNorm(), Flatten(), Affine(1))
     X = np.repeat(np.array([1.0, -1.0, 1.0, -1.0]).reshape(1, 2, 2, 1), 3, axis=0)
     weights = {
         "affine_1": {"weight": np.eye(1), "bias": np.zeros(1)},
@@ -137,7 +130,7 @@ def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int
     """By the root of the number of positions that it takes together."""
     X = np.random.default_rng(0).normal(size=(3, *sides, 2))
     weights = {"affine_1": {"weight": np.array([[1.0], [2.0]]), "bias": np.zeros(1)}}
-    net = kc.chain(L.Input(2, sides), L.Pool("mean", window), L.Flatten(), L.Affine(1))
+    net = chain(Input(2, sides), Pool("mean", window), Flatten(), Affine(1))
     found = smoothness(net, X=X, weights=weights, radius=1e-9, epsilon=1e-5).parameter_lipschitz
     jacobian = np.c_[X.mean(axis=(1, 2)), np.ones(3)]  # of the outputs in the weights and the bias
     assert np.linalg.norm(jacobian, 2) <= found
@@ -162,7 +155,7 @@ def test_bounds_for_all_normalised_parameters() -> None:
     """
     net, rng = residual_net(3, 1), np.random.default_rng(4)
     X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
-    nodes = net.nodes_of(L.Affine)
+    nodes = net.nodes_of(Affine)
     s = smoothness(
         net,
         X=X,
@@ -174,15 +167,15 @@ def test_bounds_for_all_normalised_parameters() -> None:
     assert "all parameters" in s.assumptions[0].text
     labels = np.array([0, 2])
     with jax.enable_x64(True):
-        ws = [np.zeros((3, 3)) for _ in nodes]
-        run, start = flat(lambda w: normalised_forward(w, X, eps, scale).ravel(), ws)
+        start, unravel = ravel_pytree([np.zeros((3, 3)) for _ in nodes])
+
+        def run(v):
+            return normalised_forward(unravel(v), X, eps, scale).ravel()
 
         def loss(v):
             return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
 
-        jac = jax.jit(jax.jacfwd(run))
-        hess = jax.jit(jax.hessian(loss))
-        grad = jax.jit(jax.grad(loss))
+        jac, hess, grad = map(jax.jit, (jax.jacfwd(run), jax.hessian(loss), jax.grad(loss)))
         for size in (0.01, 0.3, 1.0, 5.0):
             for _ in range(5):
                 v = size * rng.normal(size=start.size)

@@ -8,29 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wiring import layered
 
-import kcalc as kc
+from kcalc import architectures, c_map, chain, ntk
 from kcalc.activations import activation
 from kcalc.calculi.hermite_series import has_series, octave
 from kcalc.calculi.location_maps import LocationMaps
 from kcalc.fields.jets import Jet
-from kcalc.network import layers as L
+from kcalc.network.layers import Affine, Flatten, LayerNorm, Nonlinear, Pool, RMSNorm
 
 LOCAL = LocationMaps()
-
-
-def conv(
-    kernel: Any,
-    stride: Any = (1, 1),
-    padding: Any = "same",
-    sigma_w: float = 1.4,
-    sigma_b: float = 0.2,
-) -> list[Any]:
-    return ["conv", kernel, stride, padding, sigma_w, sigma_b]
-
-
-RELU, ERF, ALL = ["relu"], ["erf"], ["mean", None, None]
 
 
 def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
@@ -42,38 +28,38 @@ def equal_locations(rng: np.random.Generator) -> tuple[np.ndarray, Any, Any]:
 
 
 DELTA = {
-    "mean": kc.chain(
-        L.Affine(kernel=3, sigma_w=1.4),
-        L.Nonlinear("relu"),
-        L.Affine(kernel=3),
-        L.Nonlinear("erf"),
-        L.Pool("mean"),
-        L.Affine(),
+    "mean": chain(
+        Affine(kernel=3, sigma_w=1.4),
+        Nonlinear("relu"),
+        Affine(kernel=3),
+        Nonlinear("erf"),
+        Pool("mean"),
+        Affine(),
     ),
-    "flatten": kc.chain(
-        L.Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
-        L.Nonlinear("tanh"),
-        L.Flatten(),
-        L.Affine(),
-        L.Nonlinear("gelu"),
-        L.Affine(),
+    "flatten": chain(
+        Affine(kernel=(3, 2), stride=2, sigma_b=0.3),
+        Nonlinear("tanh"),
+        Flatten(),
+        Affine(),
+        Nonlinear("gelu"),
+        Affine(),
     ),
-    "norms": kc.chain(
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.LayerNorm(),
-        L.Affine(kernel=2),
-        L.RMSNorm(),
-        L.Nonlinear("swish"),
-        L.Affine(),
+    "norms": chain(
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        LayerNorm(),
+        Affine(kernel=2),
+        RMSNorm(),
+        Nonlinear("swish"),
+        Affine(),
     ),
-    "wide": kc.architectures.wide_resnet(16),
-    "resnet": kc.architectures.layernorm_resnet(50).map_layers(
+    "wide": architectures.wide_resnet(16),
+    "resnet": architectures.layernorm_resnet(50).map_layers(
         lambda _, layer: (
-            L.Pool("mean", layer.window, layer.stride) if isinstance(layer, L.Pool) else layer
+            Pool("mean", layer.window, layer.stride) if isinstance(layer, Pool) else layer
         )
     ),
-    "densenet": kc.architectures.densenet(4),
+    "densenet": architectures.densenet(4),
 }
 
 
@@ -86,8 +72,8 @@ def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
     images, q, c = equal_locations(np.random.default_rng(0))
     size = (6, 5) if name in ("mean", "flatten", "norms", "densenet") else (8, 8)
     images = np.broadcast_to(images[:, :1, :1], (3, *size, 3))
-    K = kc.ntk(DELTA[name], spatial="exact", image_shape=size, weights="delta")
-    plain = kc.ntk(DELTA[name])
+    K = ntk(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    plain = ntk(DELTA[name])
     at = c.clip(-1, 1), q[:, None], q[None, :]
     nngp, tangent = (v.reshape(3, 3, -1) for v in K.both(images))
     exact = ~np.eye(3, dtype=bool)  # on the diagonal the plain functions are handed a rounded c
@@ -96,8 +82,8 @@ def test_equal_locations_are_the_calculus_of_angles(name: str) -> None:
     diagonal = np.arange(3)
     for got, wanted in ((nngp, plain.nngp(1.0, q)), (tangent, plain(1.0, q))):
         assert abs(got[diagonal, diagonal] / wanted[:, None] - 1).max() < 1e-13
-    C = kc.c_map(DELTA[name], spatial="exact", image_shape=size, weights="delta")
-    assert abs(C(images).reshape(3, 3, -1) - kc.c_map(DELTA[name])(*at)[..., None]).max() < 1e-13
+    C = c_map(DELTA[name], spatial="exact", image_shape=size, weights="delta")
+    assert abs(C(images).reshape(3, 3, -1) - c_map(DELTA[name])(*at)[..., None]).max() < 1e-13
 
 
 def test_long_series() -> None:
@@ -119,8 +105,9 @@ def test_blocks_and_halves() -> None:
     X, Y = rng.normal(size=(7, 4, 4, 2)), rng.normal(size=(3, 4, 4, 2))
     X[5] = X[1]
     Y[2] = X[0]
-    net = layered([conv((3, 3)), RELU, conv((3, 3)), RELU, ALL, ["dense", 1.0, 0.0]])
-    K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
+    layers = Affine(kernel=3, sigma_w=1.4, sigma_b=0.2), Nonlinear("relu")
+    net = chain(*layers, *layers, Pool("mean"), Affine())
+    K = ntk(net, spatial="exact", image_shape=(4, 4))
     nngp, tangent = K.both(X)
     pair = K.reading.bytes_per_pair() / 2**20
     for memory in (1.1 * pair, 4.5 * pair, 9.5 * pair):
@@ -138,24 +125,24 @@ def test_blocks_and_halves() -> None:
     assert abs(K.nngp.matrix(X) - nngp).max() < 1e-15
     assert K.matrix(X.astype(np.float32)).dtype == np.float32
     assert (
-        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(L.Affine)) - tangent).max() < 1e-15
+        abs(sum(K.layer_kernel(node, X) for node in net.nodes_of(Affine)) - tangent).max() < 1e-15
     )
 
 
 def test_notes() -> None:
-    net = kc.chain(
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.Pool("weighted_mean", 2),
-        L.Affine(kernel=3),
-        L.Nonlinear("relu"),
-        L.Affine(),
+    net = chain(
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        Pool("weighted_mean", 2),
+        Affine(kernel=3),
+        Nonlinear("relu"),
+        Affine(),
     )
-    K = kc.ntk(net, spatial="exact", image_shape=(4, 4))
+    K = ntk(net, spatial="exact", image_shape=(4, 4))
     assert [a.node for a in K.assumptions if a.kind == "heuristic"] == ["pool_1"]
     assert K.heuristic
     assert "dense" in next(a.text for a in K.assumptions if a.node == "affine_1")
-    delta = kc.ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
+    delta = ntk(net, spatial="exact", image_shape=(4, 4), weights="delta")
     assert ["Delta" in a.text for a in delta.assumptions if a.node == "affine_1"] == [True, True]
     assert repr(K) == "SpatialTangentKernel(7 nodes, 4 x 4, dense weights, heuristic)"
 

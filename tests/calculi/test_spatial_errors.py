@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.network import layers as L
+from kcalc import c_map, ntk
+from kcalc.network.layers import (
+    Affine,
+    BatchNorm,
+    Flatten,
+    Input,
+    Layer,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Sum,
+    TokenMix,
+)
 
-Affine, Nonlinear, Pool = L.Affine, L.Nonlinear, L.Pool
 NET = kc.chain(
     Affine(kernel=3), Nonlinear("relu"), Affine(kernel=3), Nonlinear("relu"), Pool("mean"), Affine()
 )
@@ -24,10 +36,10 @@ BLACK[1, :3, :3] = 0.0
 
 
 def exact(net: kc.Network, shape: Any = (4, 4), **options: Any) -> Any:
-    return kc.ntk(net, spatial="exact", image_shape=shape, **options)
+    return ntk(net, spatial="exact", image_shape=shape, **options)
 
 
-def chain(*layers: L.Layer) -> Any:
+def chain(*layers: Layer) -> Any:
     return exact(kc.chain(*layers))
 
 
@@ -36,10 +48,10 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "a number": (lambda: exact(NET, 4), "height, width"),
     "zero": (lambda: exact(NET, (0, 4)), "must be an integer >= 1"),
     "unknown input": (lambda: exact(NET, {"y": (4, 4)}), "unknown input"),
-    "spatial": (lambda: kc.ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
+    "spatial": (lambda: ntk(NET, spatial="exakt"), "exact"),  # type: ignore[call-overload]
     "weights": (lambda: exact(NET, weights="orthogonal"), "dense"),
-    "shape without exact": (lambda: kc.ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
-    "shape without exact, c map": (lambda: kc.c_map(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "shape without exact": (lambda: ntk(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
+    "shape without exact, c map": (lambda: c_map(NET, image_shape=(4, 4)), "spatial='exact'"),  # type: ignore[call-overload]
     "symbols": (lambda: exact(kc.chain(Affine(sigma_w=sp.Symbol("w")))), "net.subs"),
     "valid": (lambda: chain(Affine(kernel=5, padding="valid")), "affine_1.*does not fit"),
     "window": (lambda: chain(Affine(), Pool("mean", 5)), "pool_1.*5 x 5"),
@@ -49,140 +61,131 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "axes": (lambda: chain(Affine(kernel=(3,))), "affine_1.*2 axes"),
     "convolution of vectors": (
-        lambda: chain(Affine(), L.Flatten(), Affine(kernel=3)),
+        lambda: chain(Affine(), Flatten(), Affine(kernel=3)),
         "affine_2.*Flatten",
     ),
-    "pool of vectors": (lambda: chain(Affine(), L.Flatten(), Pool("mean")), "pool_1.*Flatten"),
+    "pool of vectors": (lambda: chain(Affine(), Flatten(), Pool("mean")), "pool_1.*Flatten"),
     "norm of vectors": (
-        lambda: chain(Affine(), L.Flatten(), L.LayerNorm()),
+        lambda: chain(Affine(), Flatten(), LayerNorm()),
         "layernorm_1.*Flatten",
     ),
     "width": (lambda: exact(NET, parameterization="standard"), "features="),
     "tokens of vectors": (
-        lambda: chain(Affine(), L.Flatten(), L.TokenMix(np.eye(3))),
+        lambda: chain(Affine(), Flatten(), TokenMix(np.eye(3))),
         "tokenmix_1.*Flatten",
-    ),
-    "two dimensions": (
-        lambda: exact(_two_inputs(), {"x": (4, 4), "y": (4,)}),
-        "image shapes of the inputs have different dimensions",
     ),
 }
 
-ASKED: dict[str, tuple[Callable[[], Any], str]] = {
-    "one image": (lambda: exact(NET).matrix(X[0]), r"X\[None\]"),
-    "no channels": (lambda: exact(NET).matrix(X[..., 0]), r"X\[..., None\]"),
-    "cut": (lambda: exact(NET).matrix(X[:, :3]), r"\(N, 4, 4, channels\)"),
-    "other channels": (lambda: exact(NET).matrix(X, X[..., :1]), "channels"),
-    "empty": (lambda: exact(NET).matrix(X[:0]), "images"),
-    "huge": (lambda: exact(NET).matrix(X * 1e200), "scale"),
-    "memory": (lambda: exact(NET).matrix(X, memory=1e-3), "memory="),
-    "layer": (lambda: exact(NET).layer_kernel("affine_9", X), "affine_1"),
-    "jumps": (lambda: chain(Affine(), Nonlinear("sign"), Affine()).matrix(X), "sign jumps"),
-    "batch": (lambda: chain(Affine(), L.BatchNorm(), Affine()).matrix(X), "batch"),
-    "raw": (lambda: chain(Nonlinear("relu"), Affine()).matrix(X), "raw network input"),
-    "depthwise": (
-        lambda: chain(Affine(8), Affine(8, kernel=3, groups=8), Nonlinear("relu"), Affine()).matrix(
-            X
-        ),
-        "depthwise",
-    ),
+TWO = wired(
+    ("x", Input()),
+    ("y", Input()),
+    ("a", Affine(kernel=3), "x"),
+    ("b", Affine(), "y"),
+    ("s", Sum(), "a b"),
+    ("o", Affine()),
+)
+# two poolings of one map, added: nothing is known of their cross moments
+POOLED = wired(
+    ("h", Affine(kernel=3)),
+    ("a", Pool("mean", 2)),
+    ("b", Pool("mean", 2), "h"),
+    ("s", Sum(), "a b"),
+    ("o", Affine()),
+)
+UNLIKE = wired(("a", Affine(kernel=3)), ("b", Affine(kernel=3, stride=2), "x"), ("s", Sum(), "a b"))
+DEPTHWISE = Affine(8, kernel=3, groups=8)
+CONV, RELU = Affine(8, kernel=3), Nonlinear("relu")
+STANDARD = {"parameterization": "standard"}
+# network, options, images, words
+ASKED: dict[str, tuple[Any, dict[str, Any], Any, str]] = {
+    "one image": (NET, {}, X[0], r"X\[None\]"),
+    "no channels": (NET, {}, X[..., 0], r"X\[..., None\]"),
+    "cut": (NET, {}, X[:, :3], r"\(N, 4, 4, channels\)"),
+    "empty": (NET, {}, X[:0], "images"),
+    "huge": (NET, {}, X * 1e200, "scale"),
+    "jumps": (kc.chain(Affine(), Nonlinear("sign"), Affine()), {}, X, "sign jumps"),
+    "batch": (kc.chain(Affine(), BatchNorm(), Affine()), {}, X, "batch"),
+    "raw": (kc.chain(RELU, Affine()), {}, X, "raw network input"),
+    "depthwise": (kc.chain(Affine(8), DEPTHWISE, RELU, Affine()), {}, X, "depthwise"),
     "black normalised": (
-        lambda: chain(Affine(kernel=3), L.RMSNorm(), Affine()).matrix(BLACK),
+        kc.chain(Affine(kernel=3), RMSNorm(), Affine()),
+        {},
+        BLACK,
         r"location \(0, 0\)",
     ),
-    "black and jumps": (
-        lambda: kc.c_map(
-            kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4)
-        )(BLACK),
-        "sign jumps at 0",
-    ),
     "black with a bias to learn": (
-        lambda: exact(
-            kc.chain(L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine()),
-            parameterization="standard",
-        ).matrix(BLACK),
+        kc.chain(Input(2), CONV, RELU, Affine()),
+        STANDARD,
+        BLACK,
         "affine_1.*gradient",
     ),
-    "pooled and not": (lambda: exact(_pooled_twice()).matrix(X), "share weights"),
-    "shapes": (lambda: exact(_unlike()), "different shapes"),
+    "pooled and not": (POOLED, {}, X, "share weights"),
+    "shapes": (UNLIKE, {}, X, "different shapes"),
     "one of two inputs": (
-        lambda: exact(_two_inputs()).matrix({"x": X}),
+        TWO,
+        {},
+        {"x": X},
         "X must give images for the inputs x, y, got x",
     ),
-    "an input too many": (
-        lambda: exact(_two_inputs()).matrix({"x": X, "y": X, "z": X}),
-        "for the inputs x, y, got x, y, z",
-    ),
+    "an input too many": (TWO, {}, dict.fromkeys("xyz", X), "for the inputs x, y, got x, y, z"),
     "channels of the layer": (
-        lambda: chain(L.Input(3), Affine()).matrix(X),
+        kc.chain(Input(3), Affine()),
+        {},
+        X,
         "X has 2 channels, but the input 'input' expects 3",
     ),
     "no channel": (
-        lambda: exact(NET).matrix(X[..., :0]),
+        NET,
+        {},
+        X[..., :0],
         "X has 0 channels, but the input 'input' expects at least 1",
     ),
     "overflow": (
-        lambda: chain(Affine(), *(Affine(sigma_w=1e100) for _ in range(3))).matrix(X),
+        kc.chain(Affine(), *[Affine(sigma_w=1e100)] * 3),
+        {},
+        X,
         r"has q = inf at a location",
     ),
     "one channel standardised": (
-        lambda: chain(L.Input(1), Affine(4, standardised=True)).matrix(X[..., :1]),
+        kc.chain(Input(1), Affine(4, standardised=True)),
+        {},
+        X[..., :1],
         "channels that are all equal",
     ),
     "each channel standardised": (
-        lambda: chain(Affine(8), Affine(8, kernel=3, groups=8, standardised=True)).matrix(X),
+        kc.chain(Affine(8), Affine(8, kernel=3, groups=8, standardised=True)),
+        {},
+        X,
         "affine_2.*one input channel",
     ),
     "standardised in standard form": (
-        lambda: exact(
-            kc.chain(
-                L.Input(2), Affine(8, kernel=3), Nonlinear("relu"), Affine(4, standardised=True)
-            ),
-            parameterization="standard",
-        ).matrix(X),
+        kc.chain(Input(2), CONV, RELU, Affine(4, standardised=True)),
+        STANDARD,
+        X,
         "affine_2.*standardised",
     ),
 }
-
-
-def _two_inputs() -> kc.Network:
-    steps = [
-        ("x", L.Input()),
-        ("y", L.Input()),
-        ("a", Affine(kernel=3), "x"),
-        ("b", Affine(), "y"),
-    ]
-    return wired(*steps, ("s", L.Sum(), "a b"), ("o", Affine(), "s"))
-
-
-def _pooled_twice() -> kc.Network:
-    """x -> conv -> two poolings of it added: nothing is known of their cross moments."""
-    steps = [
-        ("x", L.Input()),
-        ("h", Affine(kernel=3), "x"),
-        ("a", Pool("mean", 2), "h"),
-        ("b", Pool("mean", 2), "h"),
-        ("s", L.Sum(), "a b"),
-        ("o", Affine(), "s"),
-    ]
-    return wired(*steps)
-
-
-def _unlike() -> kc.Network:
-    steps = [
-        ("x", L.Input()),
-        ("a", Affine(kernel=3), "x"),
-        ("b", Affine(kernel=3, stride=2), "x"),
-        ("s", L.Sum(), "a b"),
-    ]
-    return wired(*steps)
-
-
-@pytest.mark.parametrize("name", [*MADE, *ASKED])
-def test_refused(name: str) -> None:
-    call, words = (MADE | ASKED)[name]
-    with refused(words):
-        call()
+test_refused = refusals(
+    MADE
+    | {
+        "two dimensions": (
+            lambda: exact(TWO, {"x": (4, 4), "y": (4,)}),
+            "image shapes of the inputs have different dimensions",
+        ),
+        "other channels": (lambda: exact(NET).matrix(X, X[..., :1]), "channels"),
+        "memory": (lambda: exact(NET).matrix(X, memory=1e-3), "memory="),
+        "layer": (lambda: exact(NET).layer_kernel("affine_9", X), "affine_1"),
+        "black and jumps": (
+            lambda: kc.c_map(
+                kc.chain(Affine(), Nonlinear("sign"), Affine()), spatial="exact", image_shape=(4, 4)
+            )(BLACK),
+            "sign jumps at 0",
+        ),
+    }
+)
+test_images_are_refused = refusals(
+    ASKED, lambda net, options, images: exact(net, **options).matrix(images)
+)
 
 
 @pytest.mark.parametrize("most", [5, 25])
@@ -210,7 +213,7 @@ def test_black_images() -> None:
 
 
 def test_several_inputs_take_an_array_each_or_one_for_all() -> None:
-    K = exact(_two_inputs(), {"x": (4, 4), "y": (4, 4)})
+    K = exact(TWO, {"x": (4, 4), "y": (4, 4)})
     Y = np.random.default_rng(1).normal(size=X.shape)
     same, both = K.matrix(X), K.matrix({"x": X, "y": X})
     assert np.array_equal(same, both)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wiring import wired
 
 import kcalc as kc
-from kcalc.network import layers as L
+from kcalc import chain
+from kcalc.network.layers import Affine, Flatten, Input, Nonlinear, Pool
 
 WIDTH, NETWORKS = 64, 400
 RNG = np.random.default_rng(7)
@@ -24,15 +24,13 @@ IMAGES[1] += 0.5 * IMAGES[0]
 IMAGES[:, 0, 0] = 0.0
 
 
-def patches(x: np.ndarray, kernel: int = 3) -> np.ndarray:
-    """(images, places, taps, channels) of a convolution with zero padding ("same", odd kernel),
-    centre tap in the middle.
+def patches() -> np.ndarray:
+    """(images, places, taps, channels) of a 3 x 3 convolution with zero padding, centre tap in the
+    middle.
     """
-    k = kernel // 2
-    padded = np.pad(x, [(0, 0), (k, k), (k, k), (0, 0)])
-    h, w = x.shape[1:3]
-    taps = [padded[:, i : i + h, j : j + w] for i in range(kernel) for j in range(kernel)]
-    return np.stack(taps, axis=3).reshape(len(x), h * w, kernel**2, x.shape[3])
+    padded = np.pad(IMAGES, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    taps = [padded[:, i : i + 4, j : j + 4] for i in range(3) for j in range(3)]
+    return np.stack(taps, axis=3).reshape(2, 16, 9, 2)
 
 
 def agrees(samples: np.ndarray, value: Any) -> None:
@@ -41,36 +39,20 @@ def agrees(samples: np.ndarray, value: Any) -> None:
     """
     error = samples.std(axis=0) / np.sqrt(len(samples))
     assert (error < 0.05 * np.abs(np.diag(samples.mean(axis=0))).min()).all()
-    assert (abs(samples.mean(axis=0) - value) < 4.5 * error).all(), (
-        samples.mean(axis=0),
-        value,
-        error,
-    )
+    far = abs(samples.mean(axis=0) - value)
+    assert (far < 4.5 * error).all(), (samples.mean(axis=0), value, error)
 
 
-def pre_activations(
-    rng: np.random.Generator, delta: bool, bias: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """(images, places, WIDTH) of one random convolution with sigma_w = 1.5, and the patches it
-    read.
+def pre_activations(rng: np.random.Generator, delta: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(images, places, WIDTH) of one random convolution with sigma_w = 1.5 and sigma_b = 0.2, and
+    the patches it read.
     """
-    read = patches(IMAGES)
-    taps, channels = read.shape[2:]
-    if delta:
-        weights = np.zeros((taps, channels, WIDTH))
-        weights[taps // 2] = rng.normal(size=(channels, WIDTH)) * 1.5 / np.sqrt(channels)
-    else:
-        weights = rng.normal(size=(taps, channels, WIDTH)) * 1.5 / np.sqrt(taps * channels)
-    return np.einsum("npkc,kcm->npm", read, weights) + bias * rng.normal(size=WIDTH), read
-
-
-def sampled(one: Callable[[np.random.Generator], np.ndarray]) -> np.ndarray:
-    rng = np.random.default_rng(11)
-    return np.stack([one(rng) for _ in range(NETWORKS)])
-
-
-def network(*middle: tuple[str, L.Layer, tuple[str, ...]], stem: L.Affine) -> kc.Network:
-    return wired(("x", L.Input(2)), ("s", stem, ("x",)), *middle)
+    read = patches()
+    weights = np.zeros((9, 2, WIDTH))
+    taps = slice(4, 5) if delta else slice(None)
+    shape = weights[taps].shape
+    weights[taps] = rng.normal(size=shape) * 1.5 / np.sqrt(shape[0] * shape[1])
+    return np.einsum("npkc,kcm->npm", read, weights) + 0.2 * rng.normal(size=WIDTH), read
 
 
 def tangent_sample(
@@ -81,7 +63,7 @@ def tangent_sample(
     """
 
     def one(rng: np.random.Generator) -> np.ndarray:
-        s, read = pre_activations(rng, delta, 0.2)
+        s, read = pre_activations(rng, delta)
         taps, channels = read.shape[2:]
         places, count = s.shape[1], (taps * channels)
         own = 1.0 if standard else 1.5 / np.sqrt(channels if delta else count)
@@ -101,12 +83,8 @@ def tangent_sample(
 
 
 def tangent_network(flatten: bool) -> kc.Network:
-    return network(
-        ("r", L.Nonlinear("relu"), "s"),
-        ("p", L.Flatten() if flatten else L.Pool("mean"), "r"),
-        ("o", L.Affine(sigma_w=1.3), "p"),
-        stem=L.Affine(kernel=3, sigma_w=1.5, sigma_b=0.2),
-    )
+    layers = Nonlinear("relu"), Flatten() if flatten else Pool("mean"), Affine(sigma_w=1.3)
+    return chain(Input(2), Affine(kernel=3, sigma_w=1.5, sigma_b=0.2), *layers)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +99,5 @@ def test_tangent_kernels(delta: bool, standard: bool, flatten: bool) -> None:
     K = kc.ntk(
         tangent_network(flatten), spatial="exact", image_shape=(4, 4), weights=weights, **options
     )
-    agrees(sampled(tangent_sample(delta, standard, flatten)), K.matrix(IMAGES))
+    one, rng = tangent_sample(delta, standard, flatten), np.random.default_rng(11)
+    agrees(np.stack([one(rng) for _ in range(NETWORKS)]), K.matrix(IMAGES))

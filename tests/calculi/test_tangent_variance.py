@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, fluctuations, repeat
+from kcalc.network.layers import Affine, Input, Nonlinear, Sum
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def measured(values: Any, expected: float) -> float:
@@ -29,7 +32,7 @@ def measured(values: Any, expected: float) -> float:
 def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
     """T = phi^2 + q a^2 phi'^2 of one channel."""
     phi = kc.activations.leaky_relu(0.5) if "leaky" in phi else phi
-    found = kc.fluctuations(A.vanilla(1, phi), features=100, q=q).tangent_variance
+    found = fluctuations(A.vanilla(1, phi), features=100, q=q).tangent_variance
     if not expected:  # (k + 2) + (k + 2) ... with k = m_4 / m_2^2 - 1, over 4
         k = (1 + 1 / 16) / 2 / ((1 + 1 / 4) / 2) ** 2 - 1
         expected = (2 * (3 * k + 2) + 2 * k) / 4
@@ -37,17 +40,17 @@ def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
 
 
 def stream(blocks: int, n: int, hidden: int, weights: Any) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(40)), ("s", L.Affine(n), "x")]
+    steps: list[Any] = [("x", Input(40)), ("s", Affine(n))]
     last = "s"
     for k in range(blocks):
         steps += [
-            (f"a{k}", L.Affine(hidden, sigma_w=1.4), last),
-            (f"f{k}", L.Nonlinear("tanh"), f"a{k}"),
-            (f"w{k}", L.Affine(n, sigma_w=1.4), f"f{k}"),
-            (f"s{k}", L.Sum(weights), (last, f"w{k}")),
+            (f"a{k}", Affine(hidden, sigma_w=1.4), last),
+            (f"f{k}", Nonlinear("tanh")),
+            (f"w{k}", Affine(n, sigma_w=1.4)),
+            (f"s{k}", Sum(weights), f"{last} w{k}"),
         ]
         last = f"s{k}"
-    return wired(*steps, ("out", L.Affine(1), last))
+    return wired(*steps, ("out", Affine(1), last))
 
 
 def drawn_stream(rng: Any, blocks: int, n: int, hidden: int, weights: Any) -> tuple[float, float]:
@@ -71,7 +74,7 @@ def drawn_stream(rng: Any, blocks: int, n: int, hidden: int, weights: Any) -> tu
 
 def test_residual_streams() -> None:
     size = (2, 100, 150, (0.8, 0.6))
-    found = kc.fluctuations(stream(*size))
+    found = fluctuations(stream(*size))
     rng = np.random.default_rng(2)
     theta, q = np.array([drawn_stream(rng, *size) for _ in range(2500)]).T
     assert found.tangent_variance.mean == pytest.approx(float(kc.ntk(found.network)(1.0)))
@@ -81,26 +84,26 @@ def test_residual_streams() -> None:
 
 
 def test_shifts_of_q() -> None:
-    layer = kc.chain(L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh"))
-    net = kc.chain(L.Input(64), kc.repeat(layer, 6))
-    found = kc.fluctuations(net, features=64)
+    layer = chain(Affine(sigma_w=1.3, sigma_b=0.4), Nonlinear("tanh"))
+    net = chain(Input(64), repeat(layer, 6))
+    found = fluctuations(net, features=64)
     last = net.outputs[0]
     assert found[last].q == pytest.approx(0.339751, abs=1e-6)
     # .338725(60) over many networks
     assert abs(found[last].q + found.q_shift[last] - 0.338725) < 4 * 6e-5
-    relu = kc.fluctuations(A.vanilla(5, "relu", sigma_w=1.2), features=32)
+    relu = fluctuations(A.vanilla(5, "relu", sigma_w=1.2), features=32)
     assert all(abs(shift) < 1e-12 for shift in relu.q_shift.values())
 
 
 SHARED = wired(
-    ("x", L.Input(16)),
-    ("a", L.Affine(16), "x"),
-    ("f", L.Nonlinear("relu"), "a"),
-    ("g", L.Nonlinear("tanh"), "a"),
-    ("u", L.Affine(16), "f"),
-    ("v", L.Affine(16), "g"),
-    ("s", L.Sum(), "u v"),
-    ("out", L.Affine(1), "s"),
+    ("x", Input(16)),
+    ("a", Affine(16)),
+    ("f", Nonlinear("relu")),
+    ("g", Nonlinear("tanh"), "a"),
+    ("u", Affine(16), "f"),
+    ("v", Affine(16), "g"),
+    ("s", Sum(), "u v"),
+    ("out", Affine(1)),
 )
 
 
@@ -109,11 +112,11 @@ SHARED = wired(
     [
         (A.vanilla(2, "relu"), {"weights": "orthogonal"}, "Gaussian weights"),
         (SHARED, {}, "'a'.*another node also reads"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not come from a separate"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("step"), L.Affine()), {}, "jumps"),
+        (chain(Input(), Affine(), Nonlinear("tanh")), {}, "not come from a separate"),
+        (chain(Input(), Affine(), Nonlinear("step"), Affine()), {}, "jumps"),
     ],
 )
 def test_where_it_stops(net: Any, options: Any, text: str) -> None:
-    found = kc.fluctuations(net, features=16, **options)
-    with pytest.raises(kc.KcalcError, match=text):
+    found = fluctuations(net, features=16, **options)
+    with refused(text):
         _ = found.tangent_variance

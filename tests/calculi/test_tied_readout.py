@@ -13,18 +13,20 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import Sampling, architectures, ntk, tied_readout
+from kcalc.network.layers import Embedding, Input, LayerNorm, Nonlinear, Sum
 
-L, A = kc.layers, kc.architectures
+A = architectures
 
 
-def gpt(width: int = 192, **options: Any) -> kc.Network:
-    return A.gpt2(2, width, 6, 64, 8, **({"std": None, "hidden": width} | options))
+def gpt(causal: bool) -> kc.Network:
+    return A.gpt2(2, 192, 6, 64, 8, std=None, hidden=192, causal=causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_own_logit_is_that_of_real_networks(causal: bool):
-    net = gpt(causal=causal)
-    found = kc.tied_readout(net, tokens=6, sampling=kc.Sampling(64, 4) if causal else None)
+    net = gpt(causal)
+    found = tied_readout(net, tokens=6, sampling=Sampling(64, 4) if causal else None)
     model, rng = kc.to_jax(net, weights="delta_gaussian"), np.random.default_rng(0)
     own, others = [], []
     for key in range(60):
@@ -45,49 +47,44 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
 
 def test_what_carries_no_embedding_is_refused():
     steps = [
-        ("ids", L.Input()),
-        ("e", L.Embedding(8, 30), "ids"),
-        ("f", L.Embedding(8, 30), "ids"),
+        ("ids", Input()),
+        ("e", Embedding(8, 30)),
+        ("f", Embedding(8, 30), "ids"),
     ]
     with refused(r"give embedding=, the Embedding.*'e', 'f'"):
-        kc.tied_readout(wired(*steps, ("s", L.Sum(), "e f")), tokens=3)
+        tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
     with refused("has none"):
-        kc.tied_readout(A.vanilla(1), tokens=3)
-    bent = wired(*steps[:2], ("g", L.Nonlinear("gelu"), "e"))
+        tied_readout(A.vanilla(1), tokens=3)
+    bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
     with refused("'g'.*'e'.*Nonlinear"):
-        kc.tied_readout(bent, tokens=3)
+        tied_readout(bent, tokens=3)
     with refused("tokens="):
-        kc.tied_readout(gpt(causal=False), tokens=None)
+        tied_readout(gpt(False), tokens=None)
 
 
 def test_tangent_kernels_through_tied_readouts_are_refused():
     torch = pytest.importorskip("torch")
+    from modern_zoo import Model
 
-    class Tied(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.norm, self.inner = (
-                torch.nn.Embedding(50, 32),
-                torch.nn.LayerNorm(32),
-                torch.nn.Linear(32, 32),
-            )
-            self.head = torch.nn.Linear(32, 50, bias=False)
-            self.head.weight = self.table.weight
+    nn = torch.nn
+    table, head = nn.Embedding(50, 32), nn.Linear(32, 50, bias=False)
+    head.weight = table.weight
 
-        def forward(self, ids: Any) -> Any:
-            x = self.table(ids)
-            return self.head(self.norm(x + self.inner(self.norm(x))))
+    def forward(m: Any, ids: Any) -> Any:
+        x = m.table(ids)
+        return m.head(m.norm(x + m.inner(m.norm(x))))
 
-    net = kc.read(Tied(), torch.zeros(1, 5, dtype=torch.long)).network
+    parts = {"table": table, "norm": nn.LayerNorm(32), "inner": nn.Linear(32, 32), "head": head}
+    net = kc.read(Model(forward, **parts), torch.zeros(1, 5, dtype=torch.long)).network
     with refused("'head'.*embedding"):
-        kc.ntk(net, tokens=5)
-    assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
-    found = kc.tied_readout(net, tokens=5)
-    assert net.layer(found.output) == L.LayerNorm() and 0.5 < found.cosine < 1
+        ntk(net, tokens=5)
+    assert ntk(net, tokens=5, assume_independent=True).heuristic
+    found = tied_readout(net, tokens=5)
+    assert net.layer(found.output) == LayerNorm() and 0.5 < found.cosine < 1
 
 
 @pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])
 def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, float]) -> None:
-    net = kc.architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
-    with pytest.raises(kc.KcalcError, match="draws="):
-        kc.tied_readout(net, tokens=4, sampling=kc.Sampling(**options))  # pyright: ignore[reportArgumentType]
+    net = architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
+    with refused("draws="):
+        tied_readout(net, tokens=4, sampling=Sampling(**options))  # pyright: ignore[reportArgumentType]

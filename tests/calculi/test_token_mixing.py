@@ -9,22 +9,24 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import c_map, chain, ntk
+from kcalc.network.layers import (
+    Affine,
+    BatchNorm,
+    Flatten,
+    GroupNorm,
+    Input,
+    Nonlinear,
+    Pool,
+    TokenMix,
+)
 
-L = kc.layers
 Array = np.ndarray
-T, F = 5, 4
 
 
-def images(seed: int, shape: tuple[int, ...] = (T,), channels: int = F) -> tuple[Array, Array]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(*shape, channels))
-    return x, 0.5 * x + rng.normal(size=x.shape)
-
-
-def dense(h: Array, rng: np.random.Generator, width: int, w: float = 1.0, b: float = 0.0) -> Array:
+def dense(h: Array, rng: np.random.Generator) -> Array:
     """One Affine on channels, the same weights at every location and for both inputs."""
-    fan = h.shape[-1]
-    return h @ (rng.normal(size=(fan, width)) * w / np.sqrt(fan)) + b * rng.normal(size=width)
+    return h @ rng.normal(size=(h.shape[-1], 1500)) / np.sqrt(h.shape[-1])
 
 
 # -- TokenMix --------------------------------------------------------------------------------------
@@ -37,15 +39,13 @@ def test_large_batches():
     """A batch of 400 examples of pairwise cosine .2, of which two are closer, through two layers
     with BatchNorm.
     """
-    net = kc.chain(
-        L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(), L.BatchNorm(), L.Affine()
-    )
+    net = chain(Affine(), BatchNorm(), Nonlinear("relu"), Affine(), BatchNorm(), Affine())
     with pytest.raises(kc.NoRule, match="approximate a large batch with kc"):
-        kc.c_map(net)
+        c_map(net)
     filled = kc.large_batch(net, 0.2)
-    between = [filled.layer(node).batch_c for node in filled.nodes_of(L.BatchNorm)]
+    between = [filled.layer(node).batch_c for node in filled.nodes_of(BatchNorm)]
     np.testing.assert_allclose(between, [0.2, 1 / np.pi], rtol=1e-13)
-    C = kc.c_map(filled)
+    C = c_map(filled)
     assert any(a.kind == "heuristic" for a in C.assumptions)
     close = (0.7 - 0.2) / 0.8
     relu = (np.sqrt(1 - close**2) + (np.pi - np.arccos(close)) * close) / np.pi
@@ -60,9 +60,9 @@ def test_large_batches():
         x[1] = np.sqrt(0.2) * raw[-1] + np.sqrt(0.8) * (
             0.625 * raw[0] + np.sqrt(1 - 0.625**2) * raw[1]
         )
-        h = dense(x, rng, 1500)
+        h = dense(x, rng)
         h = (h - h.mean(0)) / h.std(0)
-        h = dense(np.maximum(h, 0), rng, 1500)
+        h = dense(np.maximum(h, 0), rng)
         h = (h - h.mean(0)) / h.std(0)
         c = h @ h.T / 1500
         found.append((c[0, 1], c[2:, 2:][np.triu_indices(398, 1)].mean()))
@@ -77,20 +77,18 @@ def test_large_batches():
 def test_a_given_image_of_one_channel_has_statistics():
     X = np.random.default_rng(0).normal(size=(3, 4, 4, 1))
     Z = (X - X.mean(axis=(1, 2, 3), keepdims=True)) / X.std(axis=(1, 2, 3), keepdims=True)
-    rest = (L.Affine(8, kernel=3), L.Nonlinear("relu"), L.Flatten(), L.Affine(4))
+    rest = (Affine(8, kernel=3), Nonlinear("relu"), Flatten(), Affine(4))
     found, known = (
-        kc.ntk(kc.chain(L.Input(1, (4, 4)), *first, *rest), spatial="exact").matrix(images)
-        for first, images in (((L.GroupNorm(1),), X), ((), Z))
+        ntk(chain(Input(1, (4, 4)), *first, *rest), spatial="exact").matrix(images)
+        for first, images in (((GroupNorm(1),), X), ((), Z))
     )
     np.testing.assert_allclose(found, known, rtol=1e-12)
     with refused("over a single channel"):  # of a random one it has not
-        kc.ntk(
-            kc.chain(L.Input(1, (4, 4)), L.Affine(1), L.GroupNorm(1), *rest), spatial="exact"
-        ).matrix(X)
+        ntk(chain(Input(1, (4, 4)), Affine(1), GroupNorm(1), *rest), spatial="exact").matrix(X)
 
 
 def test_one_token_can_be_mixed():
-    net = kc.chain(L.Affine(), L.Pool("mean"), L.TokenMix([[2.0], [0.5]]))
+    net = chain(Affine(), Pool("mean"), TokenMix([[2.0], [0.5]]))
     X = np.random.default_rng(0).normal(size=(2, 4, 3))
-    q = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)
+    q = c_map(net, spatial="exact", image_shape=(4,)).q_values(X)
     np.testing.assert_allclose(q["tokenmix_1"], q["pool_1"] * np.array([4.0, 0.25]), rtol=1e-14)

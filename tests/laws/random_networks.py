@@ -10,21 +10,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-import hypothesis.strategies as st
 import sympy as sp
-from hypothesis import assume, note
 
-import kcalc as kc
-
-L = kc.layers
-x = sp.Symbol("x", real=True)
-BUMP = kc.activation(x * sp.exp(-(x**2) / 2) + x / 2, name="bump")
-LEAKY = kc.activations.leaky_relu(sp.Rational(1, 5))
-ALL = ("relu", "tanh", "erf", "softplus", LEAKY, "identity", BUMP)
-CLOSED = ("relu", LEAKY, "erf", "identity", "sin")
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    RMSNorm,
+    Scale,
+    Sum,
+)
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,11 @@ def overlay(states: Sequence[Pieces]) -> list[tuple[Piece, ...]]:
 
     Per stretch of channels, one piece of each.
     """
-    edges: set[int] = {0}
-    for pieces in states:
-        total = 0
-        for p in pieces:
-            total += p.width
-            edges.add(total)
-    cuts = sorted(edges)
-    return [tuple(_between(pieces, low, high) for pieces in states) for low, high in pairwise(cuts)]
+    edges = {0} | {e for pieces in states for e in accumulate(p.width for p in pieces)}
+    return [
+        tuple(_between(pieces, low, high) for pieces in states)
+        for low, high in pairwise(sorted(edges))
+    ]
 
 
 def _between(pieces: Pieces, low: int, high: int) -> Piece:
@@ -96,21 +96,17 @@ class Recipe:
     ``overlaps``: sums whose addends share weights non-linearly, and activations of functions of one
     Gaussian. ``uniform``: the network will be read at equal q values only. ``unit``: channel counts
     are multiples of it. ``reckless``: "phi" or "sum", the moves that are never refused, so that
-    hypotheses are broken. ``single``: one output, a sum of affine layers.
+    hypotheses are broken.
     """
 
-    size: tuple[int, int] = (6, 20)
-    activations: Sequence[Any] = ALL
-    inputs: int = 3
-    unit: int = 16384
-    overlaps: bool = True
+    size: tuple[int, int]
+    activations: Sequence[Any]
+    inputs: int
+    unit: int
+    overlaps: bool
     uniform: bool = False
     exact: bool = False  # rational numbers in layers
-    bias: bool = True
-    norms: bool = True
-    depthwise: bool = True
     reckless: str = ""
-    single: bool = False
 
 
 @dataclass
@@ -150,37 +146,29 @@ class Builder:
     def pick(self, bias_to_new: bool = True) -> str:
         """A node, more often a recent one."""
         names = list(self.state)
-        return (
-            names[-1 - self.rng.randrange(min(len(names), 5))]
-            if bias_to_new and self.rng.random() < 0.6
-            else self.rng.choice(names)
-        )
+        if bias_to_new and self.rng.random() < 0.6:
+            return names[-1 - self.rng.randrange(min(len(names), 5))]
+        return self.rng.choice(names)
 
     # -- moves: each returns whether it could be made ----------------------------------------------
 
     def add_input(self) -> bool:
         name = f"n{len(self.steps)}"
-        width = self.recipe.unit * (1 if self.recipe.single else self.rng.randint(1, 3))
-        return self.put(
-            L.Input(width), (), (Piece(width, frozenset({(name, 0)}), frozenset({name})),)
-        )
+        width = self.recipe.unit * self.rng.randint(1, 3)
+        piece = Piece(width, frozenset({(name, 0)}), frozenset({name}))
+        return self.put(Input(width), (), (piece,))
 
     def affine(self, parent: str | None = None) -> bool:
         parent = parent or self.pick()
         below, unit = self.state[parent], self.recipe.unit
         name, width = f"n{len(self.steps)}", unit * self.rng.randint(1, 3)
-        bias = self.number(0.25, 0.75) if self.recipe.bias and self.rng.random() < 0.4 else 0
+        bias = self.number(0.25, 0.75) if self.rng.random() < 0.4 else 0
         groups, gaussian = 1, True
-        if (
-            self.recipe.depthwise
-            and len(below) == 1
-            and not below[0].raw
-            and self.rng.random() < 0.2
-        ):
+        if len(below) == 1 and not below[0].raw and self.rng.random() < 0.2:
             depthwise = self.rng.random() < 0.6
             groups, gaussian = (below[0].width, False) if depthwise else (2, True)
             width = below[0].width if depthwise else width
-        layer = L.Affine(width, groups=groups, sigma_w=self.number(0.75, 1.5), sigma_b=bias)
+        layer = Affine(width, groups=groups, sigma_w=self.number(0.75, 1.5), sigma_b=bias)
         piece = Piece(
             width,
             frozenset({(name, 0)}),
@@ -204,7 +192,7 @@ class Builder:
             )
             for p in self.state[parent]
         )
-        return self.put(L.Nonlinear(self.rng.choice(list(self.recipe.activations))), (parent,), out)
+        return self.put(Nonlinear(self.rng.choice(list(self.recipe.activations))), (parent,), out)
 
     def _activable(self, p: Piece) -> bool:
         if p.gaussian and not p.shifted:
@@ -233,7 +221,7 @@ class Builder:
             * self.rng.choice([1, 1, -1] if len(set(parents)) == len(parents) else [1])
             for _ in parents
         )
-        return self.put(L.Sum(weights if self.rng.random() < 0.8 else None), parents, tuple(merged))
+        return self.put(Sum(weights if self.rng.random() < 0.8 else None), parents, tuple(merged))
 
     def _added(self, row: Sequence[Piece]) -> Piece | None:
         leaves: frozenset[tuple[str, int]] = frozenset().union(*(p.leaves for p in row))
@@ -264,26 +252,22 @@ class Builder:
         pieces = tuple(piece for p in parents for piece in self.state[p])
         if width_of(pieces) > 6 * self.recipe.unit or len(pieces) > 5:
             return False
-        return self.put(L.Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
+        return self.put(Concat(tuple(width_of(self.state[p]) for p in parents)), parents, pieces)
 
     def turned(self) -> bool:
         """A concatenation added to itself with its parts in the opposite order.
 
         Channels that do not belong together meet.
         """
-        found = [
-            (name, layer, parents)
-            for name, layer, parents in self.steps
-            if isinstance(layer, L.Concat)
-        ]
+        found = [step for step in self.steps if isinstance(step[1], Concat)]
         if self.recipe.reckless != "sum" or not found:
             return False
         name, layer, parents = self.rng.choice(found)
         pieces = tuple(piece for p in parents[::-1] for piece in self.state[p])
-        self.put(L.Concat(layer.channels[::-1]), parents[::-1], pieces)
+        self.put(Concat(layer.channels[::-1]), parents[::-1], pieces)
         rows = overlay([self.state[name], pieces])
         merged = tuple(self._added(row) for row in rows)
-        return None not in merged and self.put(L.Sum(), (name, f"n{len(self.steps) - 1}"), merged)
+        return None not in merged and self.put(Sum(), (name, f"n{len(self.steps) - 1}"), merged)
 
     def norm(self) -> bool:
         parent = self.pick()
@@ -302,18 +286,18 @@ class Builder:
             )
 
         return self.put(
-            L.LayerNorm() if centring else L.RMSNorm(), (parent,), tuple(map(change, below))
+            LayerNorm() if centring else RMSNorm(), (parent,), tuple(map(change, below))
         )
 
     def plain(self) -> bool:
         parent = self.pick()
         layer = self.rng.choice(
             [
-                L.Scale(-self.number(0.5, 1)),
-                L.Scale(self.number(1, 2)),
-                L.Dropout(0.3),
-                L.Identity(),
-                L.Flatten(),
+                Scale(-self.number(0.5, 1)),
+                Scale(self.number(1, 2)),
+                Dropout(0.3),
+                Identity(),
+                Flatten(),
             ]
         )
         return self.put(layer, (parent,), self.state[parent])
@@ -328,55 +312,3 @@ MOVES: dict[Callable[[Builder], bool], int] = {
     Builder.plain: 1,
     Builder.turned: 2,
 }
-
-
-def build(rng: random.Random, recipe: Recipe) -> Builder:
-    """A network under construction, grown to the size of the recipe."""
-    out = Builder(rng, recipe)
-    for _ in range(rng.randint(1, recipe.inputs)):
-        out.add_input()
-        out.affine(parent=out.steps[-1][0])
-    moves = [
-        move
-        for move, count in MOVES.items()
-        for _ in range(count)
-        if recipe.norms or move is not Builder.norm
-    ]
-    target = rng.randint(*recipe.size)
-    for _ in range(50 * target):
-        if len(out.steps) >= target:
-            break
-        rng.choice(moves)(out)
-    if recipe.single:
-        read = {p for _, _, parents in out.steps for p in parents}
-        ends = [name for name, _, _ in out.steps if name not in read]
-        for k, end in enumerate(ends):
-            out.steps.append((f"end{k}", L.Affine(recipe.unit), (end,)))
-        out.steps.append(("out", L.Sum(), tuple(f"end{k}" for k in range(len(ends)))))
-    return out
-
-
-def random_network(rng: random.Random, recipe: Recipe) -> kc.Network:
-    """A network that meets every hypothesis of the kernel calculus (unless the recipe
-    is reckless).
-    """
-    return kc.Network.from_steps(build(rng, recipe).steps)
-
-
-def seeded(seed: int, recipe: Recipe) -> kc.Network:
-    """The random network of a seed."""
-    return random_network(random.Random(seed), recipe)
-
-
-@st.composite
-def networks(draw: st.DrawFn, recipe: Recipe) -> kc.Network:
-    """Hypothesis strategy: random valid networks, shrinking towards few nodes."""
-    size, seed = draw(st.integers(*recipe.size)), draw(st.integers(0, 2**20))
-    note(f"seeded({seed}, replace(recipe, size=({size}, {size})))")
-    network = seeded(seed, replace(recipe, size=(size, size)))
-    try:
-        kc.c_map(network)
-    except kc.FreshnessError as error:  # only concatenations that do not line up are refused
-        assume("different channels" not in str(error))
-        raise
-    return network

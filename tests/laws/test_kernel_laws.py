@@ -7,60 +7,17 @@ are independent or all Gaussian; the random networks it is used on contain nothi
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mpmath
 import sympy as sp
-from hypothesis import HealthCheck, settings
 
-import kcalc as kc
-from laws.random_networks import CLOSED, Recipe
+from kcalc.network.layers import Affine, Concat, LayerNorm, RMSNorm, Scale, Sum
 
-L = kc.layers
 mp = mpmath.mp.clone()
 mp.dps = 50
-EXACT = Recipe(
-    size=(3, 12), activations=CLOSED, unit=4, overlaps=False, uniform=False, inputs=1, exact=True
-)
-
-
-def law(examples: int) -> Callable[[Any], Any]:
-    """Hypothesis settings: a bounded number of reproducible examples, ``MORE_EXAMPLES`` times as
-    many where that is set.
-    """
-    many = examples * int(os.environ.get("MORE_EXAMPLES", "1"))
-    return settings(
-        max_examples=many, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-
-
-# -- the oracle ------------------------------------------------------------------------------------
-
-
-def _leaky(a: Any) -> tuple[Any, Any]:
-    def product(k1: Any, k2: Any, k: Any) -> Any:
-        norm = mp.sqrt(k1 * k2)
-        t = mp.acos(max(min(k / norm, 1), -1))
-        return norm * (
-            (1 + a * a) / 2 * mp.cos(t) + (1 - a) ** 2 / (2 * mp.pi) * (mp.sin(t) - t * mp.cos(t))
-        )
-
-    return product, lambda k: (1 - a) * mp.sqrt(k / (2 * mp.pi))
-
-
-LOCAL: dict[str, tuple[Any, Any]] = {
-    "relu": _leaky(mp.mpf(0)),
-    "leaky_relu(1/5)": _leaky(mp.mpf(1) / 5),
-    "identity": (lambda k1, k2, k: k, lambda k: 0),
-    "erf": (
-        lambda k1, k2, k: 2 / mp.pi * mp.asin(2 * k / mp.sqrt((1 + 2 * k1) * (1 + 2 * k2))),
-        lambda k: 0,
-    ),
-    "sin": (lambda k1, k2, k: mp.exp(-(k1 + k2) / 2) * mp.sinh(k), lambda k: 0),
-}
-"""name -> (E phi(g) phi(h) from the covariance of g and h, E phi(g) from the variance of g)."""
+PAIRS = ((0, 0), (1, 1), (0, 1))
 
 
 def number(value: Any) -> Any:
@@ -70,29 +27,28 @@ def number(value: Any) -> Any:
     return mp.mpf(str(sp.N(value, mp.dps + 10))) if isinstance(value, sp.Basic) else mp.mpf(value)
 
 
+@dataclass
 class Feature:
     """One group of channels: second moments (11, 22, 12), means, and the linear form in Gaussians
     if it is one.
     """
 
-    def __init__(
-        self, width: int, k: Any, m: Any = (0, 0), linear: dict[Any, Any] | None = None
-    ) -> None:
-        self.width, self.k, self.m, self.linear = width, k, m, linear
+    width: int
+    k: Any
+    m: Any = (0, 0)
+    linear: dict[Any, Any] | None = None
 
     def times(self, s1: Any, s2: Any, t1: Any = 0, t2: Any = 0) -> Feature:
         """``(s1 f1 + t1, s2 f2 + t2)``."""
-        (k11, k22, k12), (m1, m2) = self.k, self.m
-        k = (s1 * s1 * k11 + 2 * s1 * t1 * m1 + t1 * t1, s2 * s2 * k22 + 2 * s2 * t2 * m2 + t2 * t2)
+        s, t, m = (s1, s2), (t1, t2), self.m
+        k = tuple(
+            s[i] * s[j] * self.k[n] + s[i] * m[i] * t[j] + s[j] * m[j] * t[i] + t[i] * t[j]
+            for n, (i, j) in enumerate(PAIRS)
+        )
         linear = None
         if self.linear is not None:
             linear = {leaf: (s1 * a, s2 * b, kk) for leaf, (a, b, kk) in self.linear.items()}
-        return Feature(
-            self.width,
-            (*k, s1 * s2 * k12 + s1 * m1 * t2 + s2 * m2 * t1 + t1 * t2),
-            (s1 * m1 + t1, s2 * m2 + t2),
-            linear,
-        )
+        return Feature(self.width, k, (s1 * m[0] + t1, s2 * m[1] + t2), linear)
 
 
 def mixed(features: list[Feature]) -> tuple[Any, Any]:
@@ -108,24 +64,21 @@ def added(row: list[Feature], weights: list[Any], width: int) -> Feature:
     """A weighted sum of features that are independent, or all linear in the same Gaussians."""
     terms = [f.times(w, w) for f, w in zip(row, weights, strict=True)]
     mean = tuple(sum(f.m[i] for f in terms) for i in range(2))
+    linear: dict[Any, Any] | None = None
     if all(f.linear is not None for f in terms):
-        linear: dict[Any, Any] = {}
+        linear = {}
         for f in terms:
-            for leaf, (a, b, k) in (f.linear or {}).items():
+            for leaf, (a, b, k) in f.linear.items():
                 old = linear.get(leaf, (0, 0, k))
                 linear[leaf] = (old[0] + a, old[1] + b, k)
-        k = tuple(
-            sum(v[i] * v[j] * v[2][n] for v in linear.values())
-            for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
-        )
-        k = tuple(k[n] + mean[i] * mean[j] for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1))))
-        return Feature(width, k, mean, linear)
-    k = tuple(
-        sum(f.k[n] for f in terms)
-        + sum(f.m[i] * g.m[j] for f in terms for g in terms if f is not g)
-        for n, (i, j) in enumerate(((0, 0), (1, 1), (0, 1)))
-    )
-    return Feature(width, k, mean)
+
+    def covariance(n: int, i: int, j: int) -> Any:
+        if linear is not None:
+            return sum(v[i] * v[j] * v[2][n] for v in linear.values())
+        return sum(f.k[n] - f.m[i] * f.m[j] for f in terms)
+
+    k = tuple(covariance(n, i, j) + mean[i] * mean[j] for n, (i, j) in enumerate(PAIRS))
+    return Feature(width, k, mean, linear)
 
 
 def cut(features: list[Feature], edges: list[int]) -> list[Feature]:
@@ -142,72 +95,25 @@ def cut(features: list[Feature], edges: list[int]) -> list[Feature]:
 def step(layer: Any, below: list[list[Feature]], node: Any) -> list[Feature]:
     """The rule of one layer."""
     first = below[0]
-    if isinstance(layer, L.Affine):
+    if isinstance(layer, Affine):
         k, _ = mixed(first)
         w, b = number(layer.sigma_w) ** 2, number(layer.sigma_b) ** 2
         k = tuple(w * v + b for v in k)
-        return [
-            Feature(
-                layer.features,
-                k,
-                linear=None
-                if layer.groups == layer.features
-                else {node: (mp.mpf(1), mp.mpf(1), k)},
-            )
-        ]
-    if isinstance(layer, L.Nonlinear):
-        product, mean = LOCAL[layer.activation.name]
-        return [
-            Feature(
-                f.width, (product(a, a, a), product(b, b, b), product(a, b, ab)), (mean(a), mean(b))
-            )
-            for f in first
-            for a, b, ab in [f.k]
-        ]
-    if isinstance(layer, L.Sum):
+        depthwise = layer.groups == layer.features
+        linear = None if depthwise else {node: (mp.mpf(1), mp.mpf(1), k)}
+        return [Feature(layer.features, k, linear=linear)]
+    if isinstance(layer, Sum):
         weights = [number(w) for w in layer.weights or (1,) * len(below)]
         edges = sorted({sum(f.width for f in fs[: i + 1]) for fs in below for i in range(len(fs))})
         rows = zip(*(cut(fs, edges) for fs in below), strict=True)
         return [added(list(row), weights, row[0].width) for row in rows]
-    if isinstance(layer, L.Concat):
+    if isinstance(layer, Concat):
         return [f for fs in below for f in fs]
-    if isinstance(layer, L.Scale):
+    if isinstance(layer, Scale):
         return [f.times(number(layer.factor), number(layer.factor)) for f in first]
-    if isinstance(layer, L.LayerNorm | L.RMSNorm):
+    if isinstance(layer, LayerNorm | RMSNorm):
         (k11, k22, _), (m1, m2) = mixed(first)
-        m1, m2 = (m1, m2) if isinstance(layer, L.LayerNorm) else (0, 0)
+        m1, m2 = (m1, m2) if isinstance(layer, LayerNorm) else (0, 0)
         s1, s2 = 1 / mp.sqrt(k11 - m1 * m1), 1 / mp.sqrt(k22 - m2 * m2)
         return [f.times(s1, s2, -m1 * s1, -m2 * s2) for f in first]
     return first
-
-
-def oracle(net: kc.Network, c: Any, q1: Any = 1, q2: Any = None) -> dict[Any, tuple[Any, Any, Any]]:
-    """(q1, q2, c) of every node in 50 digits."""
-    c, q1 = mp.mpf(c), mp.mpf(q1)
-    q2 = q1 if q2 is None else mp.mpf(q2)
-    states: dict[Any, list[Feature]] = {}
-    for node, layer, parents in net.steps():
-        if isinstance(layer, L.Input):
-            states[node] = [Feature(layer.features or 1, (q1, q2, c * mp.sqrt(q1 * q2)))]
-        else:
-            states[node] = step(layer, [states[p] for p in parents], node)
-    out = {}
-    for node, features in states.items():
-        (k11, k22, k12), _ = mixed(features)
-        out[node] = (k11, k22, k12 / mp.sqrt(k11 * k22))
-    return out
-
-
-# -- bounds and shape ------------------------------------------------------------------------------
-
-
-# -- values, derivatives ---------------------------------------------------------------------------
-
-
-# -- composition, relabelling ----------------------------------------------------------------------
-
-
-# -- symbols ---------------------------------------------------------------------------------------
-
-
-# -- near c = 1 ------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import architectures, claims
 from kcalc.shaping.constants import Constants, ConstantsTable
 
-PLAIN = kc.architectures.vanilla(3, "tanh", features=10)
+PLAIN = architectures.vanilla(3, "tanh", features=10)
 
 
 def of_several_sets() -> Any:
@@ -28,10 +29,10 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "fluctuations": lambda: kc.fluctuations(PLAIN),
     "tangent kernels": lambda: kc.ntk(PLAIN).layers,
     "scalings": lambda: kc.scaling(PLAIN).biases,
-    "constants": lambda: kc.shape(kc.architectures.vanilla(3, "tanh"), zeta=1.5).constants,
-    "a report": lambda: kc.claims.verify(kc.claims.all()[0].id, processes=1),
+    "constants": lambda: kc.shape(architectures.vanilla(3, "tanh"), zeta=1.5).constants,
+    "a report": lambda: claims.verify(claims.all()[0].id, processes=1),
     "constants of several sets": of_several_sets,
-    "transfer": lambda: kc.transfer(kc.architectures.vanilla(3)),
+    "transfer": lambda: kc.transfer(architectures.vanilla(3)),
 }
 
 

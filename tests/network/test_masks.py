@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-import kcalc as kc
 from kcalc.network import masks as M
+from kcalc.network.layers import Attend
 
-L = kc.layers
 T = 7
 SEEN = {  # by hand, for 4 tokens
     "causal": (True, ["1000", "1100", "1110", "1111"]),
@@ -29,5 +28,5 @@ def test_other_arrays_are_no_known_masks() -> None:
 
 
 def test_masks_name_themselves() -> None:
-    assert repr(L.Attend(2, 4, prefix=3)).endswith("prefix=3)")
-    assert "prefix" not in repr(L.Attend(causal=True))
+    assert repr(Attend(2, 4, prefix=3)).endswith("prefix=3)")
+    assert "prefix" not in repr(Attend(causal=True))

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import chain
 from kcalc.network import token_mixing as tm
+from kcalc.network.layers import Affine, Input, Nonlinear, TokenMix
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 Array = np.ndarray
 T = 5
 TOKENS = np.exp(-np.abs(np.subtract.outer(np.arange(T), np.arange(T))))
-COSINES = np.array([-0.8, -0.3, 0.0, 0.3, 0.6, 0.9])
 
 
 # -- builders --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_builders_refuse = refusals(
     [
         (lambda: A.gated_mlp(0), "blocks must be"),
         (lambda: A.gated_mlp(True), "blocks must be"),
@@ -35,11 +35,8 @@ COSINES = np.array([-0.8, -0.3, 0.0, 0.3, 0.6, 0.9])
         (lambda: A.transformer(2, [np.eye(3)]), "1 matrices for 2 blocks"),
         (lambda: A.transformer(2, "eye"), "rectangular"),
         (lambda: A.transformer(2, np.eye(3), gated=1), "gated must be"),
-    ],
+    ]
 )
-def test_builders_refuse(call: Any, message: str):
-    with refused(message):
-        call()
 
 
 # -- shaping ---------------------------------------------------------------------------------------
@@ -80,8 +77,7 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     assert s.compare(s) is not None and "Q(1) at tokens" in s._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+test_tokens_that_are_none = refusals(
     [
         ({"tokens": np.ones((2, 3))}, "tokens must be square"),
         ({"tokens": 2 * np.eye(T)}, "ones on its diagonal"),
@@ -90,21 +86,19 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
         ({"tokens": TOKENS, "token_rows": "scale"}, "token_rows"),
         ({"tokens": -np.ones((T, T)) + 2 * np.eye(T)}, "positive semidefinite"),
     ],
+    lambda options: kc.shape(A.transformer(2, tm.value_skip(T, 1, 0.1)), **options),
 )
-def test_tokens_that_are_none(options: dict[str, Any], message: str):
-    with refused(message):
-        kc.shape(A.transformer(2, tm.value_skip(T, 1, 0.1)), **options)
 
 
 def test_tokens_without_mixing_and_of_other_images_are_refused():
     with refused("has no TokenMix"):
         kc.shape(A.vanilla(3), "tanh", tokens=TOKENS)
-    image = kc.chain(
-        L.Input(3, (2, 2)),
-        L.Affine(),
-        L.TokenMix(tm.value_skip(4, 1, 0.1)),
-        L.Nonlinear("tanh"),
-        L.Affine(),
+    image = chain(
+        Input(3, (2, 2)),
+        Affine(),
+        TokenMix(tm.value_skip(4, 1, 0.1)),
+        Nonlinear("tanh"),
+        Affine(),
     )
     with refused(r"5.*4.*locations.*\(2.*2\)"):
         kc.shape(image, tokens=TOKENS)
@@ -114,24 +108,8 @@ def test_tokens_without_mixing_and_of_other_images_are_refused():
 # -- measured --------------------------------------------------------------------------------------
 
 
-def pairs(width: int, rng: np.random.Generator) -> Array:
-    """One vector and others of the cosines ``COSINES`` with it, all of mean square 1,
-    (7, width).
-    """
-    base = np.linalg.qr(rng.normal(size=(width, len(COSINES) + 1)))[0].T * np.sqrt(width)
-    return np.concatenate(
-        [base[:1], COSINES[:, None] * base[:1] + np.sqrt(1 - COSINES[:, None] ** 2) * base[1:]]
-    ).astype(np.float32)
-
-
-def weights(rng: np.random.Generator, fan_in: int, fan_out: int) -> Array:
-    return rng.standard_normal((fan_in, fan_out), dtype=np.float32) / np.float32(np.sqrt(fan_in))
-
-
-def deviations(samples: list[Array], expected: Array) -> Array:
-    """How many standard errors the means lie from what is expected."""
-    rows = np.array(samples, dtype=float)
-    return (rows.mean(0) - expected) / (rows.std(0, ddof=1) / np.sqrt(len(rows)))
+def weights(rng: np.random.Generator, fan_in: int) -> Array:
+    return rng.standard_normal((fan_in, fan_in), dtype=np.float32) / np.float32(np.sqrt(fan_in))
 
 
 def cosines(h: Array) -> Array:
@@ -161,11 +139,9 @@ def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: i
         A.transformer(blocks, matrices, "tanh"), zeta=1.5, tokens=TOKENS, token_rows="rescale"
     )
     k: Any = s.constants["tanh"]
-    mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(L.TokenMix)]
+    mixes: list[Any] = [s.network.layer(node) for node in s.network.nodes_of(TokenMix)]
     root = np.linalg.cholesky(TOKENS)
-    both = np.stack(
-        [np.concatenate([root, 0 * root], axis=1), np.concatenate([0.6 * root, 0.8 * root], axis=1)]
-    ) * np.sqrt(2 * T)
+    both = np.stack([np.c_[root, 0 * root], np.c_[0.6 * root, 0.8 * root]]) * np.sqrt(2 * T)
     last = s.network.outputs[0]
     other = kc.c_map(s.network, spatial="exact", image_shape=(T,)).c_values(
         both[0], both[1], pairs=True
@@ -173,16 +149,12 @@ def test_a_skipless_transformer_measures_its_token_cosines(blocks: int, width: i
     rng, found = np.random.default_rng(3), []
     for _ in range(draws):
         embedding = np.linalg.qr(rng.normal(size=(width, 2 * T)))[0].T * np.sqrt(width / (2 * T))
-        h = (both @ embedding).astype(np.float32) @ weights(rng, width, width)
+        h = (both @ embedding).astype(np.float32) @ weights(rng, width)
         for mix in mixes:
-            h = (
-                mix.array.astype(np.float32)
-                @ (h @ weights(rng, width, width))
-                @ weights(rng, width, width)
-            )
-            u = k.gamma * (np.tanh(k.alpha * (h @ weights(rng, width, width)) + k.beta) + k.delta)
-            h = u.astype(np.float32) @ weights(rng, width, width)
-        found.append(cosines((h @ weights(rng, width, width)).reshape(2 * T, width)))
-    assert (
-        np.abs(deviations(found, np.concatenate([s.token_cosines[last][0, 1:], other]))).max() < 5
-    )
+            h = mix.array.astype(np.float32) @ (h @ weights(rng, width)) @ weights(rng, width)
+            u = k.gamma * (np.tanh(k.alpha * (h @ weights(rng, width)) + k.beta) + k.delta)
+            h = u.astype(np.float32) @ weights(rng, width)
+        found.append(cosines((h @ weights(rng, width)).reshape(2 * T, width)))
+    expected, rows = np.concatenate([s.token_cosines[last][0, 1:], other]), np.array(found)
+    errors = rows.std(0, ddof=1) / np.sqrt(len(rows))
+    assert (np.abs(rows.mean(0) - expected) < 5 * errors).all()

@@ -25,21 +25,17 @@ from kcalc.calculi.smoothness.normalisers import SECOND
 EPSILONS = (1e-3, 0.4, 1.0, 30.0)
 
 
-def own_weight(w, eps):
-    return w / jnp.sqrt(eps + jnp.sum(w * w))
-
-
-def own_batch(x, eps):
-    return (x - jnp.mean(x)) / jnp.sqrt(eps + jnp.var(x))
-
-
-def own_entry(w, eps):
-    return w / jnp.sqrt(eps + w * w)
+OWN = {
+    "weight": lambda w, eps: w / jnp.sqrt(eps + jnp.sum(w * w)),
+    "batch": lambda x, eps: (x - jnp.mean(x)) / jnp.sqrt(eps + jnp.var(x)),
+    "entry": lambda w, eps: w / jnp.sqrt(eps + w * w),
+}
 
 
 @cache
-def derivative(function: Any, order: int) -> Any:
+def derivative(name: str, order: int) -> Any:
     """Of a function of a row and epsilon, at all rows, compiled once."""
+    function = OWN[name]
     for _ in range(order):
         function = jax.jacfwd(function)
     return jax.jit(jax.vmap(function, (0, None)))
@@ -48,26 +44,25 @@ def derivative(function: Any, order: int) -> Any:
 @pytest.mark.parametrize("eps", EPSILONS)
 def test_derivatives_equal_automatic_differentiation(eps: float) -> None:
     rng = np.random.default_rng(0)
-    cases = ((WeightNormalisation(eps), own_weight), (BatchNormalisation(eps), own_batch))
     with jax.enable_x64(True):
         for size in (1e-2, 1.0, 50.0):
             rows = size * rng.normal(size=(7, 5))
-            for rule, function in cases:
-                value, first, second = (derivative(function, order) for order in range(3))
+            for name in ("weight", "batch"):
+                rule = normaliser(name, eps)
                 scale = rule.bounds(1, 5)
-                assert np.abs(rule.value(rows) - value(rows, eps)).max() < 1e-10
-                assert np.abs(rule.derivative(rows) - first(rows, eps)).max() < 1e-10 * max(
-                    1, scale.first
-                )
-                assert np.abs(rule.second_derivative(rows) - second(rows, eps)).max() < 1e-10 * max(
-                    1, scale.second
-                )
-            entry = EntryNormalisation(eps)
-            w = rows.ravel()
-            slope = derivative(own_entry, 1)
-            bend = derivative(own_entry, 2)
-            assert np.abs(entry.derivative(w) - slope(w, eps)).max() < 1e-10 * max(1, eps**-0.5)
-            assert np.abs(entry.second_derivative(w) - bend(w, eps)).max() < 1e-10 * max(1, 1 / eps)
+                for order, (found, most) in enumerate(
+                    (
+                        (rule.value, 1),
+                        (rule.derivative, scale.first),
+                        (rule.second_derivative, scale.second),
+                    )
+                ):
+                    gap = np.abs(found(rows) - derivative(name, order)(rows, eps)).max()
+                    assert gap < 1e-10 * max(1, most)
+            entry, w = EntryNormalisation(eps), rows.ravel()
+            slope, bend = (derivative("entry", order)(w, eps) for order in (1, 2))
+            assert np.abs(entry.derivative(w) - slope).max() < 1e-10 * max(1, eps**-0.5)
+            assert np.abs(entry.second_derivative(w) - bend).max() < 1e-10 * max(1, 1 / eps)
 
 
 def test_v_and_m_of_batch_normalisation() -> None:
@@ -76,19 +71,16 @@ def test_v_and_m_of_batch_normalisation() -> None:
     n = 6
     with jax.enable_x64(True):
         v = lambda r: jnp.sqrt(n) * r / jnp.sqrt(n * 0.3 + jnp.sum(r * r))  # noqa: E731
-        assert np.abs(rule.scaling(y) - jax.vmap(v)(y)).max() < 1e-12
-        assert np.abs(rule.scaling_derivative(y) - jax.vmap(jax.jacfwd(v))(y)).max() < 1e-12
-        assert (
-            np.abs(rule.scaling_second_derivative(y) - jax.vmap(jax.jacfwd(jax.jacfwd(v)))(y)).max()
-            < 1e-12
-        )
+        slope = jax.jacfwd(v)
+        for found, function in (
+            (rule.scaling, v),
+            (rule.scaling_derivative, slope),
+            (rule.scaling_second_derivative, jax.jacfwd(slope)),
+        ):
+            assert np.abs(found(y) - jax.vmap(function)(y)).max() < 1e-12
     assert np.abs(rule.centring(y).mean(-1)).max() < 1e-15
-    assert (
-        np.abs(
-            rule.value(y) - (y - y.mean(1, keepdims=True)) / np.sqrt(0.3 + y.var(1, keepdims=True))
-        ).max()
-        < 1e-14
-    )
+    expected = (y - y.mean(1, keepdims=True)) / np.sqrt(0.3 + y.var(1, keepdims=True))
+    assert np.abs(rule.value(y) - expected).max() < 1e-14
 
 
 @pytest.mark.parametrize("eps", EPSILONS)
@@ -108,28 +100,22 @@ def test_uniform_bounds_hold_and_are_attained(eps: float) -> None:
             u = rng.normal(size=(200, 6))
             u[0] = direction
             u /= np.linalg.norm(u, axis=1, keepdims=True)
-            form = np.linalg.norm(
-                np.einsum("jln,il,in->ij", second, u, np.roll(u, 1, axis=0)), axis=1
+            form, same = (
+                np.linalg.norm(np.einsum("jln,il,in->ij", second, u, other), axis=1)
+                for other in (np.roll(u, 1, axis=0), u)
             )
-            same = np.linalg.norm(np.einsum("jln,il,in->ij", second, u, u), axis=1)
             assert max(form.max(), same.max()) <= bounds.second * (1 + 1e-12)
             assert np.linalg.norm(first, 2) <= bounds.first * (1 + 1e-12)
         assert same[0] == pytest.approx(bounds.second, rel=1e-12)  # the last t is 1/2
         assert np.linalg.norm(rule.derivative(np.zeros(6)), 2) == pytest.approx(bounds.first)
     entry = EntryNormalisation(eps)
-    w = (
-        np.concatenate([-np.geomspace(1e-4, 1e4, 2001), np.geomspace(1e-4, 1e4, 2001), [0.5]])
-        * eps**0.5
-    )
-    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(
-        entry.bounds(1, 1).second, rel=1e-12
-    )
-    assert entry.derivative(0.0) == pytest.approx(entry.bounds(1, 1).first)
-    big = 1e9 * eps**0.5
-    assert np.linalg.norm(WeightNormalisation(eps).value(np.full((3, 4), big)), 2) == pytest.approx(
-        3**0.5
-    )
-    assert np.linalg.norm(entry.value(np.full((3, 4), big)), 2) == pytest.approx(12**0.5)
+    grid = np.geomspace(1e-4, 1e4, 2001)
+    w, bounds = np.concatenate([-grid, grid, [0.5]]) * eps**0.5, entry.bounds(1, 1)
+    assert np.abs(entry.second_derivative(w)).max() == pytest.approx(bounds.second, rel=1e-12)
+    assert entry.derivative(0.0) == pytest.approx(bounds.first)
+    big = np.full((3, 4), 1e9 * eps**0.5)
+    for rule, count in ((WeightNormalisation(eps), 3), (entry, 12)):
+        assert np.linalg.norm(rule.value(big), 2) == pytest.approx(count**0.5)
 
 
 def test_smallest_slopes_are_the_smallest_singular_values() -> None:

@@ -4,13 +4,12 @@ and their defining property.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
 from kcalc.network import token_mixing as tm
@@ -18,27 +17,13 @@ from kcalc.network import token_mixing as tm
 Array = np.ndarray
 
 
-def equal_pairs(count: int, rho: Any) -> mp.matrix:
-    return mp.matrix([[1 if i == j else rho for j in range(count)] for i in range(count)])
-
-
-def decaying(count: int, rate: Any) -> mp.matrix:
-    return mp.matrix(
-        [[mp.exp(-rate * abs(i - j)) if i != j else 1 for j in range(count)] for i in range(count)]
-    )
+def decaying(rate: Any) -> mp.matrix:
+    return mp.matrix([[mp.exp(-rate * abs(i - j)) for j in range(9)] for i in range(9)])
 
 
 def by_cholesky(source: mp.matrix, target: mp.matrix) -> Array:
     """``L' L^-1`` in the working precision."""
     return np.array((mp.cholesky(target) * mp.inverse(mp.cholesky(source))).tolist(), dtype=float)
-
-
-def numpy_decaying(count: int, rate: float) -> Array:
-    return (
-        np.exp(-rate * np.abs(np.subtract.outer(np.arange(count), np.arange(count))))
-        if rate < np.inf
-        else np.eye(count)
-    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +32,10 @@ def numpy_decaying(count: int, rate: float) -> Array:
 )
 def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
-        exact = by_cholesky(equal_pairs(9, mp.mpf(before)), equal_pairs(9, mp.mpf(after)))
+        pairs = [
+            mp.ones(9) * mp.mpf(rho) + mp.eye(9) * (1 - mp.mpf(rho)) for rho in (before, after)
+        ]
+        exact = by_cholesky(*pairs)
     (found,) = tm.uniform(9, [after], start=before)
     np.testing.assert_allclose(found, exact, atol=4e-15)
     assert (found >= 0).all()
@@ -59,8 +47,8 @@ def test_uniform_steps_are_quotients_of_cholesky_factors(before: float, after: f
 )
 def test_exponential_steps_are_quotients_of_cholesky_factors(before: float, after: float):
     with mp.workdps(50):
-        source = mp.eye(9) if before == np.inf else decaying(9, mp.mpf(before))
-        exact = by_cholesky(source, decaying(9, mp.mpf(after)))
+        source = mp.eye(9) if before == np.inf else decaying(mp.mpf(before))
+        exact = by_cholesky(source, decaying(mp.mpf(after)))
     (found,) = tm.exponential(9, [after], start=before)
     np.testing.assert_allclose(found, exact, rtol=1e-14, atol=1e-40)
     assert (found >= 0).all()
@@ -83,15 +71,14 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
 
 
 def test_rescaled_rows_keep_q():
-    tokens = numpy_decaying(6, 0.3)
+    tokens = np.exp(-0.3 * np.abs(np.subtract.outer(np.arange(6), np.arange(6))))
     matrix = tm.rescaled(tm.value_skip(6, 0.7, 0.6, causal=True), tokens)
     np.testing.assert_allclose((matrix @ tokens @ matrix.T).diagonal(), 1, rtol=1e-15)
     with refused(r"row 0 .* q = 0"):
         tm.rescaled([[1.0, -1.0]], np.ones((2, 2)))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+test_what_is_no_mixing_is_refused = refusals(
     [
         (lambda: tm.value_skip(3, 0, 0), "row 0 0"),
         (lambda: tm.value_skip(3, 1, -1, True), "make row 0 0"),
@@ -121,8 +108,5 @@ def test_rescaled_rows_keep_q():
         (lambda: tm.preserving(np.eye(2) * np.nan, np.eye(2)), "finite"),
         (lambda: tm.preserving(np.eye(2), np.eye(2), 1), "True or False"),
         (lambda: tm.rescaled(np.eye(3), np.eye(2)), "reads 3 tokens"),
-    ],
+    ]
 )
-def test_what_is_no_mixing_is_refused(call: Callable[[], Any], message: str):
-    with refused(message):
-        call()

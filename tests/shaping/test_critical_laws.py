@@ -8,47 +8,45 @@ from typing import Any
 import pytest
 
 import kcalc as kc
-
-L = kc.layers
+from kcalc import chain, critical_point, depth_laws
+from kcalc.network.layers import Affine, Nonlinear
 
 
 def edge(phi: str, q: float) -> kc.Network:
-    point = kc.critical_point(phi, "edge", q=q)
+    point = critical_point(phi, "edge", q=q)
     return layer(phi, point)
 
 
 def layer(phi: str, point: Any) -> kc.Network:
-    return kc.chain(L.Nonlinear(phi), L.Affine(sigma_w=point.sigma_w, sigma_b=point.sigma_b))
+    return chain(Nonlinear(phi), Affine(sigma_w=point.sigma_w, sigma_b=point.sigma_b))
 
 
 def test_half_stable_q() -> None:
-    point = kc.critical_point("gelu")
+    point = critical_point("gelu")
     net = layer("gelu", point)
-    rest = kc.depth_laws(net, q=point.q, token_cosine=0.5)
+    rest = depth_laws(net, q=point.q, token_cosine=0.5)
     assert (rest.cosine_rate, rest.growth, rest.cosine_exponent) == (1, 1, -1)
-    above = kc.depth_laws(net, q=point.q + 1, token_cosine=0.5)
+    above = depth_laws(net, q=point.q + 1, token_cosine=0.5)
     assert above.q == pytest.approx(point.q, rel=1e-6) and above.cosine_exponent == -1
     assert "half-stable: it attracts only from above" in above.assumptions[-1].text
     # the slope at 1 is 1 + tilt/l with q - q* = 2 / (|f''| l): tilt from slopes of the C map
-    maps = kc.c_map(kc.chain(L.Affine(), net)).derivative(1)
+    maps = kc.c_map(chain(Affine(), net)).derivative(1)
     slope = (maps(1.0, point.q + 0.01) - maps(1.0, point.q - 0.01)) / 0.02
     tilt = slope * 2 / abs(point.curvature)
     assert above.cosine_prefactor == pytest.approx((1 + tilt) * rest.cosine_prefactor, rel=1e-3)
-    below = kc.depth_laws(net, q=point.q - 1, token_cosine=0.5)
+    below = depth_laws(net, q=point.q - 1, token_cosine=0.5)
     assert below.q < point.q - 0.1 and below.cosine_rate < 1
 
 
 def test_laws_do_not_depend_on_a_start_from_which_q_moves_slowly() -> None:
-    edge = kc.critical_point("tanh", "edge", q=0.01)
-    block = kc.chain(L.Nonlinear("tanh"), L.Affine(sigma_w=edge.sigma_w, sigma_b=edge.sigma_b))
-    law = kc.depth_laws(block, q=0.5).cosine_law
+    edge = critical_point("tanh", "edge", q=0.01)
+    block = chain(Nonlinear("tanh"), Affine(sigma_w=edge.sigma_w, sigma_b=edge.sigma_b))
+    law = depth_laws(block, q=0.5).cosine_law
     assert (law.limit, law.exponent) == (1, -1)
-    assert law.prefactor == pytest.approx(
-        kc.depth_laws(block, q=0.01).cosine_law.prefactor, rel=1e-6
-    )
+    assert law.prefactor == pytest.approx(depth_laws(block, q=0.01).cosine_law.prefactor, rel=1e-6)
 
 
 @pytest.mark.parametrize("q", [1e-300, 1e8, 1e100])
 def test_laws_of_homogeneous_blocks_at_any_q(q: float) -> None:
-    block = kc.chain(L.Affine(sigma_w=math.sqrt(2)), L.Nonlinear("relu"))
-    assert kc.depth_laws(block, q=q).cosine_law.prefactor == pytest.approx(4.5 * math.pi**2)
+    block = chain(Affine(sigma_w=math.sqrt(2)), Nonlinear("relu"))
+    assert depth_laws(block, q=q).cosine_law.prefactor == pytest.approx(4.5 * math.pi**2)

@@ -11,9 +11,10 @@ import mpmath as mp
 import numpy as np
 
 import kcalc as kc
+from kcalc import depth_profile
 from kcalc.gaussian.softmax import row_entropy
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 T = 16
 
 
@@ -29,7 +30,7 @@ def softmax_entropy(scores: np.ndarray) -> np.ndarray:
 
 def test_a_gelu_stream_by_hand() -> None:
     """Attention of one token copies it; the first branch adds 1, the second E gelu^2."""
-    profile = kc.depth_profile(stack(5), tokens=1)
+    profile = depth_profile(stack(5), tokens=1)
     x, weights = np.polynomial.hermite_e.hermegauss(60)
     square = weights / weights.sum() @ (x * np.vectorize(lambda t: float(mp.ncdf(t)))(x)) ** 2
     np.testing.assert_allclose(profile.q, 1 + np.arange(6) * (1 + square), rtol=1e-9)
@@ -38,7 +39,7 @@ def test_a_gelu_stream_by_hand() -> None:
 
 def test_finite_key_widths_average_the_entropy() -> None:
     net = stack(1, attention={"wide": False, "key_width": 16})
-    found = kc.depth_profile(net, tokens=T, backward=False)
+    found = depth_profile(net, tokens=T, backward=False)
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((4000, 1, 16)), rng.standard_normal((4000, T, 16))
     drawn = softmax_entropy((q @ k.swapaxes(1, 2))[:, 0] / 4)
@@ -49,13 +50,13 @@ def test_finite_key_widths_average_the_entropy() -> None:
 def test_causal_rows_see_fewer_tokens() -> None:
     """The first layer over alike tokens: rows over i of them."""
     net = stack(1, attention={"causal": True, "wide": True})
-    found = kc.depth_profile(net, tokens=8, sampling=kc.Sampling(draws=200, chains=4))
+    found = depth_profile(net, tokens=8, sampling=kc.Sampling(draws=200, chains=4))
     entropy, error = (x[~np.isnan(x)][0] for x in (found.entropy, found.entropy_error))
     truth = np.mean([row_entropy(i, 1.0) for i in range(2, 9)])
     assert abs(entropy - truth) < 4 * error and error < 0.01
 
 
 def test_gradients_that_are_refused_leave_the_rest() -> None:
-    profile = kc.depth_profile(stack(2, attention={"sink": True}), tokens=T)
+    profile = depth_profile(stack(2, attention={"sink": True}), tokens=T)
     assert profile.gradient_mean is None and profile.entropy is None
     assert any("no gradients" in a.text for a in profile.assumptions)

@@ -8,103 +8,108 @@ import numpy as np
 import pytest
 from refusals import refused
 from test_equivalent import check, drawn
+from wiring import wired
 
 import kcalc as kc
+from kcalc import activation, chain, equivalent_parameters
+from kcalc.network.layers import (
+    Affine,
+    Concat,
+    Dropout,
+    Flatten,
+    Identity,
+    Input,
+    LayerNorm,
+    Nonlinear,
+    Pool,
+    RMSNorm,
+    Scale,
+)
 
-L = kc.layers
-SHIFTED = kc.activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
+SHIFTED = activation("softplus").transformed(0.5, 0.2, 1.5, -0.8)
 
 
 def joined(*tail: Any, second: Any = None) -> kc.Network:
     """Two activations side by side in blocks of channels, and what reads both."""
-    steps: list[Any] = [
-        ("x", L.Input(3), ()),
-        ("a", L.Affine(4), ("x",)),
-        ("m", L.Nonlinear(SHIFTED), ("a",)),
-        ("b", L.Affine(5), ("x",)),
-    ]
-    steps += [
-        ("n", L.Nonlinear(second or kc.activation("tanh")), ("b",)),
-        ("c", L.Concat(), ("m", "n")),
-    ]
-    for k, layer in enumerate(tail):
-        steps.append((f"t{k}", layer, (steps[-1][0],)))
-    return kc.Network.from_steps([*steps, ("y", L.Affine(2), (steps[-1][0],))])
+    tails = [(f"t{k}", layer) for k, layer in enumerate(tail)]
+    return wired(
+        ("a", Affine(4)),
+        ("m", Nonlinear(SHIFTED)),
+        ("b", Affine(5), "x"),
+        ("n", Nonlinear(second or activation("tanh"))),
+        ("c", Concat(), "m n"),
+        *tails,
+        ("y", Affine(2)),
+        features=3,
+    )
 
 
 def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
     rng = np.random.default_rng(12)
     check(joined(), rng)
-    check(joined(L.Identity(), L.Scale(-0.7)), rng)
+    check(joined(Identity(), Scale(-0.7)), rng)
     # blocks that are alike may be mixed
-    check(joined(L.Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
-    for layer in (L.Flatten(), L.LayerNorm()):
+    check(joined(Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
+    for layer in (Flatten(), LayerNorm()):
         with refused("t0.*concatenated.*Affine"):
-            kc.equivalent_parameters(joined(layer))
-    check(joined(L.LayerNorm(), second=SHIFTED), rng)
+            equivalent_parameters(joined(layer))
+    check(joined(LayerNorm(), second=SHIFTED), rng)
 
 
 def test_norms_without_a_mean_read_what_is_not_shifted() -> None:
     rng = np.random.default_rng(13)
-    scaled = kc.activation("tanh").transformed(0.5, 0.3, 1.5)
-    check(kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(scaled), L.RMSNorm(), L.Affine(2)), rng)
+    scaled = activation("tanh").transformed(0.5, 0.3, 1.5)
+    check(chain(Input(3), Affine(4), Nonlinear(scaled), RMSNorm(), Affine(2)), rng)
     with refused("'nonlinear_1'.*'rmsnorm_1'"):
-        kc.equivalent_parameters(
-            kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(SHIFTED), L.RMSNorm(), L.Affine(2))
-        )
+        equivalent_parameters(chain(Input(3), Affine(4), Nonlinear(SHIFTED), RMSNorm(), Affine(2)))
 
 
 def test_pooling_by_weights_passes_a_scale_and_no_shift() -> None:
     def pooled(phi: kc.Activation) -> kc.Network:
-        return kc.chain(
-            L.Input(2, (4, 4)),
-            L.Affine(3),
-            L.Nonlinear(phi),
-            L.Pool("weighted_mean"),
-            L.Flatten(),
-            L.Affine(2),
+        return chain(
+            Input(2, (4, 4)),
+            Affine(3),
+            Nonlinear(phi),
+            Pool("weighted_mean"),
+            Flatten(),
+            Affine(2),
         )
 
-    found = kc.equivalent_parameters(pooled(kc.activation("tanh").transformed(0.5, 0.3, 1.5)))
+    found = equivalent_parameters(pooled(activation("tanh").transformed(0.5, 0.3, 1.5)))
     weights = drawn(found.network, np.random.default_rng(0), {"affine_2": 3})
     first, last = (
         found.arrays(weights)[node][0] / weights[node][0] for node in ("affine_1", "affine_2")
     )
     assert first == pytest.approx(0.5, rel=1e-13) and last == pytest.approx(1.5, rel=1e-13)
     with refused("'nonlinear_1'.*'pool_1'"):
-        kc.equivalent_parameters(pooled(SHIFTED))
+        equivalent_parameters(pooled(SHIFTED))
 
 
 def test_dropout_does_not_commute_with_shifts() -> None:
-    net = kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(SHIFTED), L.Dropout(0.2), L.Affine(2))
+    net = chain(Input(3), Affine(4), Nonlinear(SHIFTED), Dropout(0.2), Affine(2))
     found = check(net, np.random.default_rng(14))
     assert [(a.node, a.kind) for a in found.assumptions if "dropout" in a.text] == [
         ("dropout_1", "convention")
     ]
-    plain = kc.chain(
-        L.Input(3),
-        L.Affine(4),
-        L.Nonlinear(kc.activation("tanh").transformed(2.0, 0.1, 3.0)),
-        L.Dropout(0.2),
-        L.Affine(2),
-    )
-    assert not any("dropout" in a.text for a in kc.equivalent_parameters(plain).assumptions)
+    phi = activation("tanh").transformed(2.0, 0.1, 3.0)
+    plain = chain(Input(3), Affine(4), Nonlinear(phi), Dropout(0.2), Affine(2))
+    assert not any("dropout" in a.text for a in equivalent_parameters(plain).assumptions)
 
 
 def test_padding_in_numbers() -> None:
     def net(padding: Any) -> kc.Network:
-        return kc.chain(
-            L.Input(2, (6, 6)),
-            L.Affine(4),
-            L.Nonlinear(SHIFTED),
-            L.Affine(3, kernel=3, padding=padding),
+        return chain(
+            Input(2, (6, 6)),
+            Affine(4),
+            Nonlinear(SHIFTED),
+            Affine(3, kernel=3, padding=padding),
         )
 
     for padding in (1, (1, 0)):
         with refused("zero padding"):
-            kc.equivalent_parameters(net(padding))
+            equivalent_parameters(net(padding))
     assert not any(
         "padding" in a.text
         for padding in (0, (0, 0))
-        for a in kc.equivalent_parameters(net(padding)).assumptions
+        for a in equivalent_parameters(net(padding)).assumptions
     )

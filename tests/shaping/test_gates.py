@@ -1,31 +1,25 @@
 """Gates of products that DKS keeps: slopes and q against Monte Carlo and quadrature by mpmath."""
 
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Nonlinear, Product
 
-L = kc.layers
 
-
-def gated(first="tanh", gate="sigmoid", scale=None):
+def gated():
     """x -> tanh -> weights, times a gate of the same input, -> tanh -> weights."""
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("v", L.Nonlinear(first), ("a",)),
-        ("b", L.Affine(), ("v",)),
-        ("s", L.Affine(), ("x",)),
-        ("g", L.Nonlinear(gate), ("s",)),
-    ]
-    if scale is not None:
-        steps.append(("twice", L.Scale(scale), ("g",)))
-    steps += [
-        ("p", L.Product(), ("b", "g" if scale is None else "twice")),
-        ("o", L.Affine(), ("p",)),
-        ("n", L.Nonlinear("tanh"), ("o",)),
-        ("w", L.Affine(), ("n",)),
-    ]
-    return kc.Network.from_steps(steps, ["w"])
+    return wired(
+        ("a", Affine()),
+        ("v", Nonlinear("tanh")),
+        ("b", Affine()),
+        ("s", Affine(), "x"),
+        ("g", Nonlinear("sigmoid")),
+        ("p", Product(), "b g"),
+        ("o", Affine()),
+        ("n", Nonlinear("tanh")),
+        ("w", Affine()),
+    )
 
 
 def test_refusals_name_the_option():

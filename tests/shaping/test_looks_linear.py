@@ -9,9 +9,11 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import activation
+from kcalc.network.layers import Affine
 from kcalc.shaping.looks_linear import difference
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 FUNCTIONS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
     "softplus": lambda x: np.logaddexp(0, x),
@@ -25,7 +27,7 @@ def shaped(name: Any, depth: int = 5, **options: Any) -> Any:
 
 
 def test_what_is_linear_does_not_depend_on_the_size() -> None:
-    tiny = kc.activation("elu").transformed(output_scale=1e-20)
+    tiny = activation("elu").transformed(output_scale=1e-20)
     s = shaped(tiny)
     assert (
         s.values["C_f'(1)"] == pytest.approx(shaped("elu").values["C_f'(1)"], rel=1e-12)
@@ -40,7 +42,7 @@ def forward(s: Any, name: str, matrices: list[np.ndarray], x: np.ndarray) -> np.
     pairs (phi(x), phi(-x)), read by the weights that ``mirrored`` returns.
     """
     phi = FUNCTIONS[name]
-    affines = s.network.nodes_of(L.Affine)
+    affines = s.network.nodes_of(Affine)
     h = x @ matrices[0].T
     for node, weights in zip(affines[1:], matrices[1:], strict=True):
         pair = np.concatenate([phi(h), phi(-h)], axis=-1)
@@ -70,7 +72,7 @@ def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
     with refused(message):
         shaped(name)
     with refused(message):
-        difference(kc.activation(name))
+        difference(activation(name))
 
 
 def test_weights_that_cannot_be_mirrored_alone() -> None:

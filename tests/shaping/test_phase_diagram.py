@@ -10,21 +10,21 @@ import math
 import numpy as np
 import pytest
 
-import kcalc as kc
+from kcalc import phase_diagram
 
 
 def test_relu_near_its_edge_has_the_fixed_point_of_the_formula() -> None:
     weights = np.array([1.0, 1.2, math.sqrt(2) * (1 - 1e-5), 1.4142])
-    found = kc.phase_diagram("relu", weights, [0.1, 0.3])
+    found = phase_diagram("relu", weights, [0.1, 0.3])
     for row, bias in enumerate((0.1, 0.3)):
         assert found.q[row] == pytest.approx(bias**2 / (1 - weights**2 / 2), rel=1e-6)
     assert np.all(found.chi < 1) and np.all(found.c == 1)
 
 
 def test_growth_without_end_has_no_fixed_point() -> None:
-    found = kc.phase_diagram("relu", [1.0, math.sqrt(2), 1.5], [0.0, 0.1, 0.3])
+    found = phase_diagram("relu", [1.0, math.sqrt(2), 1.5], [0.0, 0.1, 0.3])
     assert np.isnan(found.q[1:, 1:]).all() and found.q[0, 1] == 1
     assert np.isnan(found.q[0, [0, 2]]).all()  # shrinks to 0, and grows
     assert np.all(found.depth[:, 1] == math.inf) and np.all(found.c[:, 1] == 1)
     assert np.isnan(found.depth[:, 2]).all() and np.isnan(found.chi[:, 2]).all()
-    assert np.isnan(kc.phase_diagram("gelu", [1.0, math.sqrt(2)], [0.1, 0.5]).q[1, 1])
+    assert np.isnan(phase_diagram("gelu", [1.0, math.sqrt(2)], [0.1, 0.5]).q[1, 1])

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modern_zoo import Model
 from refusal_networks import networks
 from thinning import mostly_slow
 from torch import nn
 
 import kcalc as kc
+from kcalc import c_map, large_batch, learnable_kernel
+from kcalc.network.layers import Product, Sum
 from kcalc.shaping import METHODS
 
-L, A = kc.layers, kc.architectures
 METHOD = re.compile(
     r"method=('\w+'(?: or '\w+')*)(?: (with|as) (\w+=(?:True|[\d.e+]*)(?: and \w+=[\d.e+]+)?))?"
 )
@@ -36,10 +38,10 @@ OF_LAYERS = {"groups"}  # what a message says of layers and not of options
 OF_FUNCTIONS = {"spatial", "image_shape", "shortcut_weight"}  # and of functions that it names
 
 
-def outcome(call: Callable[[], Any]) -> str:
+def outcome(call: Callable[..., Any], *given: Any, **options: Any) -> str:
     """The text of a refusal, "" where there is none."""
     try:
-        call()
+        call(*given, **options)
     except kc.KcalcError as error:
         return str(error)
     return ""
@@ -54,14 +56,12 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
     """Do what a refusal advises; fail where it does not help."""
     for names, how, given in METHOD.findall(text):
         for name in re.findall(r"\w+", names.replace(" or ", " ")):
-            own: dict[str, Any] = (
-                {option: literal(value) for option, value in OPTION.findall(given)}
-                if how == "with" and not given.startswith("tokens=")
-                else {}
-            )
+            own: dict[str, Any] = {}
             if given.startswith("tokens="):
                 own = {"tokens": np.eye(2), "token_rows": "rescale"}
-            then = outcome(lambda name=name, own=own: METHODS[name](net, phi, **own))
+            elif how == "with":
+                own = {option: literal(value) for option, value in OPTION.findall(given)}
+            then = outcome(METHODS[name], net, phi, **own)
             assert helped(then), (name, own)
     rest = METHOD.sub("", text)
     joint: dict[str, Any] = {option: float(value) for option, value in JOINT.findall(rest)}
@@ -73,12 +73,12 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
             kept = {} if f"{option}={value} alone" in text else targets
             changed = {"activation": phi} | kept | {option: literal(value)}
             changed |= joint if option == "assume_independent" else {}
-            then = outcome(lambda changed=changed: METHODS[method](net, **changed))
+            then = outcome(METHODS[method], net, **changed)
             assert helped(then) or (option == "activation" and then != text), (option, value)
     edited = net
     for name in EDIT.findall(text):
         edited = getattr(edited, name)()
-        assert outcome(lambda edited=edited: METHODS[method](edited, phi, **targets)) != text, name
+        assert outcome(METHODS[method], edited, phi, **targets) != text, name
     for path in FUNCTION.findall(text):
         found: Any = kc
         for part in path.split("."):
@@ -88,14 +88,8 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
         if about:  # where no more is known than that the target is out of reach on this side
             continue
         nearest = (1 if one else 0) + float(value)
-        assert (
-            outcome(
-                lambda name=name, nearest=nearest: METHODS[method](
-                    net, phi, **(targets | {name: nearest})
-                )
-            )
-            == ""
-        ), (name, nearest)
+        then = outcome(METHODS[method], net, phi, **(targets | {name: nearest}))
+        assert then == "", (name, nearest)
 
 
 def literal(text: str) -> Any:
@@ -108,7 +102,7 @@ def literal(text: str) -> Any:
 
 def check(net: kc.Network, phi: Any, method: str, **targets: Any) -> str:
     """The refusal of a method, its advice followed; "" where there is none."""
-    text = outcome(lambda: kc.shape(net, phi, method=method, **targets))
+    text = outcome(kc.shape, net, phi, method=method, **targets)
     if text:
         follow(net, phi, method, text, targets)
     return text
@@ -146,33 +140,29 @@ TARGETS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "targets"), TARGETS)
 def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> None:
-    known = networks()
-    nets = [
-        known[name]
-        for name in ("plain", "residual", "LayerNorm of activations", "two activations added")
-    ]
-    for net, activations in zip(
-        nets,
-        (("tanh", "abs", "sign"), ("relu", "square"), ("tanh", "relu"), ("leaky_relu", "tanh")),
-        strict=True,
+    for name, activations in (
+        ("plain", ("tanh", "abs", "sign")),
+        ("residual", ("relu", "square")),
+        ("LayerNorm of activations", ("tanh", "relu")),
+        ("two activations added", ("leaky_relu", "tanh")),
     ):
         for phi in activations:
-            check(net, phi, method, **targets)
+            check(networks()[name], phi, method, **targets)
 
 
 @pytest.mark.parametrize(
     "function",
     [
         kc.depth_limit,
-        kc.large_batch,
-        kc.learnable_kernel,
+        large_batch,
+        learnable_kernel,
         lambda net: kc.sklearn_kernel(net)(np.eye(8)),
     ],
 )
 def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any]) -> None:
     net = networks()["V1"]
     assert "assume_independent" in outcome(lambda: kc.q_map(net)(1.0))
-    text = outcome(lambda: function(net))
+    text = outcome(function, net)
     assert "not a fresh Gaussian" in text and "assume_independent" not in text
     assert "assume_independent" not in signature(function).parameters
 
@@ -180,26 +170,21 @@ def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any
 # -- the operation that is meant -------------------------------------------------------------------
 
 
-class Dense(nn.Module):
+def read(name: str) -> kc.Network:
     """Layers that read the concatenation of all before.
 
-    At ``repeated`` the stem's activation is followed by another one.
+    "two in a row": the stem's activation is followed by another one.
     """
 
-    def __init__(self, repeated: bool) -> None:
-        super().__init__()
-        self.stem, self.out, self.repeated = nn.Linear(6, 8), nn.Linear(20, 3), repeated
-        self.layers = nn.ModuleList(nn.Linear(8 + 4 * i, 4) for i in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.stem(x)) if self.repeated else self.stem(x)
-        for layer in self.layers:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(m.stem(x)) if name == "two in a row" else m.stem(x)
+        for layer in m.layers:
             x = torch.cat([x, layer(torch.relu(x))], 1)
-        return self.out(torch.relu(x))
+        return m.out(torch.relu(x))
 
-
-def read(name: str) -> kc.Network:
-    return kc.read(Dense(name == "two in a row"), (2, 6), sigmas=False).network
+    layers = nn.ModuleList(nn.Linear(8 + 4 * i, 4) for i in range(3))
+    model = Model(forward, stem=nn.Linear(6, 8), out=nn.Linear(20, 3), layers=layers)
+    return kc.read(model, (2, 6), sigmas=False).network
 
 
 def densely_connected() -> dict[str, kc.Network | None]:
@@ -214,9 +199,9 @@ def densely_connected() -> dict[str, kc.Network | None]:
 
 
 CALCULI: dict[str, Callable[[kc.Network], Any]] = {
-    "c_map": lambda net: kc.c_map(net)(0.5),
-    "expression": lambda net: kc.c_map(net).expr,
-    "ball": lambda net: kc.c_map(net).ball(0.5),
+    "c_map": lambda net: c_map(net)(0.5),
+    "expression": lambda net: c_map(net).expr,
+    "ball": lambda net: c_map(net).ball(0.5),
     "ntk": lambda net: kc.ntk(net)(0.5),
     "gradients": kc.gradients,
     "moments": kc.moments,
@@ -225,24 +210,23 @@ CALCULI: dict[str, Callable[[kc.Network], Any]] = {
     "smoothness": lambda net: kc.smoothness(net, radius=1.0),
     "slopes": kc.slope_polynomial,
     "maxima": lambda net: kc.maximal_slope(net)(1.5),
-    "large_batch": kc.large_batch,
-    "learnable": kc.learnable_kernel,
+    "large_batch": large_batch,
+    "learnable": learnable_kernel,
 }
 
 
 @pytest.mark.parametrize("name", densely_connected())
 def test_messages_speak_of_operations_that_the_network_has(name: str) -> None:
     net = densely_connected()[name] or read(name)
-    assert not net.nodes_of(L.Sum) and not net.nodes_of(L.Product)
+    assert not net.nodes_of(Sum) and not net.nodes_of(Product)
     for call in [
         *CALCULI.values(),
         *(lambda net, method=method: kc.shape(net, "tanh", method=method) for method in METHODS),
     ]:
-        text = outcome(lambda call=call: call(net))
+        text = outcome(call, net)
         assert "addend" not in text and "factors" not in text, text
-        assert not re.search(
-            r"\bSum\b", text.replace("a Sum of a shortcut and a deeper branch", "")
-        ), text
+        told = text.replace("a Sum of a shortcut and a deeper branch", "")
+        assert not re.search(r"\bSum\b", told), text
 
 
 # -- products --------------------------------------------------------------------------------------

@@ -7,41 +7,25 @@ import sys
 
 import pytest
 from refusal_networks import networks
+from refusals import refused
 
 import kcalc as kc
 from kcalc.foundation.guests import METHODS as PLACES
 from kcalc.foundation.guests import MissingGuest
 from kcalc.shaping import METHODS, Remedy, works
 
-A, L = kc.architectures, kc.layers
-REFUSED = {  # name of a network: (method, activation, targets, methods suggested)
-    "plain": ("tat", "abs", {"tau": 0.3}, ["dks"]),
-    "gate": ("tat", None, {}, ["dks"]),
-    "gated stack": ("dks", None, {}, ["dks"]),
-    "shared": ("tat", None, {}, ["dks"]),
-    "two activations added": ("tat", None, {}, ["dks"]),
-    "LayerNorm of activations": ("eoc", None, {}, ["dks"]),
-    "V1": ("dks", None, {}, ["dks"]),
-    "depthwise": ("glorot", None, {}, []),
-}
-
-
-def refusal(name: str) -> kc.KcalcError:
-    method, phi, targets, _ = REFUSED[name]
-    with pytest.raises(kc.KcalcError) as error:
-        kc.shape(networks()[name], phi, method, **targets)
-    return error.value
+A = kc.architectures
 
 
 def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with refused() as error:
         kc.shape(A.vanilla(40, "relu6"), zeta=1.2, free_slope=False)
     (remedy,) = error.value.remedies
     assert remedy.options == {"zeta": 1.2, "free_slope": False, "q_slope": None}
 
 
 def test_a_remedy_with_a_value_that_only_the_user_knows_is_not_tried() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with refused() as error:
         kc.shape(networks()["tokens"])
     assert {remedy.method for remedy in error.value.remedies} <= {"dks", "tat"}
     assert error.value.remedies

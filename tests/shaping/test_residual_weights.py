@@ -11,12 +11,15 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
+from wiring import wired
 
 import kcalc as kc
+from kcalc import UnreachableTarget, chain, residual, with_residual_weights
+from kcalc.network.layers import Affine, BatchNorm, Input, Layer, LayerNorm, Nonlinear, RMSNorm, Sum
 from kcalc.shaping import residual_weights
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def relu_map(c):
@@ -44,19 +47,15 @@ PSI = tanh_slope()
 def test_setting_weights_by_number_node_or_order() -> None:
     net = A.rescaled_resnet(3, 1)
     w = sp.Symbol("w", positive=True)
-    symbolic = kc.with_residual_weights(net, residual_weight=w)
+    symbolic = with_residual_weights(net, residual_weight=w)
     assert symbolic.layer("sum_2").weights == (sp.sqrt(1 - w**2), w)
-    some = kc.with_residual_weights(net, {"sum_2": sp.Rational(3, 5)})
-    assert some.layer("sum_2").weights == (sp.Rational(3, 5), sp.Rational(4, 5)) and some.layer(
-        "sum_1"
-    ) == net.layer("sum_1")
-    each = kc.with_residual_weights(net, residual_weight=[0.6, 0.8, 1.0])
-    assert [block.weights for block in kc.residual_blocks(each)] == [
-        (0.8, 0.6),
-        (pytest.approx(0.6), 0.8),
-        (0, 1.0),
-    ]
-    plain = kc.with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
+    some = with_residual_weights(net, {"sum_2": sp.Rational(3, 5)})
+    assert some.layer("sum_2").weights == (sp.Rational(3, 5), sp.Rational(4, 5))
+    assert some.layer("sum_1") == net.layer("sum_1")
+    each = kc.residual_blocks(with_residual_weights(net, residual_weight=[0.6, 0.8, 1.0]))
+    expected = [(0.8, 0.6), (pytest.approx(0.6), 0.8), (0, 1.0)]
+    assert [block.weights for block in each] == expected
+    plain = with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
     assert plain.layer("sum_3").weights == (1, 0.5)
     for options, words in [
         ({}, "give shortcut_weight"),
@@ -66,65 +65,57 @@ def test_setting_weights_by_number_node_or_order() -> None:
         ({"shortcut_weight": 1}, "removes the effect"),
     ]:
         with refused(words):
-            kc.with_residual_weights(net, **options)
+            with_residual_weights(net, **options)
     with refused("no residual block"):
-        kc.with_residual_weights(A.vanilla(3), 0.5)
+        with_residual_weights(A.vanilla(3), 0.5)
 
 
 # -- schemes ---------------------------------------------------------------------------------------
 
 
 def test_layernorms_that_read_means_have_no_equivalent() -> None:
-    layer = kc.chain(L.Nonlinear("relu"), L.LayerNorm(), L.Affine())
-    net = kc.chain(L.Input(), L.Affine(), kc.residual(layer), kc.residual(layer))
+    layer = chain(Nonlinear("relu"), LayerNorm(), Affine())
+    net = chain(Input(), Affine(), residual(layer), residual(layer))
     with refused("no equivalent without LayerNorm"):
         residual_weights(net)
-    biased = kc.chain(
-        L.Input(),
-        L.Affine(sigma_b=0.5),
-        kc.residual(kc.chain(L.LayerNorm(), L.Nonlinear("relu"), L.Affine())),
-    )
+    branch = chain(LayerNorm(), Nonlinear("relu"), Affine())
+    biased = chain(Input(), Affine(sigma_b=0.5), residual(branch))
     with refused("sigma_b"):
         residual_weights(biased)
 
 
 @pytest.mark.parametrize(
     ("norm", "place"),
-    [(L.RMSNorm(), "b"), (L.LayerNorm(), "n"), (L.RMSNorm(), "s"), (L.LayerNorm(), "x")],
+    [(RMSNorm(), "b"), (LayerNorm(), "n"), (RMSNorm(), "s"), (LayerNorm(), "x")],
 )
-def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("tanh"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-        ("ln", norm, (place,)),
-        ("rms", L.RMSNorm(), ("ln",)),
-    ]
-    s = residual_weights(kc.Network.from_steps(steps, ["s", "ln", "rms"]))
+def test_a_norm_at_one_of_several_outputs(norm: Layer, place: str) -> None:
+    net = wired(
+        ("a", Affine()),
+        ("n", Nonlinear("tanh")),
+        ("b", Affine()),
+        ("s", Sum((0.6, 0.8)), "a b"),
+        ("ln", norm, place),
+        ("rms", RMSNorm()),
+        outputs=["s", "ln", "rms"],
+    )
+    s = residual_weights(net)
     assert set(s.network.outputs) == {"s", place} and max(s.residuals.values()) < 1e-14
-    kinds = (("ln", type(norm).__name__), ("rms", "RMSNorm"))
-    assert {
-        f"{node}: {kind} removed; the output is {place!r} instead" for node, kind in kinds
-    } < set(s.changes)
+    kinds = {"ln": type(norm).__name__, "rms": "RMSNorm"}
+    told = {f"{n}: {kind} removed; the output is {place!r} instead" for n, kind in kinds.items()}
+    assert told < set(s.changes)
     # q of b, that of a being 1
     square = mpmath.quad(lambda x: mpmath.tanh(x) ** 2 * mpmath.npdf(x), [-13, -3, 0, 3, 13])
-    assert s.weights["s"][1] == pytest.approx(
-        float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square)), rel=1e-13
-    )
+    share = float(0.8 * mpmath.sqrt(square) / mpmath.sqrt(0.36 + 0.64 * square))
+    assert s.weights["s"][1] == pytest.approx(share, rel=1e-13)
 
 
 def test_de_smith_counts_blocks_through_the_network() -> None:
     s = residual_weights(A.resnet_v2(50), "relu", "de_smith")
-    assert np.allclose(
-        [pair[1] for pair in s.weights.values()],
-        [1 / math.sqrt(k + 1) for k in range(1, 17)],
-        rtol=1e-15,
-    )
-    layer = kc.chain(L.Nonlinear("relu"), L.Affine())
-    outer = kc.residual(kc.chain(layer, kc.residual(layer)))
-    nested = residual_weights(kc.chain(L.Input(), L.Affine(), outer, outer), scheme="de_smith")
+    found = [pair[1] for pair in s.weights.values()]
+    assert np.allclose(found, 1 / np.sqrt(np.arange(2, 18)), rtol=1e-15)
+    layer = chain(Nonlinear("relu"), Affine())
+    outer = residual(chain(layer, residual(layer)))
+    nested = residual_weights(chain(Input(), Affine(), outer, outer), scheme="de_smith")
     # along shortcuts, not through branches
     assert [1 / b**2 - 1 for _, b in nested.weights.values()] == pytest.approx([1, 1, 2, 2])
     s = residual_weights(A.rescaled_resnet(12, 1), "relu", "de_smith")
@@ -163,10 +154,7 @@ def test_the_weight_for_a_slope_in_closed_form(blocks: int, slope: float) -> Non
         square = (mpmath.mpf(slope) ** (mpmath.mpf(1) / blocks) - 1) / (PSI**2 - 1)
         truth = mpmath.sqrt(1 - square), mpmath.sqrt(square)
     for pair in s.weights.values():
-        assert pair == (
-            pytest.approx(float(truth[0]), rel=1e-13),
-            pytest.approx(float(truth[1]), rel=1e-13),
-        )
+        assert pair == pytest.approx(tuple(map(float, truth)), rel=1e-13)
     assert s.residuals["max C_f'(1)"] <= 1e-13
 
 
@@ -187,12 +175,12 @@ def test_resnets_meet_the_papers_polynomial(depth: int) -> None:
 def test_slopes_out_of_reach_name_the_nearest() -> None:
     net = A.rescaled_resnet(4, 2)
     top = float(PSI**8)
-    with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
+    with pytest.raises(UnreachableTarget, match=f"nearest is {str(top)[:8]}"):
         residual_weights(net, "tanh", "slope", slope=top + 1)
-    with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
+    with pytest.raises(UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
         # a branch alone is steeper
         residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)
-    with pytest.raises(kc.UnreachableTarget, match="for all weights"):
+    with pytest.raises(UnreachableTarget, match="for all weights"):
         residual_weights(net, "relu", "slope", slope=2)
     with refused("slopes decrease with depth"):
         residual_weights(net, "softplus", "slope", slope=2)
@@ -204,26 +192,20 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
 def test_the_result_is_a_shaping_like_others() -> None:
     s = kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", scheme="inverse_sqrt")
     data = json.loads(json.dumps(s.to_dict()))
-    assert data["schema"].startswith("kcalc.shaping/") and data["residual_weights"][
-        "sum_1"
-    ] == list(s.weights["sum_1"])
-    assert any(text.startswith("sum_1: weights") for text in s.changes) and any(
-        "tanh" in text for text in s.changes
-    )
+    assert data["schema"].startswith("kcalc.shaping/")
+    assert data["residual_weights"]["sum_1"] == list(s.weights["sum_1"])
+    assert any(text.startswith("sum_1: weights") for text in s.changes)
+    assert any("tanh" in text for text in s.changes)
     assert any("L blocks" in note.text for note in s.assumptions)
     assert "residual_weights" in str(s.compare(kc.shape(A.rescaled_resnet(3), "tanh")))
+    plain = chain(Input(), Affine(), residual(chain(Nonlinear("tanh"), Affine())))
     with refused("not normalised"):
-        kc.shape(
-            kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
-        )
-    plain = kc.chain(L.Input(), L.Affine(), kc.residual(kc.chain(L.Nonlinear("tanh"), L.Affine())))
-    assert residual_weights(plain, scheme="inverse_sqrt").values["Q_f(1)"] == pytest.approx(
-        1, abs=1e-14
-    )
+        kc.shape(plain)
+    found = residual_weights(plain, scheme="inverse_sqrt").values["Q_f(1)"]
+    assert found == pytest.approx(1, abs=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+test_refusals = refusals(
     [
         ({"scheme": "fixup"}, "unknown scheme"),
         ({"scheme": 3}, "unknown scheme"),
@@ -244,18 +226,14 @@ def test_the_result_is_a_shaping_like_others() -> None:
         ({"slope": 2}, "belongs to scheme 'slope'"),
         ({"eta": 2}, "unknown target"),
     ],
+    lambda options: kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options),
 )
-def test_refusals(options: dict, words: str) -> None:
-    with refused(words):
-        kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options)
 
 
 def test_networks_that_cannot_be_weighted() -> None:
     with refused("no residual block"):
         kc.shape(A.densenet(3), method="residual_weights")
-    normed = kc.chain(
-        L.Input(), L.Affine(), kc.residual(kc.chain(L.BatchNorm(), L.Nonlinear("relu"), L.Affine()))
-    )
+    normed = chain(Input(), Affine(), residual(chain(BatchNorm(), Nonlinear("relu"), Affine())))
     with refused("BatchNorm"):
         kc.shape(normed, method="residual_weights", scheme="de_smith")
     with refused("jumps"):

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals
 
 import kcalc as kc
+from kcalc import chain
+from kcalc.network.layers import Affine, Input, Nonlinear
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 # Klambauer et al. 2017
 SELU_SCALE = 1.0507009873554804934193349852946
@@ -25,8 +27,7 @@ def shaped(name: Any, depth: int = 4, **options: Any) -> Any:
     return kc.shape(A.vanilla(depth), name, method="self_normalising", **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
+test_bad_input = refusals(
     [
         ("softplus", {"parameters": "halves"}, r"softplus\(0\) = 0\.693147 is not 0.*shift"),
         ("identity", {}, "linear"),
@@ -35,16 +36,12 @@ def shaped(name: Any, depth: int = 4, **options: Any) -> Any:
         ("tanh", {"input_scale": float("nan")}, "input_scale"),
         ("tanh", {"zeta": 1.5}, "input_scale"),
     ],
+    lambda name, options: shaped(name, **options),
 )
-def test_bad_input(name: str, options: dict[str, Any], message: str) -> None:
-    with refused(message):
-        shaped(name, **options)
 
 
 def test_several_activations_in_one_network() -> None:
-    net = kc.chain(
-        L.Input(), L.Affine(), L.Nonlinear("elu"), L.Affine(), L.Nonlinear("gelu"), L.Affine()
-    )
+    net = chain(Input(), Affine(), Nonlinear("elu"), Affine(), Nonlinear("gelu"), Affine())
     s: Any = kc.shape(net, method="self_normalising", parameters="halves")
     assert set(s.stability) == {"elu", "gelu"} and max(s.residuals.values()) < 1e-13
     data = json.loads(json.dumps(s.to_dict()))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
-from kcalc import activation
+from kcalc import activation, c_map, chain
+from kcalc.network.layers import Affine, Input, Nonlinear
 from kcalc.plotting import shaping as shaping_plots
 from kcalc.shaping.traces import depth_trace
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
-def trunk_lines(ax) -> list:
-    return [line for line in ax.lines if line.get_gid() == "trunk"]
+def labels(ax, gid="map") -> list:
+    return [line.get_label() for line in ax.lines if line.get_gid() == gid]
 
 
 @pytest.mark.parametrize("names", [("tanh",), ("tanh", "softplus", "relu")])
@@ -24,7 +26,7 @@ def test_figure_panels_and_labels(names) -> None:
     pairs = {
         name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names
     }
-    before, after = kc.c_map(A.vanilla(5)), kc.c_map(A.vanilla(1))
+    before, after = c_map(A.vanilla(5)), c_map(A.vanilla(1))
     axes = shaping_plots.shaping_figure(pairs, before, after).axes
     assert len(axes) == 2
     shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
@@ -32,14 +34,12 @@ def test_figure_panels_and_labels(names) -> None:
         ["tanh", "tanh, transformed"] if len(names) == 1 else [*names, "before", "after"]
     )
     assert axes[1].get_aspect() == 1.0
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
+    assert labels(axes[1]) == [
         "before",
         "after",
     ]
     after_only = shaping_plots.shaping_figure(pairs, None, after).axes
-    assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == [
-        "after"
-    ]
+    assert labels(after_only[1]) == ["after"]
     with refused("2 panels"):
         shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
     with refused("before, activation after"):
@@ -47,40 +47,28 @@ def test_figure_panels_and_labels(names) -> None:
 
 
 def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
-    net = kc.chain(
-        L.Input(),
-        L.Affine(sigma_w=1e100),
-        L.Nonlinear("elu"),
-        L.Affine(sigma_w=1e100),
-        L.Nonlinear("elu"),
+    net = chain(
+        Input(),
+        Affine(sigma_w=1e100),
+        Nonlinear("elu"),
+        Affine(sigma_w=1e100),
+        Nonlinear("elu"),
     )
     axes = kc.shape(net).plot().axes
-    assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
-    assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]
+    assert set(labels(axes[2], "trunk")) == {"after", "_"}
+    assert labels(axes[1]) == ["after"]
 
 
 def test_several_outputs_and_given_axes() -> None:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("f", L.Nonlinear("tanh"), ("a",)),
-        ("b", L.Affine(), ("f",)),
-    ]
-    net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
+    layers = ("a", Affine()), ("f", Nonlinear("tanh")), ("b", Affine()), ("g", Nonlinear("gelu"))
+    net = wired(*layers, outputs=["f", "g"])
     _, given = plt.subplots(1, 3)
     axes = kc.shape(net).plot(ax=given).axes
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
-    assert [line.get_label() for line in curves] == [
-        "before: f",
-        "before: g",
-        "after: f",
-        "after: g",
-    ]
-    assert (
-        curves[0].get_color() == curves[2].get_color()
-        and curves[0].get_linestyle() != curves[2].get_linestyle()
-    )
+    assert labels(axes[1]) == ["before: f", "before: g", "after: f", "after: g"]
+    assert curves[0].get_color() == curves[2].get_color()
+    assert curves[0].get_linestyle() != curves[2].get_linestyle()
 
 
 def test_depth_traces_stand_alone() -> None:

@@ -5,7 +5,6 @@ ranges, and what shaping refuses.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,9 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import UnreachableTarget, chain, depth_limit
 from kcalc.activations import activation
+from kcalc.network.layers import Affine, Input, Layer, Nonlinear
 from kcalc.shaping import choose_branch, limits
 from kcalc.shaping.absorption import Relation
 from kcalc.shaping.block_slopes import _insert_extremum, _mixed
@@ -25,17 +26,9 @@ from kcalc.shaping.equivalent import _per_channel, _read
 from kcalc.shaping.scales import weights as sized
 from kcalc.shaping.self_normalising import shifted
 
-L, A = kc.layers, kc.architectures
+A = kc.architectures
 X = sp.Symbol("x", real=True)
-TANH, RELU, SOFT = activation("tanh"), activation("relu"), activation("softplus")
-GAUSS = np.polynomial.hermite_e.hermegauss(180)
-
-
-def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
-    """C'(1) - 1 of f(alpha x + beta) - mean, by Gauss-Hermite quadrature."""
-    z, w = GAUSS[0], GAUSS[1] / math.sqrt(2 * math.pi)
-    values, slopes = f(alpha * z + beta), alpha * slope(alpha * z + beta)
-    return float(w @ slopes**2 / (w @ values**2 - (w @ values) ** 2)) - 1
+TANH, RELU = activation("tanh"), activation("relu")
 
 
 # -- searches --------------------------------------------------------------------------------------
@@ -43,12 +36,10 @@ def excess(f: Any, slope: Any, alpha: float, beta: float) -> float:
 
 def test_the_scale_that_gives_a_slope() -> None:
     target = 0.3
-
-    def sech(x: Any) -> Any:
-        return 1 / np.cosh(x) ** 2
-
     found = choose_branch.solve_scale(TANH, target, (0.0,))
-    assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
+    alpha, (z, w) = found.alpha or 1.0, np.polynomial.hermite_e.hermegauss(180)
+    slope = w @ (alpha / np.cosh(alpha * z) ** 2) ** 2 / (w @ np.tanh(alpha * z) ** 2)
+    assert slope - 1 == pytest.approx(target, rel=1e-8)
     wide = choose_branch._crossing(TANH, target, 0.0, (-3.0, 3.0))
     assert wide is not None and wide.alpha == pytest.approx(found.alpha, rel=1e-10)
     # no crossing there; and without a shift that of relu does not depend on alpha
@@ -58,31 +49,31 @@ def test_the_scale_that_gives_a_slope() -> None:
 
 def test_a_linear_map_has_no_slope_but_1() -> None:
     with pytest.raises(
-        kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
+        UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
     ):
         choose_branch.solve_scale(activation("identity"), 0.3)
     assert choose_branch._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
-    with pytest.raises(kc.UnreachableTarget, match="no input scale and shift in the search range"):
+    with pytest.raises(UnreachableTarget, match="no input scale and shift in the search range"):
         choose_branch.solve_least(TANH, 1e9)
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def block(*layers: L.Layer) -> kc.Network:
-    return kc.chain(L.Input(8), *layers)
+def block(*layers: Layer) -> kc.Network:
+    return chain(Input(8), *layers)
 
 
 def test_blocks_without_an_inner_fixed_point() -> None:
-    relu = kc.depth_limit(block(L.Affine(8, sigma_w=sp.sqrt(2)), L.Nonlinear("relu")))
+    relu = depth_limit(block(Affine(8, sigma_w=sp.sqrt(2)), Nonlinear("relu")))
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
     with refused("identity at q"):
-        kc.depth_limit(block(L.Affine(8), L.Affine(8)))
-    two = wired(("x", L.Input(3)), ("a", L.Affine(3), "x"), ("b", L.Affine(3), "x"))
+        depth_limit(block(Affine(8), Affine(8)))
+    two = wired(("x", Input(3)), ("a", Affine(3)), ("b", Affine(3), "x"))
     with refused("input.*output"):
-        kc.depth_limit(two)
+        depth_limit(two)
     with refused("got dict"):
-        kc.depth_limit({})  # type: ignore[arg-type]
+        depth_limit({})  # type: ignore[arg-type]
 
 
 def test_the_flow_at_its_ends() -> None:
@@ -121,7 +112,7 @@ def test_no_edge_of_chaos() -> None:
     """phi = sqrt(1 + x^2): E phi^2 = 1 + q and E phi'^2 < 1, so that sigma_b^2 = q - E phi^2 / E
     phi'^2 < 0.
     """
-    with pytest.raises(kc.UnreachableTarget, match="has no edge of chaos"):
+    with pytest.raises(UnreachableTarget, match="has no edge of chaos"):
         kc.shape(A.vanilla(4, activation(sp.sqrt(1 + X**2))), method="eoc", sigma_w=1.0)
 
 
@@ -153,18 +144,11 @@ def test_logarithms_of_mixtures() -> None:
 
 def test_an_extremum_is_put_into_the_grid() -> None:
     for place in (0.3, 0.6):
-
-        def miss(y: float, place: float = place) -> float:
-            return (y - place) ** 2 - 1e-4
-
         grid = [0.0, 0.25, 0.5, 0.75, 1.0]
-        values = [miss(y) + 2e-4 for y in grid]
-        _insert_extremum(miss, grid, values)
-        assert (
-            grid == sorted(grid)
-            and len(grid) == 6
-            and min(values) == pytest.approx(-1e-4, rel=1e-6)
-        )
+        values = [(y - place) ** 2 + 1e-4 for y in grid]
+        _insert_extremum(lambda y, place=place: (y - place) ** 2 - 1e-4, grid, values)
+        assert grid == sorted(grid) and len(grid) == 6
+        assert min(values) == pytest.approx(-1e-4, rel=1e-6)
     grid, values = [0.0, 0.5, 1.0], [1.0, 2.0, 3.0]
     _insert_extremum(lambda y: 1 + 2 * y, grid, values)
     assert grid == [0.0, 0.5, 1.0]
@@ -180,21 +164,21 @@ def test_statistics_that_cancel() -> None:
 
 def test_constants_that_miss_their_conditions() -> None:
     wrong = Constants(activation(sp.tanh(X) + sp.sin(X) / 8), 1.0, 0.0, 1.0, 0.0)
-    with pytest.raises(kc.UnreachableTarget, match=r"miss .* by .*smaller zeta"):
+    with pytest.raises(UnreachableTarget, match=r"miss .* by .*smaller zeta"):
         list(_missed([wrong], {"Q(1)": 1.0}))
 
 
 def test_parameters_that_do_not_fit() -> None:
     with refused("bias.*network"):
-        _read("a", L.Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
+        _read("a", Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
     blocks = (Relation(0.5, 1.0, 0.0), Relation(0.5, 2.0, 0.0))
     np.testing.assert_array_equal(_per_channel("a", blocks, 4)[0], [1, 1, 2, 2])
     with refused("'a'.*3.*channels"):
         _per_channel("a", blocks, 3)
     n = sp.Symbol("s", positive=True)
     with refused(r"symbols.*net.subs"):
-        kc.equivalent_parameters(kc.chain(L.Input(3), L.Affine(3, sigma_w=n)))
-    grouped = kc.chain(L.Input(4), L.Affine(4, groups=2), L.Nonlinear("relu"), L.Affine(2))
+        kc.equivalent_parameters(chain(Input(3), Affine(3, sigma_w=n)))
+    grouped = chain(Input(4), Affine(4, groups=2), Nonlinear("relu"), Affine(2))
     for rule in ("glorot", "fan_out"):
         with refused("'affine_1' has groups"):
             sized(rule, grouped)

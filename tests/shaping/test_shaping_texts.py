@@ -7,14 +7,15 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import phase_diagram
 
 A = kc.architectures
 
 
 def test_no_fixed_point_is_made_up_where_q_grows() -> None:
     # E exp(2 sqrt(q) z) = exp(2 q) > q at every q, so no sigma_w >= 1 has a fixed point
-    assert np.isnan(kc.phase_diagram("exp", sigma_w=[1, 1.5], sigma_b=[0, 0.3]).q).all()
-    found = kc.phase_diagram("tanh", sigma_w=[1.5, 2.0], sigma_b=[0.1, 0.5])
+    assert np.isnan(phase_diagram("exp", sigma_w=[1, 1.5], sigma_b=[0, 0.3]).q).all()
+    found = phase_diagram("tanh", sigma_w=[1.5, 2.0], sigma_b=[0.1, 0.5])
     for i, b in enumerate(found.sigma_b):
         for j, w in enumerate(found.sigma_w):
             q = float(found.q[i, j])
@@ -33,4 +34,4 @@ def test_sigmas_out_of_range_are_named(options: dict[str, float]) -> None:
 @pytest.mark.parametrize("axis", ["a", [1], [2, 1], [[1, 2]], [float("nan"), 1], [-1, 1]])
 def test_axes_of_phase_diagrams_are_checked(axis) -> None:
     with refused("sigma_w"):
-        kc.phase_diagram("tanh", sigma_w=axis)
+        phase_diagram("tanh", sigma_w=axis)

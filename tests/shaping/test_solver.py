@@ -9,15 +9,16 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
+from kcalc import activation
 from kcalc.shaping.dks import constants_for
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 
 
 def test_no_least_q_slope() -> None:
     """That of elu falls on and on, towards that of relu, as the input scale grows."""
     with refused(r"Q'\(1\).*C'\(1\).*1.4"):
-        constants_for(kc.activation("elu"), 1.4, "minimize")
+        constants_for(activation("elu"), 1.4, "minimize")
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ def test_no_least_q_slope() -> None:
 )
 def test_unreachable_targets_name_the_nearest(name: str, slope: float, words: str) -> None:
     with pytest.raises(kc.UnreachableTarget, match=words):
-        constants_for(kc.activation(name), slope)
+        constants_for(activation(name), slope)
 
 
 @pytest.mark.parametrize("q_slope", ["least", 0.0, -1.0, float("nan"), sp.Symbol("a")])

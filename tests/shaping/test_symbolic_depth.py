@@ -8,10 +8,11 @@ import math
 
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc import vanilla_maps
 
 A, S = kc.architectures, kc.symbols
 L = sp.Symbol("L", positive=True, integer=True)
@@ -31,7 +32,7 @@ DEPTHS = range(1, 7)
 def test_q_maps_of_homogeneous_activations(
     name: str, sigma_w: float, moment: float, degree: int
 ) -> None:
-    deep = kc.vanilla_maps(name, L, sigma_w=sigma_w)
+    deep = vanilla_maps(name, L, sigma_w=sigma_w)
     for depth in DEPTHS:
         q = 0.7
         for _ in range(depth):
@@ -39,36 +40,28 @@ def test_q_maps_of_homogeneous_activations(
         found = float(deep.q_map.subs({L: depth, S.q: 0.7}))
         assert found == pytest.approx(sigma_w**2 * q, rel=1e-12)
         if depth < 5:
-            assert found == pytest.approx(
-                float(kc.q_map(A.vanilla(depth, name, sigma_w=sigma_w))(0.7)), rel=1e-10
-            )
+            net = A.vanilla(depth, name, sigma_w=sigma_w)
+            assert found == pytest.approx(float(kc.q_map(net)(0.7)), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", mostly_slow(["square", "cube", "relu2", "identity"], 4))
 def test_slopes_and_curvatures_at_depth(name: str) -> None:
-    deep = kc.vanilla_maps(name, L)
+    deep = vanilla_maps(name, L)
     for depth in range(1, 5 if name == "cube" else 7):
         c_map = kc.c_map(A.vanilla(depth, name))
         q = 0.3  # moderate q values keep the powers finite; the C map is the same at each
-        assert float(deep.slope.subs(L, depth)) == pytest.approx(
-            float(c_map.derivative(1)(1.0, q)), rel=1e-10
-        )
-        assert float(deep.curvature.subs(L, depth)) == pytest.approx(
-            float(c_map.derivative(2)(1.0, q)), rel=1e-9, abs=1e-12
-        )
+        slope, bend = (float(c_map.derivative(order)(1.0, q)) for order in (1, 2))
+        assert float(deep.slope.subs(L, depth)) == pytest.approx(slope, rel=1e-10)
+        assert float(deep.curvature.subs(L, depth)) == pytest.approx(bend, rel=1e-9, abs=1e-12)
 
 
 def test_formal_slope_and_curvature_by_composition() -> None:
-    deep = kc.vanilla_maps(depth=L)
+    deep = vanilla_maps(depth=L)
     # of the gap after some layers, in the gap t before: first t - second t^2/2
-    first = sp.Integer(1)
-    second = sp.Integer(0)
+    first, second = sp.Integer(1), sp.Integer(0)
     for depth in DEPTHS:
         # psi g - kappa g^2/2 at g = first t - second t^2/2
-        first, second = (
-            S.psi * first,
-            sp.expand(S.psi * second + S.kappa * first**2),
-        )
+        first, second = S.psi * first, sp.expand(S.psi * second + S.kappa * first**2)
         assert deep.slope.subs(L, depth) == first
         at = [(L, depth), (S.psi, sp.Rational(13, 10)), (S.kappa, sp.Rational(2, 7))]
         assert deep.curvature.subs(at) == second.subs(at)
@@ -77,45 +70,39 @@ def test_formal_slope_and_curvature_by_composition() -> None:
 
 def test_shaped_networks_reach_their_targets() -> None:
     shaped = kc.shape(A.vanilla(40), "gelu", zeta=1.5).constants["gelu"].transformed
-    assert float(kc.vanilla_maps(shaped, L).slope.subs(L, 40)) == pytest.approx(1.5, rel=1e-11)
+    assert float(vanilla_maps(shaped, L).slope.subs(L, 40)) == pytest.approx(1.5, rel=1e-11)
     smooth = kc.shape(A.vanilla(40), "gelu", method="tat", tau=0.3).constants["gelu"].transformed
-    assert float(kc.vanilla_maps(smooth, L).curvature.subs(L, 40)) == pytest.approx(0.3, rel=1e-8)
+    assert float(vanilla_maps(smooth, L).curvature.subs(L, 40)) == pytest.approx(0.3, rel=1e-8)
 
 
 def test_maps_that_close() -> None:
-    hermite = kc.vanilla_maps("hermite3", L, sigma_w=1 / sp.sqrt(6), q=6)
+    hermite = vanilla_maps("hermite3", L, sigma_w=1 / sp.sqrt(6), q=6)
     assert hermite.c_map == S.c ** (3**L)
-    net = A.vanilla(2, "hermite3", sigma_w=1 / math.sqrt(6))
-    assert float(hermite.c_map.subs({L: 2, S.c: 0.8})) == pytest.approx(
-        float(kc.c_map(net)(0.8, 6.0)), abs=1e-10
-    )
     shift = kc.activation("identity").transformed(output_shift=1)  # x + 1: Q = q + 1
-    affine = kc.vanilla_maps(shift, L, sigma_w=math.sqrt(0.5), q=2.0)
-    net = A.vanilla(5, shift, sigma_w=math.sqrt(0.5))
-    assert float(affine.c_map.subs({L: 5, S.c: -0.4})) == pytest.approx(
-        float(kc.c_map(net)(-0.4, 2.0)), abs=1e-12
-    )
+    affine = vanilla_maps(shift, L, sigma_w=math.sqrt(0.5), q=2.0)
+    for maps, phi, sigma, depth, c, q, gap in (
+        (hermite, "hermite3", 6**-0.5, 2, 0.8, 6.0, 1e-10),
+        (affine, shift, 0.5**0.5, 5, -0.4, 2.0, 1e-12),
+    ):
+        expected = float(kc.c_map(A.vanilla(depth, phi, sigma_w=sigma))(c, q))
+        assert float(maps.c_map.subs({L: depth, S.c: c})) == pytest.approx(expected, abs=gap)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+test_what_does_not_close_is_refused = refusals(
     [
         (lambda: A.vanilla(L), "kc.vanilla_maps"),
-        (lambda: kc.vanilla_maps("tanh").q_map, "not positively homogeneous"),
-        (lambda: kc.vanilla_maps("tanh").slope, "change the q of pre-activations from 1 to 0.394"),
-        (lambda: kc.vanilla_maps("tanh", sigma_w=sp.Symbol("s")).slope, "must be numbers"),
-        (lambda: kc.vanilla_maps("relu").c_map, "flow"),
-        (lambda: kc.vanilla_maps("square").c_map, "slope and curvature"),
-        (lambda: kc.vanilla_maps("square").gap, "here 1.33333"),
-        (lambda: kc.vanilla_maps("identity").gap, "linear"),
-        (lambda: kc.vanilla_maps("square").flow(0.1, 3), "piecewise linear"),
-        (lambda: kc.vanilla_maps().c_map, "name an activation"),
-        (lambda: kc.vanilla_maps("relu", 0), ">= 1"),
-        (lambda: kc.vanilla_maps("relu", 2.5), ">= 1"),
-        (lambda: kc.vanilla_maps("relu", "os.system"), "depth"),
-        (lambda: kc.vanilla_maps("relu", sigma_w=-1), "> 0"),
-    ],
+        (lambda: vanilla_maps("tanh").q_map, "not positively homogeneous"),
+        (lambda: vanilla_maps("tanh").slope, "change the q of pre-activations from 1 to 0.394"),
+        (lambda: vanilla_maps("tanh", sigma_w=sp.Symbol("s")).slope, "must be numbers"),
+        (lambda: vanilla_maps("relu").c_map, "flow"),
+        (lambda: vanilla_maps("square").c_map, "slope and curvature"),
+        (lambda: vanilla_maps("square").gap, "here 1.33333"),
+        (lambda: vanilla_maps("identity").gap, "linear"),
+        (lambda: vanilla_maps("square").flow(0.1, 3), "piecewise linear"),
+        (lambda: vanilla_maps().c_map, "name an activation"),
+        (lambda: vanilla_maps("relu", 0), ">= 1"),
+        (lambda: vanilla_maps("relu", 2.5), ">= 1"),
+        (lambda: vanilla_maps("relu", "os.system"), "depth"),
+        (lambda: vanilla_maps("relu", sigma_w=-1), "> 0"),
+    ]
 )
-def test_what_does_not_close_is_refused(call, words: str) -> None:
-    with refused(words):
-        call()

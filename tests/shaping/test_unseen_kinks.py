@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import sympy as sp
+from refusals import refused
+from wiring import wired
 
 import kcalc as kc
+from kcalc.network.layers import Affine, Nonlinear, Product
 
-A, L = kc.architectures, kc.layers
+A = kc.architectures
 X = sp.Symbol("x")
-
-
-def kink_notes(shaped: Any) -> list[str]:
-    return [a.text for a in shaped.assumptions if "standard deviations" in a.text]
 
 
 def test_other_kinks_and_other_methods() -> None:
@@ -24,30 +20,30 @@ def test_other_kinks_and_other_methods() -> None:
         kinks=[40],
     )
     for options in ({"method": "dks"}, {"method": "eoc", "sigma_b": 0.3}):
-        (note,) = kink_notes(kc.shape(A.vanilla(10, activation=far), **options))
+        shaped = kc.shape(A.vanilla(10, activation=far), **options)
+        (note,) = (a.text for a in shaped.assumptions if "standard deviations" in a.text)
         assert "far" in note and "smooth piece" in note
 
 
 def gated(blocks: int) -> kc.Network:
-    steps: list[Any] = [("x", L.Input(), ())]
-    last = "x"
+    steps, last = [], "x"
     for i in range(blocks):
         steps += [
-            (f"a{i}", L.Affine(), (last,)),
-            (f"b{i}", L.Affine(), (last,)),
-            (f"g{i}", L.Nonlinear("tanh"), (f"a{i}",)),
-            (f"h{i}", L.Nonlinear("tanh"), (f"b{i}",)),
-            (f"p{i}", L.Product(), (f"g{i}", f"h{i}")),
+            (f"a{i}", Affine(), last),
+            (f"g{i}", Nonlinear("tanh")),
+            (f"b{i}", Affine(), last),
+            (f"h{i}", Nonlinear("tanh")),
+            (f"p{i}", Product(), f"g{i} h{i}"),
         ]
         last = f"p{i}"
-    return kc.Network.from_steps([*steps, ("out", L.Affine(), (last,))])
+    return wired(*steps, ("out", Affine()))
 
 
 def test_absurd_targets_are_not_advised() -> None:
-    with pytest.raises(kc.KcalcError) as error:
+    with refused() as error:
         kc.shape(gated(12))
     text = str(error.value)
     assert "DKS cannot shape this network" in text and "Product" in text and "4096" in text
     assert "nearest" not in text and "zeta >" not in text
-    with pytest.raises(kc.KcalcError, match="zeta=6"):
+    with refused("zeta=6"):
         kc.shape(gated(2))

@@ -4,55 +4,41 @@ Carlo over initialisations.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import training_curve
 from kcalc.lab.regression import TrainingCurve
 
 A = kc.architectures
 K = kc.ntk(A.vanilla(2, "relu", sigma_w=2**0.5))
 
 
-@pytest.fixture
-def data() -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    return {
-        "X": rng.normal(size=(12, 3)),
-        "y": rng.normal(size=(12, 2)),
-        "X_test": rng.normal(size=(5, 3)),
-        "initial": rng.normal(size=(12, 2)),
-        "initial_test": rng.normal(size=(5, 2)),
-    }
+RNG = np.random.default_rng(1)
+SIZES = {"X": (12, 3), "y": (12, 2), "X_test": (5, 3), "initial": (12, 2), "initial_test": (5, 2)}
+DATA = {name: RNG.normal(size=size) for name, size in SIZES.items()}
+X, Y, X_TEST = (DATA[name] for name in ("X", "y", "X_test"))
 
 
 @pytest.mark.parametrize("learning_rate", [None, 0.01])
-def test_averages_over_initialisations(data: dict[str, Any], learning_rate: float | None) -> None:
+def test_averages_over_initialisations(learning_rate: float | None) -> None:
     """Initial functions drawn from the NNGP, each trained.
 
     Their losses and spread, with standard errors.
     """
     rng = np.random.default_rng(5)
-    both = np.concatenate([data["X"], data["X_test"]])
+    both = np.concatenate([X, X_TEST])
     root = np.linalg.cholesky(K.nngp.matrix(both))
-    theta = K.matrix(data["X"])
-    cross = K.matrix(data["X_test"], data["X"])
+    theta, cross = K.matrix(X), K.matrix(X_TEST, X)
     truth = rng.normal(size=(5, 2))
-    given = {
-        "X": data["X"],
-        "y": data["y"],
-        "X_test": data["X_test"],
-        "learning_rate": learning_rate,
-    }
-    curve = kc.training_curve(K, **given)
+    curve = training_curve(K, X, Y, X_test=X_TEST, learning_rate=learning_rate)
     for t in (0, 3, 30):
         drawn = []
         for _ in range(600):
             start = root @ rng.normal(size=(17, 2))
-            one = TrainingCurve.of(theta, data["y"], cross, learning_rate, start[:12], start[12:])
+            one = TrainingCurve.of(theta, Y, cross, learning_rate, start[:12], start[12:])
             drawn.append([one.loss(t), one.test_loss(t, truth), *one.predict_test(t).ravel()])
         mean, error = np.mean(drawn, axis=0), np.std(drawn, axis=0) / np.sqrt(600)
         assert abs(curve.expected_loss(t) - mean[0]) < 5 * error[0] + 1e-12
@@ -62,8 +48,7 @@ def test_averages_over_initialisations(data: dict[str, Any], learning_rate: floa
         assert np.allclose(curve.variance_test(t), spread, rtol=5 * np.sqrt(2 / 1200))
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
+test_bad_input = refusals(
     [
         ({"y": np.ones(11)}, "each of the 12 inputs"),
         ({"learning_rate": 0}, "learning_rate must be > 0"),
@@ -75,14 +60,12 @@ def test_averages_over_initialisations(data: dict[str, Any], learning_rate: floa
         ({"X_test": None}, "pass X_test"),
         ({"kernel": lambda a, b: -np.eye(len(a), len(b))}, "smallest eigenvalue is -1"),
     ],
+    lambda change: training_curve(**({"kernel": K} | DATA | change)),
 )
-def test_bad_input(data: dict[str, Any], change: dict[str, Any], match: str) -> None:
-    with refused(match):
-        kc.training_curve(**({"kernel": K} | data | change))
 
 
-def test_bad_questions(data: dict[str, Any]) -> None:
-    curve = kc.training_curve(K, data["X"], data["y"], learning_rate=0.01)
+def test_bad_questions() -> None:
+    curve = training_curve(K, X, Y, learning_rate=0.01)
     for t, match in ((-1, ">= 0"), (0.5, "integers"), (np.nan, "finite")):
         with refused(match):
             curve.predict(t)
@@ -91,11 +74,11 @@ def test_bad_questions(data: dict[str, Any]) -> None:
     with refused("NNGP"):
         TrainingCurve.of(np.eye(2), [1, 2]).expected_loss(1.0)
     with refused("precision.*learning"):
-        kc.training_curve(K, data["X"], data["y"], learning_rate=1.0).predict(10**6)
+        training_curve(K, X, Y, learning_rate=1.0).predict(10**6)
     with refused("y_test.*2.*outputs"):
-        kc.training_curve(K, **data).test_loss(1.0, np.ones(5))
+        training_curve(K, **DATA).test_loss(1.0, np.ones(5))
 
 
-def test_plot(untouched_pyplot: None, data: dict[str, Any]) -> None:
-    ax = kc.training_curve(K, **data).plot(y_test=np.ones((5, 2)))
+def test_plot(untouched_pyplot: None) -> None:
+    ax = training_curve(K, **DATA).plot(y_test=np.ones((5, 2)))
     assert len(ax.get_lines()) == 2 and ax.get_yscale() == "log"

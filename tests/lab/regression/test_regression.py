@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refusals, refused
 from wiring import wired
 
 import kcalc as kc
+from kcalc import chain, gaussian_process, kernel_regression, ntk, repeat
 from kcalc.lab.regression import TrainingCurve
 
 condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
@@ -27,75 +28,65 @@ def rbf(X: Any, Y: Any) -> Any:
     return np.exp(-0.5 * ((np.asarray(X)[:, None, :] - np.asarray(Y)[None, :, :]) ** 2).sum(-1))
 
 
-@pytest.fixture
-def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(30, 4))
-    return X, np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1), rng.normal(size=(7, 4))
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 4))
+Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+NEW = RNG.normal(size=(7, 4))
+INDEFINITE = np.array([[1.0, 2.0], [2.0, 1.0]])
+
+
+def held(matrix: Any) -> Any:
+    """A kernel that is this matrix, whatever the inputs."""
+    return lambda a, b: matrix
 
 
 def test_two_points_in_fifty_digits() -> None:
     """Network kernel at two inputs and one new one, solved by hand in mpmath."""
     X, y, new = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([1.0, -2.0]), np.array([[0.0, 1.0]])
-    fit = kc.kernel_regression(kc.ntk(A.vanilla(1, "relu", sigma_w=2**0.5)), X, y, ridge=0.25)
+    fit = kernel_regression(ntk(A.vanilla(1, "relu", sigma_w=2**0.5)), X, y, ridge=0.25)
     with mpmath.workdps(50):
 
         def kernel(c: Any) -> Any:  # arc-cosine kernels of one hidden layer, |x|^2 / d = 1/2
             c = mpmath.mpf(c)
             t = mpmath.acos(c)
             first = (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi
-            zeroth = (mpmath.pi - t) / mpmath.pi
-            nngp, below = first, c  # times 2 q = 1
-            return nngp + 2 * zeroth * below * mpmath.mpf(1) / 2
+            return first + (mpmath.pi - t) / mpmath.pi * c  # times 2 q = 1
 
         a, b = kernel(1) + mpmath.mpf(1) / 4, kernel(mpmath.mpf("0.6"))
         cross = kernel(0), kernel(mpmath.mpf("0.8"))
-        weights = (a * 1 + b * 2) / (a * a - b * b), (-2 * a - b) / (a * a - b * b)
+        weights = [top / (a * a - b * b) for top in (a + 2 * b, -2 * a - b)]
         truth = cross[0] * weights[0] + cross[1] * weights[1]
     assert fit.coefficients == pytest.approx([float(w) for w in weights], rel=1e-12)
     assert fit.predict(new) == pytest.approx([float(truth)], rel=1e-12)
 
 
-def test_samples_have_the_posterior_moments(data: Any) -> None:
-    X, y, new = data
-    process = kc.gaussian_process(rbf, X, y[:, 0], noise=0.01)
-    drawn, (mean, covariance) = process.sample(new, 4000, seed=3), process.mean_and_covariance(new)
+def test_samples_have_the_posterior_moments() -> None:
+    process = gaussian_process(rbf, X, Y[:, 0], noise=0.01)
+    drawn, (mean, covariance) = process.sample(NEW, 4000, seed=3), process.mean_and_covariance(NEW)
     error = np.sqrt(np.diagonal(covariance) / 4000)
     assert np.all(np.abs(drawn.mean(0) - mean) < 5 * error)
     assert np.allclose(np.cov(drawn.T), covariance, atol=5 * covariance.max() * np.sqrt(2 / 4000))
-    assert process.sample(new, 2).shape == (2, 7)
+    assert process.sample(NEW, 2).shape == (2, 7)
 
 
 # -- what cannot be solved -------------------------------------------------------------------------
 
 
-def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
-    X, y, _ = data
-    twice = np.concatenate([X, X[:1]])
+def test_singular_kernels_report_the_smallest_eigenvalue() -> None:
     with refused(r"smallest eigenvalue is .*e-1\d.*ridge >= "):
-        kc.kernel_regression(rbf, twice, np.concatenate([y, y[:1]]))
+        kernel_regression(rbf, np.concatenate([X, X[:1]]), np.concatenate([Y, Y[:1]]))
     with refused(r"-1\.000e\+00.*3\.000e\+00"):
-        kc.kernel_regression(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2])
+        kernel_regression(held(INDEFINITE), X[:2], Y[:2])
     with refused(r"0\.5.*.*smallest.*-5\.000e-01.*noise.*1\.5"):
-        kc.gaussian_process(
-            lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5
-        )
-    collapsed = kc.ntk(
-        kc.repeat(kc.chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100)
-    )
+        gaussian_process(held(INDEFINITE), X[:2], Y[:2], noise=0.5)
+    collapsed = ntk(repeat(chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100))
     with refused("smallest eigenvalue"):
-        kc.kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
-    with (
-        jax.enable_x64(True),
-        refused(r"smallest eigenvalue is -1\.000e\+00"),
-    ):
-        kc.kernel_regression(
-            lambda a, b: jnp.array([[1.0, 2.0], [2.0, 1.0]]), jnp.asarray(X[:2]), y[:2]
-        )
+        kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, Y)
+    with jax.enable_x64(True), refused(r"smallest eigenvalue is -1\.000e\+00"):
+        kernel_regression(held(jnp.array(INDEFINITE)), jnp.asarray(X[:2]), Y[:2])
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
+test_bad_input = refusals(
     [
         ({"X": [[1, 2], [3]]}, "equal length"),
         ({"X": np.zeros((0, 4))}, "non-empty"),
@@ -115,69 +106,63 @@ def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
         ({"kernel": lambda a, b: np.full((30, 30), np.nan)}, r"entry \(0, 0\) is nan"),
         ({"kernel": lambda a, b: np.triu(np.ones((30, 30)))}, "must be symmetric"),
     ],
+    lambda change: kernel_regression(**({"kernel": rbf, "X": X, "y": Y, "ridge": 0.1} | change)),
 )
-def test_bad_input(data: Any, change: dict[str, Any], match: str) -> None:
-    given = {"kernel": rbf, "X": data[0], "y": data[1], "ridge": 0.1} | change
-    with refused(match):
-        kc.kernel_regression(**given)
 
 
-def test_bad_new_inputs(data: Any) -> None:
-    fit = kc.gaussian_process(rbf, *data[:2], noise=0.1)
+def test_bad_new_inputs() -> None:
+    fit = gaussian_process(rbf, X, Y, noise=0.1)
     with refused("30 columns"):
         fit.predict_from(np.ones((2, 29)))
     with refused("nan"):
         fit.predict(np.full((1, 4), np.nan))
     with refused("must be an integer >= "):
-        fit.sample(data[2], 0)
-    several = kc.ntk(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
+        fit.sample(NEW, 0)
+    several = ntk(chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
     with refused("nan"):
         several.condition_number(np.array([[1.0, np.nan]]))
 
 
-def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
+def test_kernels_of_several_outputs_are_refused_by_name() -> None:
     net = wired(
-        ("x", L.Input()),
-        ("a", L.Affine(), "x"),
-        ("phi", L.Nonlinear("relu"), "a"),
-        ("b", L.Affine(), "phi"),
+        ("a", L.Affine()),
+        ("phi", L.Nonlinear("relu")),
+        ("b", L.Affine()),
         ("c", L.Affine(), "phi"),
     )
-    for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
+    for kernel in (ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
         with refused(r"outputs?.*\(?b, c"):
-            kc.kernel_regression(kernel, *data[:2], ridge=0.1)
+            kernel_regression(kernel, X, Y, ridge=0.1)
 
 
-def test_truth_values_are_targets_but_no_kernel(data: Any) -> None:
-    X, labels = data[0], data[1] > 0
+def test_truth_values_are_targets_but_no_kernel() -> None:
+    labels = Y > 0
     found, asked = (
-        kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2])
-        for y in (labels, labels.astype(float))
+        kernel_regression(rbf, X, y, ridge=0.1).predict(NEW) for y in (labels, labels.astype(float))
     )
     assert np.array_equal(found, asked)
     with refused("real numbers.*Booleans"):
-        kc.kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
+        kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, Y, ridge=0.1)
 
 
-def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
-    X, y, new = (jnp.asarray(a) for a in data)
+def test_what_a_jax_tracer_holds_is_not_looked_at() -> None:
+    x, y, new = map(jnp.asarray, (X, Y, NEW))
 
     def kernel(one: Any, two: Any) -> Any:
         return jnp.exp(-0.5 * ((one[:, None] - two[None]) ** 2).sum(-1))
 
     @jax.jit
-    def predicted(X: Any, y: Any, new: Any) -> Any:
-        return kc.kernel_regression(kernel, X, y, ridge=0.1).predict(new)
+    def predicted(x: Any, y: Any, new: Any) -> Any:
+        return kernel_regression(kernel, x, y, ridge=0.1).predict(new)
 
     for targets in (y, y[:, :1], y[:, 0]):
-        plain = kc.kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
-        assert predicted(X, targets, new).shape == plain.shape and np.allclose(
-            predicted(X, targets, new), plain, rtol=0, atol=1e-4
-        )
+        plain = kernel_regression(rbf, X, np.asarray(targets), ridge=0.1).predict(NEW)
+        found = predicted(x, targets, new)
+        assert found.shape == plain.shape and np.allclose(found, plain, rtol=0, atol=1e-4)
     with refused(r"\(30.*30\).*\(30.*4\)"):
-        jax.jit(lambda X: kc.kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
+        jax.jit(lambda x: kernel_regression(lambda a, b: a, x, y, ridge=0.1).predict(new))(x)
     with refused(r"matrix.*\(3,\)"):
-        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(
+        jax.jit(lambda rows: kernel_regression(kernel, x, y, ridge=0.1).predict_from(rows))(
             jnp.ones(3)
         )
 
@@ -186,7 +171,7 @@ def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
     # its Cholesky factor is finite, what is solved with it is rounding
     rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])
     with refused("positive definite"):
-        kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
+        kernel_regression(held(rows), np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
 
 
 def test_curves_of_matrices_that_do_not_fit() -> None:
@@ -202,16 +187,14 @@ def test_spectrum_of_a_known_matrix() -> None:
     """a I + b E has eigenvalues a + n b and a."""
     found = spectrum(2.0 * np.eye(8) + 0.5 * np.ones((8, 8)))
     assert found.eigenvalues == pytest.approx([6.0] + [2.0] * 7, rel=1e-14)
-    assert found.condition_number == pytest.approx(
-        3
-    ) and found.learning_rate_bound == pytest.approx(1 / 3)
-    assert (
-        found.effective_dimension(2.0) == pytest.approx(6 / 8 + 7 / 2)
-        and found.effective_dimension() == found.rank == 8
-    )
+    assert found.condition_number == pytest.approx(3)
+    assert found.learning_rate_bound == pytest.approx(1 / 3)
+    assert found.effective_dimension(2.0) == pytest.approx(6 / 8 + 7 / 2)
+    assert found.effective_dimension() == found.rank == 8
     assert found.participation == pytest.approx(20**2 / (36 + 28))
-    assert spectrum(np.ones((5, 5))).rank == 1 and condition_number(np.ones((5, 5))) == np.inf
-    assert spectrum(np.ones((5, 5))).participation == pytest.approx(1)
+    flat = spectrum(np.ones((5, 5)))
+    assert flat.rank == 1 and condition_number(np.ones((5, 5))) == np.inf
+    assert flat.participation == pytest.approx(1)
     with refused("smallest eigenvalue is -1"):
         spectrum(np.diag([1.0, -1.0]))
     with refused("zero"):
@@ -220,12 +203,11 @@ def test_spectrum_of_a_known_matrix() -> None:
         spectrum(np.ones((2, 3)))
 
 
-def test_condition_number_of_a_network(data: Any) -> None:
+def test_condition_number_of_a_network() -> None:
     """Of two inputs at c: (K(1) + K(c)) / (K(1) - K(c))."""
-    K = kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
-    X = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
-    assert K.condition_number(X) == pytest.approx((K(1.0) + K(0.6)) / (K(1.0) - K(0.6)), rel=1e-12)
-    assert K.nngp.condition_number(X) == pytest.approx(
-        (K.nngp(1.0) + K.nngp(0.6)) / (K.nngp(1.0) - K.nngp(0.6)), rel=1e-12
-    )
-    assert K.condition_number(np.concatenate([X, X[:1]])) == np.inf
+    K = ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
+    pair = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
+    for kernel in (K, K.nngp):
+        truth = (kernel(1.0) + kernel(0.6)) / (kernel(1.0) - kernel(0.6))
+        assert kernel.condition_number(pair) == pytest.approx(truth, rel=1e-12)
+    assert K.condition_number(np.concatenate([pair, pair[:1]])) == np.inf

@@ -7,12 +7,13 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 
+import jax
 import numpy as np
 import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc import KcalcError, training
+from kcalc import KcalcError, architectures, chain, to_jax, training
 from kcalc.lab.training import Diverged, Settings
 
 L = kc.layers
@@ -21,26 +22,26 @@ QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
 
 
 @lru_cache
-def classifier(depth: int = 4, width: int = 16, activation: str = "tanh", **options) -> kc.Model:
-    net = kc.architectures.vanilla(depth, activation)
-    return kc.to_jax(kc.shape(net), {None: width, net.outputs[0]: 10}, **options)
+def classifier(depth: int = 4) -> kc.Model:
+    net = architectures.vanilla(depth, "tanh")
+    return to_jax(kc.shape(net), {None: 16, net.outputs[0]: 10})
 
 
 @lru_cache
-def linear(**options) -> kc.Model:
+def linear() -> kc.Model:
     """Logistic regression, which compiles quickly."""
-    return kc.to_jax(kc.chain(L.Input(), L.Affine(10)), **options)
+    return to_jax(chain(L.Input(), L.Affine(10)))
 
 
 # -- the parts -------------------------------------------------------------------------------------
 
 
-def batches(seed: int, size: int, count: int) -> list[np.ndarray]:
+def batches(size: int, count: int) -> list[np.ndarray]:
     """The rows of the first batches: every pass has an order of its own, from (seed, pass)."""
     per_pass, rows = len(SPLIT.train) // size, []
     for number in range(-(-count // per_pass)):
-        order = np.random.default_rng((seed, number)).permutation(SPLIT.train)
-        rows += [order[i * size : (i + 1) * size] for i in range(per_pass)]
+        order = np.random.default_rng((0, number)).permutation(SPLIT.train)
+        rows += np.split(order[: per_pass * size], per_pass)
     return rows[:count]
 
 
@@ -58,40 +59,33 @@ def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) 
     (entry,) = own
     w, b = (np.asarray(own[entry][leaf], float) for leaf in ("weight", "bias"))
     v = [np.zeros_like(w), np.zeros_like(b)]
-    for t, rows in enumerate(batches(0, size, 7)):
+    for t, rows in enumerate(batches(size, 7)):
         x, y = SPLIT.x[rows].astype(float), np.eye(10)[SPLIT.y[rows]]
         z = x @ w + b
         p = np.exp(z - z.max(axis=1, keepdims=True))
         slope = (p / p.sum(axis=1, keepdims=True) - y) / size
         gradients = [x.T @ slope, slope.sum(axis=0)]
         v = [0.9 * old + g for old, g in zip(v, gradients, strict=True)]
-        step = (
-            [g + 0.9 * new for g, new in zip(gradients, v, strict=True)]
-            if name == "nesterov"
-            else v
-        )
+        ahead = [g + 0.9 * new for g, new in zip(gradients, v, strict=True)]
+        step = ahead if name == "nesterov" else v
         if t == 0:
             assert np.allclose(step[1], first * gradients[1])
         w, b = w - settings.rates[t] * step[0], b - settings.rates[t] * step[1]
     (entry,) = run.params
-    assert np.allclose(run.params[entry]["weight"], w, atol=2e-6) and np.allclose(
-        run.params[entry]["bias"], b, atol=2e-6
-    )
+    for leaf, expected in (("weight", w), ("bias", b)):
+        assert np.allclose(run.params[entry][leaf], expected, atol=2e-6)
     scores = SPLIT.x[SPLIT.test] @ w + b
-    assert run.accuracy == pytest.approx(
-        (scores.argmax(axis=1) == SPLIT.y[SPLIT.test]).mean(), abs=1e-12
-    )
+    labels = SPLIT.y[SPLIT.test]
+    assert run.accuracy == pytest.approx((scores.argmax(axis=1) == labels).mean(), abs=1e-12)
     shifted = scores - scores.max(axis=1, keepdims=True)
-    loss = (
-        np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(scores)), SPLIT.y[SPLIT.test]]
-    )
+    loss = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(scores)), labels]
     assert training.evaluate(model, run.params, SPLIT) == pytest.approx(
         (loss.mean(), run.accuracy), rel=1e-5
     )
 
 
 def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
-    model = classifier(depth=6, width=16)
+    model = classifier(6)
     settings = Settings("muon", learning_rate=1e-2, steps=1, schedule="constant")
     run = training.fit(model, SPLIT, settings)
     before = model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1])
@@ -107,7 +101,7 @@ def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
 def test_kfac_steps_or_says_why_not() -> None:
     settings = Settings("kfac", learning_rate=1e-3, steps=10, evaluate_every=5)
     try:
-        history = training.fit(classifier(3, 16), SPLIT, settings).history
+        history = training.fit(classifier(3), SPLIT, settings).history
     except KcalcError as refused:
         assert "kfac-jax" in str(refused)
         return
@@ -137,8 +131,7 @@ def test_divergence_names_the_step_and_keeps_the_last_good_parameters() -> None:
     run = stopped.value.run
     assert stopped.value.step == run.diverged == 2 and run.accuracy == 0
     assert [r.step for r in run.history] == [1] and np.isfinite(run.history[0].train_loss)
-    for leaves in run.params.values():
-        assert all(np.isfinite(leaf).all() for leaf in leaves.values())
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
 
 
 def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
@@ -150,16 +143,13 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
 
 
 def test_parameters_and_statistics_of_an_evaluation() -> None:
-    model = kc.to_jax(kc.chain(L.Input(), L.Affine(10), L.BatchNorm()))
+    model = to_jax(chain(L.Input(), L.Affine(10), L.BatchNorm()))
     run = training.fit(model, SPLIT, QUICK)
     loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
     with refused(r"keeps statistics; pass state=run\.state"):
         training.evaluate(model, run.params, SPLIT)
-    spoilt = {
-        name: {leaf: array * np.inf for leaf, array in leaves.items()}
-        for name, leaves in run.params.items()
-    }
+    spoilt = jax.tree.map(lambda array: array * np.inf, run.params)
     with refused("infinite or nan"):
         training.evaluate(model, spoilt, SPLIT, run.state)
 
@@ -169,25 +159,19 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
 
 def test_models_that_cannot_be_trained() -> None:
     with refused("to_jax"):
-        training.fit(kc.architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
+        training.fit(architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
     images = training.digits(images=True)
     with refused(r"output must have shape \(examples, classes\)"):
-        training.fit(
-            kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
-            images,
-            QUICK,
-        )
+        convolved = chain(L.Input(), L.Affine(10, kernel=3))
+        training.fit(to_jax(convolved, image_shape=(8, 8)), images, QUICK)
     with refused("reads vectors"):
         training.fit(linear(), images, QUICK)
-    few = kc.to_jax(kc.chain(L.Input(), L.Affine(5)))
+    few = to_jax(chain(L.Input(), L.Affine(5)))
     with refused("'affine_1'.*5.*10"):
         training.fit(few, SPLIT, QUICK)
     with refused("'affine_1'.*5.*10"):
         training.evaluate(few, few.init(0, SPLIT.x[:1]), SPLIT)
-    spoilt = {
-        name: {leaf: array * np.nan for leaf, array in leaves.items()}
-        for name, leaves in linear().init(0, SPLIT.x[:1]).items()
-    }
+    spoilt = jax.tree.map(lambda array: array * np.nan, linear().init(0, SPLIT.x[:1]))
     with refused("initial params"):
         training.fit(linear(), SPLIT, QUICK, params=spoilt)
 

@@ -9,12 +9,12 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc import training
+from kcalc import chain, training
 from kcalc.lab.training import Settings, classifier, compare
 
 L = kc.layers
 SPLIT = training.digits()
-LINEAR = kc.chain(L.Input(), L.Affine())
+LINEAR = chain(L.Input(), L.Affine())
 QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
 
 
@@ -23,8 +23,7 @@ QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
 
 def test_a_head_gets_names_that_the_network_does_not_have() -> None:
     net = wired(
-        ("x", L.Input()),
-        ("head_nonlinear", L.Affine(), "x"),
+        ("head_nonlinear", L.Affine()),
         ("head_affine", L.Sum(), "x", "head_nonlinear"),
     )
     found = classifier(net, 3)
@@ -32,7 +31,7 @@ def test_a_head_gets_names_that_the_network_does_not_have() -> None:
 
 
 def test_networks_that_are_no_classifiers() -> None:
-    net = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
+    net = wired(("a", L.Affine()), ("b", L.Affine(), "x"))
     with refused("1 and 2"):
         classifier(net, 10)
     with refused("classes"):

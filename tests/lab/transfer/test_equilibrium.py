@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from refusals import refused
 
-import kcalc as kc
+from kcalc import equilibrium
 
 BAD = {
     "lr must be positive": (0, 0.1),
@@ -21,6 +21,6 @@ BAD = {
 @pytest.mark.parametrize("words", BAD)
 def test_bad_settings(words: str) -> None:
     with refused(words):
-        kc.equilibrium(*BAD[words])
+        equilibrium(*BAD[words])
     with refused("fan_in"):
-        kc.equilibrium(0.1, 0.1).sigma_w(0)
+        equilibrium(0.1, 0.1).sigma_w(0)

@@ -9,26 +9,27 @@ import numpy as np
 import pytest
 from refusals import refused
 
-import kcalc as kc
+from kcalc import TransferCheck
 from kcalc.lab.transfer import Gain
 
 RATES = (0.1, 0.2, 0.4, 0.8)
 
 
-def check(by: Any, plain: Any, seeds: int = 6) -> kc.TransferCheck:
+def check(by: Any, plain: Any, seeds: int = 6) -> TransferCheck:
     """Losses by size and rate, times noise that seeds of both share."""
     noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(seeds))
     arrays = [np.array(one, dtype=float)[:, :, None] * noise for one in (by, plain)]
-    return kc.TransferCheck((64.0, 256.0), RATES, arrays[0], plain=arrays[1])
+    return TransferCheck((64.0, 256.0), RATES, arrays[0], plain=arrays[1])
 
 
-BASE = [1.0, 0.5, 0.4, 0.6]
+BASE, NEVER = [1.0, 0.5, 0.4, 0.6], [math.inf] * 4
+EQUAL = [BASE, BASE]
 
 
 def test_an_interval_around_0_is_a_tie() -> None:
     draws = np.random.default_rng(1)
     losses = [0.3 * np.exp(0.1 * draws.standard_normal((2, 4, 8))) for _ in range(2)]
-    found = kc.TransferCheck((64.0, 256.0), RATES, losses[0], plain=losses[1])
+    found = TransferCheck((64.0, 256.0), RATES, losses[0], plain=losses[1])
     assert found.gain().tie and "tie" in repr(found)
     each = np.log(losses[1][-1, np.argmin(found.plain_means[-1])]) - np.log(
         losses[0][-1, np.argmin(found.means[-1])]
@@ -44,20 +45,20 @@ def test_best_rates_at_the_end_of_the_grid() -> None:
         "width 256 without rules: the lowest loss is at the largest rate, 0.8",
     ]
     assert "try smaller rates" in str(found) and "at_edge" in repr(found)
-    assert not check([BASE, BASE], [BASE, BASE]).at_edge
+    assert not check(EQUAL, EQUAL).at_edge
 
 
 def test_runs_that_diverge() -> None:
-    worse = check([BASE, BASE], [BASE, [math.inf] * 4]).gain()
+    worse = check(EQUAL, [BASE, NEVER]).gain()
     assert worse == Gain(math.inf, 0.0, math.inf)
     with refused("diverge"):
-        check([BASE, [math.inf] * 4], [BASE, [math.inf] * 4]).gain()
+        check([BASE, NEVER], [BASE, NEVER]).gain()
 
 
 def test_what_a_gain_needs() -> None:
     with refused("5 seeds"):
-        check([BASE, BASE], [BASE, BASE], seeds=4).gain()
-    alone = kc.TransferCheck((64.0, 256.0), RATES, np.ones((2, 4, 5)))
+        check(EQUAL, EQUAL, seeds=4).gain()
+    alone = TransferCheck((64.0, 256.0), RATES, np.ones((2, 4, 5)))
     for ask in (alone.gain, lambda: alone.best_plain):
         with refused("standard=True"):
             ask()

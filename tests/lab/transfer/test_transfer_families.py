@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import trained_coordinates
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
+Linear = nn.Linear
+
+from modern_zoo import Model  # noqa: E402
 
 from benchmarks import transfer_models as M  # noqa: E402
 from benchmarks.transfer_families import FAMILIES, FLAT, IDS, IMAGE, verdict  # noqa: E402
@@ -23,22 +27,12 @@ TOKENS = (2, 6, 16)
 QUICK = ("weight norm", "LSTM", "soft mixture", "generator", "two halves", "Siamese", "NeRF")
 
 
-class Called(nn.Module):
-    """A function of some modules and parameters."""
-
-    def __init__(self, function: Any, **parts: Any) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(self, *inputs)
-
-
 def rules(build: Any, *inputs: Any, **settings: Any) -> Any:
     torch.manual_seed(0)
     return kc.transfer(build, *(inputs or (FLAT,)), base=32, to=128, **settings)
+
+
+HALF = sp.Rational(1, 2)
 
 
 def power(rule: Any, quantity: str = "learning_rate") -> Any:
@@ -61,17 +55,11 @@ def test_families_have_the_verdict_of_the_table(family: Any) -> None:
 # -- powers, derived by hand -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("up", "name", "role"),
-    [("nearest", "back.weight", "hidden"), ("turned", "turned.weight", "hidden")],
-)
-def test_what_moves_positions_changes_no_power(up: str, name: str, role: str) -> None:
+@pytest.mark.parametrize(("up", "name"), [("nearest", "back.weight"), ("turned", "turned.weight")])
+def test_what_moves_positions_changes_no_power(up: str, name: str) -> None:
     found = rules(lambda w: M.UNet(w, up), IMAGE)
-    assert found[name].role == role
-    assert [power(found[name], q) for q in ("init_std", "learning_rate")] == [
-        -sp.Rational(1, 2),
-        -1,
-    ]
+    assert found[name].role == "hidden"
+    assert [power(found[name], q) for q in ("init_std", "learning_rate")] == [-HALF, -1]
     assert found["o.weight"].role == "readout"
     assert found["a.weight"].role == "input"
 
@@ -79,7 +67,7 @@ def test_what_moves_positions_changes_no_power(up: str, name: str, role: str) ->
 def test_a_root_of_the_width_belongs_to_its_table() -> None:
     found = rules(lambda w: M.Llama(w, root=True), IDS)
     table = found["emb.weight"]
-    assert [power(table, q) for q in ("init_std", "learning_rate")] == [-sp.Rational(1, 2)] * 2
+    assert [power(table, q) for q in ("init_std", "learning_rate")] == [-HALF] * 2
     (edit,) = found.edits
     assert "'o'" in edit and "1/sqrt(n)" in edit
 
@@ -96,7 +84,7 @@ def test_the_parametrisation_of_the_tangent_kernel(optimizer: str) -> None:
             return (h @ m.c) * one
 
         shapes = {"a": (16, width), "b": (width, width), "c": (width, 5)}
-        return Called(forward, **{k: nn.Parameter(torch.randn(s)) for k, s in shapes.items()})
+        return Model(forward, **{k: nn.Parameter(torch.randn(s)) for k, s in shapes.items()})
 
     found, plain = (rules(lambda w, s=s: build(w, s), optimizer=optimizer) for s in (True, False))
     for name in "abc":
@@ -114,8 +102,8 @@ def test_scores_are_divided_before_biases_are_added() -> None:
             scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5 + m.bias
             return m.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2).mean(1))
 
-        return Called(
-            forward, qkv=nn.Linear(16, 3 * width), o=nn.Linear(width, 5),
+        return Model(
+            forward, qkv=Linear(16, 3 * width), o=Linear(width, 5),
             bias=nn.Parameter(torch.zeros(4, 6, 6)),
         )  # fmt: skip
 
@@ -127,13 +115,11 @@ def test_scores_are_divided_before_biases_are_added() -> None:
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_recurrent_layers(kind: str) -> None:
-    made = {"gru": nn.GRU, "lstm": nn.LSTM}[kind]
-
     def build(width: int) -> Any:
-        return Called(
+        return Model(
             lambda m, x: m.o(m.r(x)[0].mean(1)),
-            r=made(16, width, 2, batch_first=True, bidirectional=True),
-            o=nn.Linear(2 * width, 5),
+            r=getattr(nn, kind.upper())(16, width, 2, batch_first=True, bidirectional=True),
+            o=Linear(2 * width, 5),
         )
 
     found = rules(build, TOKENS)
@@ -150,9 +136,9 @@ def test_what_is_written_in_place_is_read_behind_it() -> None:
             out.mul_(m.gain)
             return m.o(out.relu_().cumsum(1).mean(1))
 
-        wide = {k: nn.Linear(width, width) for k in "ab"}
+        wide = {k: Linear(width, width) for k in "ab"}
         gain = nn.Parameter(torch.ones(width))
-        return Called(forward, i=nn.Linear(16, width), o=nn.Linear(width, 5), gain=gain, **wide)
+        return Model(forward, i=Linear(16, width), o=Linear(width, 5), gain=gain, **wide)
 
     found = rules(build, optimizer="sgd")
     assert [found[f"{k}.weight"].role for k in "ab"] == ["hidden", "hidden"]
@@ -171,9 +157,9 @@ def solved(width: int) -> Any:
         h = torch.linalg.solve(3 * torch.eye(width), m.f(m.i(x)).T).T
         return m.o(h) + m.aside(x)
 
-    return Called(
-        forward, i=nn.Linear(16, width), f=nn.Linear(width, width), o=nn.Linear(width, 5),
-        aside=nn.Linear(16, 5),
+    return Model(
+        forward, i=Linear(16, width), f=Linear(width, width), o=Linear(width, 5),
+        aside=Linear(16, 5),
     )  # fmt: skip
 
 
@@ -196,40 +182,36 @@ def test_guesses_are_marked() -> None:
 
 WITHOUT = {
     "a maximum over the width": (
-        lambda w: Called(
+        lambda w: Model(
             lambda m, x: m.o(m.f(m.i(x).amax(1, keepdim=True))),
-            i=nn.Linear(16, w), f=nn.Linear(1, w), o=nn.Linear(w, 5),
+            i=Linear(16, w), f=Linear(1, w), o=Linear(w, 5),
         ),
         "'amax'.*grows.*unknown=",
     ),
     "other numbers": (
-        lambda w: Called(
+        lambda w: Model(
             lambda m, x: m.o(F.leaky_relu(torch.stack([m.i(x), m.i(x)]).sum(0), 1 / w)),
-            i=nn.Linear(16, w), o=nn.Linear(w, 5),
+            i=Linear(16, w), o=Linear(w, 5),
         ),
         "'leaky_relu'.*in the base.*use the same functions",
     ),
     "rows with two roles": (
-        lambda w: Called(
+        lambda w: Model(
             lambda m, x: m.o(m.f(m.i(x))[:, :w].cumsum(0)) + m.p(m.f(m.i(x))[:, w:]),
-            i=nn.Linear(16, w), f=nn.Linear(w, w + 8), o=nn.Linear(w, 5), p=nn.Linear(8, 5),
+            i=Linear(16, w), f=Linear(w, w + 8), o=Linear(w, 5), p=Linear(8, 5),
         ),
         "'f.*two roles|'f.*several|rows of one matrix",
     ),
     "a loss over the width": (
-        lambda w: Called(
-            lambda m, x: F.mse_loss(m.i(x), torch.zeros(2, w)) , i=nn.Linear(16, w),
+        lambda w: Model(
+            lambda m, x: F.mse_loss(m.i(x), torch.zeros(2, w)) , i=Linear(16, w),
         ),
         "'mse_loss'.*grows with the width",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WITHOUT)
-def test_hypotheses_that_fail_are_named(what: str) -> None:
-    build, words = WITHOUT[what]
-    with refused(words):
-        rules(build)
+test_hypotheses_that_fail_are_named = refusals(WITHOUT, lambda build: rules(build))
 
 
 def test_lion_has_the_powers_of_adamw_and_no_epsilon() -> None:
@@ -240,7 +222,7 @@ def test_lion_has_the_powers_of_adamw_and_no_epsilon() -> None:
     assert lion["o.weight"].to_dict()["epsilon"] is None
     assert "eps" not in lion.param_groups(M.Mixture(128), lr=0.1)[0]
     with refused("Lion.*optimizer='adamw'"):
-        kc.trained_coordinates(M.Perceptron, X, Y, 1e-3, (32, 64), "lion", steps=1, seeds=2)
+        trained_coordinates(M.Perceptron, X, Y, 1e-3, (32, 64), "lion", steps=1, seeds=2)
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -250,17 +232,17 @@ X, Y = torch.randn(32, 16, generator=G), torch.randint(0, 5, (32,), generator=G)
 
 def test_noise_of_the_model_is_no_change() -> None:
     """A VAE draws noise in every call: its outputs before and after training have the same."""
-    found = kc.trained_coordinates(M.Variational, X, X, 1e-5, (16, 32), steps=3, seeds=2)
+    found = trained_coordinates(M.Variational, X, X, 1e-5, (16, 32), steps=3, seeds=2)
     assert found.changes["b"].max() < 0.01
 
 
 def test_weights_that_are_computed_are_no_feature_maps() -> None:
-    found = kc.trained_coordinates(M.WeightNorm, X, Y, 3e-3, (16, 32), steps=1, seeds=2)
+    found = trained_coordinates(M.WeightNorm, X, Y, 3e-3, (16, 32), steps=1, seeds=2)
     assert set(found.changes) <= {"i", "f", "o", "output"}
 
 
 def test_the_changes_of_a_small_family() -> None:
-    found = kc.trained_coordinates(
+    found = trained_coordinates(
         lambda w: M.Perceptron(w, M.Swish()), X, Y, 3e-3, (64, 256), steps=5, seeds=2
     )
     assert max(abs(one) for one, _ in found.slopes.values()) < 0.12

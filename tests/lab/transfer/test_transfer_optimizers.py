@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc import chain, trained_coordinates, transfer
 from kcalc.lab.transfer import OPTIMIZERS
 
 L = kc.layers
@@ -17,11 +18,7 @@ WIDTHS = (64, 128, 256)
 
 def perceptron() -> kc.Network:
     relu = L.Nonlinear("relu")
-    return kc.chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
-
-
-def hidden(optimizer: str, **settings: Any) -> Any:
-    return kc.transfer(perceptron(), optimizer=optimizer, **settings)["affine_2.weight"]
+    return chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
 
 
 def slope(values: Any) -> float:
@@ -79,48 +76,44 @@ def test_muonh_follows_the_rank_of_its_steps(examples: int) -> None:
 
 
 def test_the_rank_is_noted_and_asked_for() -> None:
-    notes = kc.transfer(perceptron(), optimizer="muonh", rank="fixed").assumptions
+    notes = transfer(perceptron(), optimizer="muonh", rank="fixed").assumptions
     assert any("rank='fixed'" in one.text and one.kind == "heuristic" for one in notes)
     with refused("SOAP.*rank='full'.*rank='fixed'"):
-        kc.transfer(perceptron(), optimizer="soap")
+        transfer(perceptron(), optimizer="soap")
     with refused("optimizer='adamw' do not depend.*muonh"):
-        kc.transfer(perceptron(), optimizer="adamw", rank="full")
+        transfer(perceptron(), optimizer="adamw", rank="full")
     with refused("rank"):
-        kc.transfer(perceptron(), optimizer="muonh", rank="low")
+        transfer(perceptron(), optimizer="muonh", rank="low")
+
+
+def layers(width: int, zeros: bool = False) -> Any:
+    nn = pytest.importorskip("torch").nn
+    model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, width), nn.Linear(width, 3))
+    if zeros:
+        nn.init.zeros_(model[1].weight)
+    return model
 
 
 def test_weights_of_zeros_have_no_sphere() -> None:
-    torch = pytest.importorskip("torch")
-
-    def build(width: int) -> Any:
-        model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((4, width), (width, width), (width, 3))))  # fmt: skip  # noqa: E501
-        torch.nn.init.zeros_(model[1].weight)
-        return model
-
     with refused("1.weight starts at 0.*AdamH.*optimizer='adamw'"):
-        kc.transfer(build, (2, 4), base=8, to=16, optimizer="adamh")
+        transfer(lambda w: layers(w, True), (2, 4), base=8, to=16, optimizer="adamh")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimiser_has_rules_groups_and_an_answer_to_training(optimizer: str) -> None:
     """One table: what is in it works everywhere."""
     torch = pytest.importorskip("torch")
-
-    def build(width: int) -> Any:
-        return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((4, width), (width, width), (width, 3))))  # fmt: skip  # noqa: E501
-
     rank = {"rank": "full"} if OPTIMIZERS[optimizer].rank == "" else {}
-    found = kc.transfer(build, (2, 4), base=8, to=16, optimizer=optimizer, **rank)
+    found = transfer(layers, (2, 4), base=8, to=16, optimizer=optimizer, **rank)
     own = {rule.optimizer for rule in found.parameters.values()}
-    groups = [g for name in own for g in found.param_groups(build(16), 0.1, optimizer=name)]
+    groups = [g for name in own for g in found.param_groups(layers(16), 0.1, optimizer=name)]
     assert sum(len(group["params"]) for group in groups) == 6
-    assert (OPTIMIZERS[optimizer].default is not None) == any(
-        "eps" in g for g in found.param_groups(build(16), 0.1, optimizer=optimizer)
-    )
-    x, y = torch.randn(4, 4), torch.tensor([0, 1, 2, 0])
+    has_epsilon = any("eps" in g for g in found.param_groups(layers(16), 0.1, optimizer=optimizer))
+    assert (OPTIMIZERS[optimizer].default is not None) == has_epsilon
+    given = layers, torch.randn(4, 4), torch.tensor([0, 1, 2, 0]), 0.1, (8, 16)
     settings: Any = {"optimizer": optimizer, "steps": 1, "seeds": 2, **rank}
     if OPTIMIZERS[optimizer].torch:
-        assert kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings).slopes
+        assert trained_coordinates(*given, **settings).slopes
     else:
         with refused(f"torch.optim has no {OPTIMIZERS[optimizer].title}"):
-            kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings)
+            trained_coordinates(*given, **settings)

@@ -11,40 +11,58 @@ from typing import Any
 import numpy as np
 import pytest
 from oracles import transfer_mup as peers
-from refusals import refused
+from refusals import refusals, refused
 
 import kcalc as kc
+from kcalc import TransferCheck, chain, trained_coordinates, transfer
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+from modern_zoo import Model  # noqa: E402
+
+Linear = nn.Linear
 ROWS = json.loads((Path(__file__).parents[2] / "oracles" / "transfer_mup.json").read_text())
 
 
-def perceptron(width: int, depth: int = 2) -> Any:
-    hidden = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), *hidden, nn.Linear(width, 5))
+def perceptron(width: int) -> Any:
+    hidden = [m for _ in range(2) for m in (Linear(width, width), nn.ReLU())]
+    return nn.Sequential(Linear(16, width), nn.ReLU(), *hidden, Linear(width, 5))
 
 
-class Residual(nn.Module):
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.ups = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.downs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
-            x = x + down(torch.relu(up(norm(x))))
-        return self.head(x)
+def made(forward: Any, width: int, **parts: Any) -> Any:
+    """A model with a stem and a head."""
+    return Model(forward, stem=Linear(16, width), head=Linear(width, 5), **parts)
 
 
-@pytest.fixture(scope="module")
-def batch() -> tuple[Any, Any]:
-    draws = torch.Generator().manual_seed(0)
-    x = torch.randn(32, 16, generator=draws)
-    return x, torch.randint(0, 5, (32,), generator=draws)
+def several(make: Any, depth: int) -> Any:
+    return nn.ModuleList(make() for _ in range(depth))
+
+
+def residual(width: int, depth: int, post: bool = False) -> Any:
+    """Norms in branches, or ``post``: on the stream, and a last one."""
+
+    def forward(m: Any, x: Any) -> Any:
+        x = m.stem(x)
+        for norm, up, down in zip(m.norms, m.ups, m.downs, strict=True):
+            x = norm(x + down(torch.relu(up(x)))) if post else x + down(torch.relu(up(norm(x))))
+        return m.head(m.last(x))
+
+    return made(
+        forward,
+        width,
+        norms=several(lambda: nn.LayerNorm(width), depth),
+        ups=several(lambda: Linear(width, width), depth),
+        downs=several(lambda: Linear(width, width), depth),
+        last=nn.LayerNorm(width) if post else nn.Identity(),
+    )
+
+
+def post_norm(width: int, depth: int) -> Any:
+    return residual(width, depth, post=True)
+
+
+DRAWS = torch.Generator().manual_seed(0)
+X, Y = torch.randn(32, 16, generator=DRAWS), torch.randint(0, 5, (32,), generator=DRAWS)
 
 
 # -- the mup package -------------------------------------------------------------------------------
@@ -59,8 +77,8 @@ def test_where_mup_differs() -> None:
     }
     assert sizes[4096] == pytest.approx(8, rel=0.05)
     _, inputs = peers.MODELS["transformer"]
-    small, large = (peers.Transformer(n, nn.Linear, tied=True) for n in (64, 128))
-    found = kc.transfer(large, *inputs, base=small)
+    small, large = (peers.Transformer(n, Linear, tied=True) for n in (64, 128))
+    found = transfer(large, *inputs, base=small)
     rule = found["tokens.weight"]
     assert rule.role == "embedding, readout"
     assert (rule.init_std, rule.learning_rate, rule.epsilon) == (1, 1, 0.5)
@@ -70,9 +88,9 @@ def test_where_mup_differs() -> None:
 
 def test_transposed_convolutions_of_mup() -> None:
     """It takes their readouts for input layers: rates under SGD grow as n, ours shrink as 1/n."""
-    small, large = (peers.Decoder(n, nn.Linear) for n in (64, 128))
+    small, large = (peers.Decoder(n, Linear) for n in (64, 128))
     image = torch.zeros(2, 3, 6, 6)
-    found = {o: kc.transfer(large, image, base=small, optimizer=o) for o in ("sgd", "adamw")}
+    found = {o: transfer(large, image, base=small, optimizer=o) for o in ("sgd", "adamw")}
     for row in (r for r in ROWS if r["model"] == "decoder" and r["width"] > 64):
         ratio, name = row["width"] / 64, row["parameter"]
         for optimizer, rules in found.items():
@@ -82,170 +100,139 @@ def test_transposed_convolutions_of_mup() -> None:
         if name == "last.weight":
             assert row["sgd"][0] == ratio and row["adamw"][0] == 1
     last = found["adamw"]["last.weight"]
-    assert (last.role, last.exponent("learning_rate"), last.exponent("init_std")) == (
-        "readout",
-        -1,
-        -1,
-    )
+    assert last.role == "readout"
+    assert last.exponent("learning_rate") == last.exponent("init_std") == -1
     assert found["sgd"]["last.weight"].exponent("learning_rate") == -1
 
 
 # -- models ----------------------------------------------------------------------------------------
 
 
-class Shared(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
-        self.slope, self.head = nn.PReLU(), nn.Linear(width, 5)
-
-    def forward(self, x: Any) -> Any:
-        return self.head(self.slope(self.two(torch.relu(self.one(x)))))
-
-
-def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
+def test_a_number_that_all_channels_share() -> None:
     """Its gradient is a sum over channels, so it keeps its learning rate under SGD."""
-    found = kc.transfer(Shared(32), batch[0], base=Shared(16), optimizer="sgd")
-    assert found["slope.weight"].role == "shared"
-    assert found["slope.weight"].learning_rate == 1
-    assert found["two.bias"].learning_rate == 2
-
-
-class PostNorm(Residual):
-    """Norms on the stream, and a last one."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__(width, depth)
-        self.last = nn.LayerNorm(width)
-
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
-            x = norm(x + down(torch.relu(up(x))))
-        return self.head(self.last(x))
+    small, large = (
+        nn.Sequential(Linear(16, w), nn.ReLU(), Linear(w, w), nn.PReLU(), Linear(w, 5))
+        for w in (16, 32)
+    )
+    found = transfer(large, X, base=small, optimizer="sgd")
+    assert found["3.weight"].role == "shared"
+    assert found["3.weight"].learning_rate == 1
+    assert found["2.bias"].learning_rate == 2
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adafactor", "muon"])
-def test_norms_on_the_stream_learn_by_their_share(optimizer: str, batch: tuple[Any, Any]) -> None:
+def test_norms_on_the_stream_learn_by_their_share(optimizer: str) -> None:
     """Changes of L norms are aligned, so that each may move the stream by 1 / L."""
-    sizes = ({"width": 16, "depth": 2}, {"width": 16, "depth": 6})
-    found = kc.transfer(PostNorm, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
+    base, to = ({"width": 16, "depth": depth} for depth in (2, 6))
+    found, before = (
+        transfer(build, X, base=base, to=to, optimizer=optimizer) for build in (post_norm, residual)
+    )
     for name in ("norms.0.weight", "norms.5.weight", "norms.5.bias"):
         assert found[name].exponent("learning_rate", "depth") == -1
         assert found[name].exponent("epsilon", "depth") == 0
     assert found["last.weight"].learning_rate == found["head.bias"].learning_rate == 1
     assert "norms.*.weight" in str(found) and "norms.3.weight" not in str(found)
-    before = kc.transfer(Residual, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
     power = {"sgd": 1}.get(optimizer, 0)
     assert before["norms.5.weight"].exponent("learning_rate", "depth") == power
 
 
-class Vision(nn.Module):
+def vision(width: int) -> Any:
     """A class token, scaled branches and a temperature."""
 
-    def __init__(self, width: int, depth: int = 1) -> None:
-        super().__init__()
-        self.patch, self.token = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.randn(1, 5, width) * 0.02)
-        self.layers = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(width, width // 8, 16, 0.0, batch_first=True), depth
-        )
-        self.branch, self.scale = nn.Linear(width, width), nn.Parameter(torch.full((width,), 0.1))
-        self.head, self.heat = nn.Linear(width, 5), nn.Parameter(torch.tensor(1.0))
+    def forward(m: Any, x: Any) -> Any:
+        x = m.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([m.token.expand(len(x), -1, -1), x], 1) + m.places
+        x = m.layers(x)
+        return m.heat * m.head((x + m.scale * m.branch(x))[:, 0])
 
-    def forward(self, x: Any) -> Any:
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
-        x = self.layers(x)
-        return self.heat * self.head((x + self.scale * self.branch(x))[:, 0])
+    layer = nn.TransformerEncoderLayer(width, width // 8, 16, 0.0, batch_first=True)
+    return Model(
+        forward,
+        patch=nn.Conv2d(3, width, 4, 4),
+        token=nn.Parameter(torch.zeros(1, 1, width)),
+        places=nn.Parameter(torch.randn(1, 5, width) * 0.02),
+        layers=nn.TransformerEncoder(layer, 2),
+        branch=Linear(width, width),
+        scale=nn.Parameter(torch.full((width,), 0.1)),
+        head=Linear(width, 5),
+        heat=nn.Parameter(torch.tensor(1.0)),
+    )
 
 
 def test_tokens_factors_and_copies_have_rules() -> None:
     """Layers of nn.TransformerEncoder are copies, which is no matter for exponents."""
     image = torch.randn(2, 3, 8, 8)
     for optimizer, rate in (("sgd", 2), ("adamw", 1)):
-        found = kc.transfer(lambda w: Vision(w, 2), image, base=16, to=32, optimizer=optimizer)
-        roles = [found[name].role for name in ("token", "scale", "heat")]
-        assert roles == ["embedding", "gain", "shared"]
-        assert [found[name].learning_rate for name in ("token", "scale", "heat")] == [rate, rate, 1]
+        found = transfer(vision, image, base=16, to=32, optimizer=optimizer)
+        rules = [found[name] for name in ("token", "scale", "heat")]
+        assert [rule.role for rule in rules] == ["embedding", "gain", "shared"]
+        assert [rule.learning_rate for rule in rules] == [rate, rate, 1]
         assert found["token"].exponent("epsilon") == found["places"].exponent("epsilon") == -1
         assert found["heat"].epsilon == 1
     assert "layers.layers.1.linear1.weight" in found.parameters
 
 
-class OwnNorm(nn.Module):
-    """A norm over the channels of a head, written out; the gain is read per head."""
+def normed_heads(width: int) -> Any:
+    """Attention whose queries and keys are normed, the gain read per head."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(width))
+    def forward(m: Any, x: Any) -> Any:
+        x = m.stem(x)
+        q, k, v = (p.unflatten(2, (-1, 8)).transpose(1, 2) for p in m.qkv(x).chunk(3, 2))
+        read = nn.functional.scaled_dot_product_attention(m.norm(q), m.norm(k), v)
+        return m.head(x + read.transpose(1, 2).flatten(2))
 
-    def forward(self, x: Any) -> Any:
-        return self.gain * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
-
-
-class Heads(nn.Module):
-    """Attention whose queries and keys are normed."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.stem, self.qkv = nn.Linear(16, width), nn.Linear(width, 3 * width)
-        self.norm, self.head = OwnNorm(8), nn.Linear(width, 5)
-
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        q, k, v = (p.unflatten(2, (-1, 8)).transpose(1, 2) for p in self.qkv(x).chunk(3, 2))
-        read = nn.functional.scaled_dot_product_attention(self.norm(q), k, v)
-        return self.head(x + read.transpose(1, 2).flatten(2))
+    norm = Model(
+        lambda m, x: m.gain * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)),
+        gain=nn.Parameter(torch.ones(8)),
+    )
+    return made(forward, width, qkv=Linear(width, 3 * width), norm=norm)
 
 
 def test_gains_that_heads_share() -> None:
     """Heads are added: the gain of a head's norm keeps its size, its gradient sums over heads."""
-    found = kc.transfer(Heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
+    found = transfer(normed_heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
     assert (found["norm.gain"].role, found["norm.gain"].learning_rate) == ("shared", 1)
 
 
-class Gated(nn.Module):
+def gated(width: int, depth: int) -> Any:
     """Branches with a factor behind the weights that end them."""
 
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
-        self.ends = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.scales = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(depth))
-
-    def forward(self, x: Any) -> Any:
-        x = self.stem(x)
-        for end, scale in zip(self.ends, self.scales, strict=True):
+    def forward(m: Any, x: Any) -> Any:
+        x = m.stem(x)
+        for end, scale in zip(m.ends, m.scales, strict=True):
             x = x + scale * end(torch.tanh(x))
-        return self.head(x)
+        return m.head(x)
+
+    scales = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(depth))
+    ends = several(lambda: Linear(width, width), depth)
+    return made(forward, width, ends=ends, scales=scales)
 
 
-def test_factors_in_branches(batch: tuple[Any, Any]) -> None:
+def test_factors_in_branches() -> None:
     """Relative changes are of order 1; gradients are those of the branch, L^-1 / n."""
-    sizes = ({"width": 8, "depth": 2}, {"width": 16, "depth": 6})
-    found = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1])["scales.5"]
+    sizes = {"base": {"width": 8, "depth": 2}, "to": {"width": 16, "depth": 6}}
+    found = transfer(gated, X, **sizes)["scales.5"]
     assert (found.learning_rate, found.epsilon) == (1, pytest.approx(1 / 6))
-    plain = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1], optimizer="sgd")
+    plain = transfer(gated, X, **sizes, optimizer="sgd")
     assert plain["scales.5"].learning_rate == pytest.approx(6)
 
 
-def test_frozen_parameters_need_no_rule(batch: tuple[Any, Any]) -> None:
+def test_frozen_parameters_need_no_rule() -> None:
     def frozen(width: int) -> Any:
-        model = Loose(width)
+        model = loose(width)
         model.unused.requires_grad_(False)
         return model
 
-    found = kc.transfer(frozen, batch[0], base=16, to=32)
+    found = transfer(frozen, X, base=16, to=32)
     model = frozen(32)
     found.rescale(model)
     taken = [p for group in found.param_groups(model, 0.1) for p in group["params"]]
     assert "unused" not in found.parameters and len(taken) == 4
 
 
-def test_groups(batch: tuple[Any, Any]) -> None:
+def test_groups() -> None:
     model = perceptron(64)
-    found = kc.transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
+    found = transfer(model, X, base=perceptron(16), optimizer="adamw")
     groups = found.param_groups(model, 1e-3, weight_decay=0.1, eps=1e-8)
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     by_parameter = {id(p): group for group in groups for p in group["params"]}
@@ -253,20 +240,20 @@ def test_groups(batch: tuple[Any, Any]) -> None:
     assert (hidden["lr"], hidden["weight_decay"]) == pytest.approx((2.5e-4, 0.4))
     assert hidden["eps"] == pytest.approx(2.5e-9)
     torch.optim.AdamW(groups)
-    parts = kc.transfer(model, batch[0], base=perceptron(16), optimizer="muon")
+    parts = transfer(model, X, base=perceptron(16), optimizer="muon")
     with refused("divided.*between"):
         parts.param_groups(model, 1e-3)
     taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
     assert {id(p) for p in taken} == {id(model[2].weight), id(model[4].weight)}
 
 
-def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
+def test_optax_takes_the_same_steps() -> None:
     import jax
     import optax
 
     model = perceptron(32).double()
     rules = {
-        name: kc.transfer(model, batch[0].double(), base=perceptron(16).double(), optimizer=name)
+        name: transfer(model, X.double(), base=perceptron(16).double(), optimizer=name)
         for name in ("sgd", "adamw")
     }
     for name, made in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
@@ -292,70 +279,49 @@ def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
             np.testing.assert_allclose(np.asarray(tree[n]), p.detach().numpy(), rtol=1e-12)
 
 
-class Loose(nn.Module):
+def loose(width: int) -> Any:
     """A parameter that no layer has."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.head = nn.Linear(16, width), nn.Linear(width, 5)
-        self.unused = nn.Parameter(torch.ones(width, width))
-
-    def forward(self, x: Any) -> Any:
-        return self.head(torch.relu(self.one(x)))
+    unused = nn.Parameter(torch.ones(width, width))
+    return made(lambda m, x: m.head(torch.relu(m.stem(x))), width, unused=unused)
 
 
-class Again(nn.Module):
+def again(width: int) -> Any:
     """One matrix at two places, which is not read."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
-        self.head = nn.Linear(width, 5)
+    def forward(m: Any, x: Any) -> Any:
+        return m.head(torch.relu(m.two(torch.relu(m.two(torch.relu(m.stem(x)))))))
 
-    def forward(self, x: Any) -> Any:
-        return self.head(torch.relu(self.two(torch.relu(self.two(torch.relu(self.one(x)))))))
+    return made(forward, width, two=Linear(width, width))
 
 
-def test_refusals(batch: tuple[Any, Any]) -> None:
-    x = batch[0]
+def test_refusals() -> None:
     with refused("parameter.*'unused'"):
-        kc.transfer(Loose(32), x, base=Loose(16))
-    twice = kc.transfer(Again(32), x, base=Again(16), optimizer="adamw")
-    once = kc.transfer(perceptron(32), x, base=perceptron(16), optimizer="adamw")
+        transfer(loose(32), X, base=loose(16))
+    twice = transfer(again(32), X, base=again(16), optimizer="adamw")
+    once = transfer(perceptron(32), X, base=perceptron(16), optimizer="adamw")
     for quantity in ("init_std", "learning_rate", "weight_decay"):
         assert twice["two.weight"].exponent(quantity) == once["2.weight"].exponent(quantity)
     with refused("base=16 is a size.* to="):
-        kc.transfer(perceptron, x, base=16)
+        transfer(perceptron, X, base=16)
     with refused(r"after the model, such as kc\.transfer"):
-        kc.transfer(perceptron, base=16, to=32)
+        transfer(perceptron, base=16, to=32)
     with refused("two torch.nn.Modules"):
-        kc.transfer(perceptron(8), x, base=3)
-    found = kc.transfer(perceptron(32), x, base=perceptron(16))
+        transfer(perceptron(8), X, base=3)
+    found = transfer(perceptron(32), X, base=perceptron(16))
     with refused("model.*parameter"):
-        found.param_groups(nn.Sequential(nn.Linear(16, 32)), 0.1)
+        found.param_groups(nn.Sequential(Linear(16, 32)), 0.1)
     with refused("parameter.*'weight'"):
-        found.param_groups(nn.Linear(16, 32), 0.1)
+        found.param_groups(Linear(16, 32), 0.1)
     with refused("must.*0"):
         found.param_groups(perceptron(32), -1)
-    symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
+    symbolic = transfer(chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
     with refused("give base= and to="):
         symbolic.optax(0.1)
 
 
 def changed(middle: Callable[[int], nn.Module], end: Callable[[int], nn.Module]) -> Any:
     """A perceptron by its width, with a module of the width in the middle and one at the end."""
-    return lambda w: nn.Sequential(nn.Linear(16, w), middle(w), nn.Linear(w, 5), end(w))
-
-
-class Factor(nn.Module):
-    """A number."""
-
-    def __init__(self, number: float) -> None:
-        super().__init__()
-        self.number = number
-
-    def forward(self, x: Any) -> Any:
-        return x * self.number
+    return lambda w: nn.Sequential(Linear(16, w), middle(w), Linear(w, 5), end(w))
 
 
 def one(*modules: Any) -> Callable[[int], nn.Module]:
@@ -374,21 +340,21 @@ CHANGED: dict[str, tuple[str, Any]] = {
     ),
     "a factor of the input": (
         "input '.*passes through",
-        lambda w: nn.Sequential(Factor(float(w)), nn.Linear(16, w), nn.ReLU(), nn.Linear(w, 5)),
+        lambda w: nn.Sequential(
+            Model(lambda m, x: x * float(w)), Linear(16, w), nn.ReLU(), Linear(w, 5)
+        ),
     ),
 }
 
 
-@pytest.mark.parametrize(("words", "build"), CHANGED.values(), ids=CHANGED.keys())
-def test_what_changes_beside_the_width_is_named(
-    words: str, build: Any, batch: tuple[Any, Any]
-) -> None:
-    with refused(words):
-        kc.transfer(build, batch[0], base=16, to=32)
+test_what_changes_beside_the_width_is_named = refusals(
+    {name: case[::-1] for name, case in CHANGED.items()},
+    lambda build: transfer(build, X, base=16, to=32),
+)
 
 
-def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
-    found = kc.transfer(perceptron, batch[0], base=16, to=32)
+def test_rules_are_those_of_one_width() -> None:
+    found = transfer(perceptron, X, base=16, to=32)
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
         with refused("shape .*give kc.transfer this model's width"):
             ask(perceptron(64))
@@ -397,35 +363,33 @@ def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
 # -- training --------------------------------------------------------------------------------------
 
 
-def test_training_one_parameter_that_is_not_there(batch: tuple[Any, Any]) -> None:
+def test_training_one_parameter_that_is_not_there() -> None:
     with refused("parameter '2.wait'.*2.weight"):
-        kc.trained_coordinates(perceptron, *batch, 3e-3, (16, 32), steps=1, only="2.wait")
+        trained_coordinates(perceptron, X, Y, 3e-3, (16, 32), steps=1, only="2.wait")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [Residual, PostNorm])
+@pytest.mark.parametrize("build", [residual, post_norm])
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 1e-3)])
-def test_coordinates_at_large_depths(
-    optimizer: str, lr: float, build: Any, batch: tuple[Any, Any]
-) -> None:
+def test_coordinates_at_large_depths(optimizer: str, lr: float, build: Any) -> None:
     sizes = [{"width": 64, "depth": depth} for depth in (4, 16, 64)]
-    found = kc.trained_coordinates(build, *batch, lr, sizes, optimizer)
+    found = trained_coordinates(build, X, Y, lr, sizes, optimizer)
     assert found.along == "depth"
     assert found.slopes["output"][0] < 0.12 + 3 * found.slopes["output"][1]
 
 
-def test_best_rates(batch: tuple[Any, Any]) -> None:
-    x, y = batch
+def test_best_rates() -> None:
     rates = [0.001, 0.01, 0.1]
-    found = kc.transfer_check(perceptron, x, y, rates, (16, 32), steps=10, batch=8, seeds=2)
+    found = kc.transfer_check(perceptron, X, Y, rates, (16, 32), steps=10, batch=8, seeds=2)
     assert found.losses.shape == (2, 3, 2) and np.isfinite(found.shift)
     assert found.best[0] in found.rates or 0.001 < found.best[0] < 0.1
-    exact = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
+    exact = TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
     assert exact.shift == pytest.approx(0.5)
     assert exact.best == pytest.approx((2, 2 * 2**0.5))
     with refused("do not cross"):
         exact.crossing_shift(1e9)
-    steps = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), np.exp([[[3.0], [1], [0]], [[3], [2], [0]]]))  # fmt: skip  # noqa: E501
+    losses = np.exp([[[3.0], [1], [0]], [[3], [2], [0]]])
+    steps = TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), losses)
     assert steps.crossing_shift(math.exp(1.5)) == pytest.approx(1.25 - 0.75)
 
 
@@ -435,25 +399,21 @@ def parabolas() -> np.ndarray:
     return np.exp([[[(p - lowest) ** 2] for p in places] for lowest in (1, 1.5)])
 
 
-class Grouped(nn.Module):
+def grouped(width: int) -> Any:
     """Heads of 8 channels over two of keys and values, all made by one matrix."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self.stem, self.qkv = nn.Linear(5, width), nn.Linear(width, width + 32)
-        self.out, self.head = nn.Linear(width, width), nn.Linear(width, 3)
-
-    def forward(self, x: Any) -> Any:
-        h = self.stem(x)
-        q, *shared = self.qkv(h).split([self.width, 16, 16], -1)
+    def forward(m: Any, x: Any) -> Any:
+        h = m.stem(x)
+        q, *shared = m.qkv(h).split([width, 16, 16], -1)
         q = q.unflatten(-1, (-1, 8)).transpose(1, 2)
         shared = [one.unflatten(-1, (2, 8)).transpose(1, 2) for one in shared]
-        k, v = (one.repeat_interleave(self.width // 16, 1) for one in shared)
+        k, v = (one.repeat_interleave(width // 16, 1) for one in shared)
         y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return self.head(h + self.out(y))
+        return m.head(h + m.out(y))
+
+    return made(forward, width, qkv=Linear(width, width + 32), out=Linear(width, width))
 
 
 def test_two_roles_that_conflict_are_named() -> None:
     with refused(r"qkv.weight.*hidden at node 'qkv\[0:128\]', readout at node 'qkv\[128:144\]'"):
-        kc.transfer(Grouped(128), torch.zeros(2, 5, 5), base=Grouped(32))
+        transfer(grouped(128), torch.zeros(2, 5, 16), base=grouped(32))
