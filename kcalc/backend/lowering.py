@@ -238,7 +238,7 @@ class Lowering:
         if below.channels not in (1, rows):
             raise KcalcError(
                 f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; "
-                f"give ids, or one-hot vectors"
+                "give ids, or one-hot vectors of that length"
             )
         shape = Shape(outputs, below.locations)
         return self.weighted(node, inputs, shape, layer.sigma, (rows, outputs), layer.trained)
@@ -344,8 +344,7 @@ class Lowering:
             raise KcalcError(
                 f"node {node!r} (Concat) declares that its inputs have channels in the ratio "
                 f"{':'.join(map(str, given))}, but their shapes are "
-                f"({self._listed(node, inputs)}); set features= of the nodes before it in that "
-                "ratio"
+                f"({self._listed(node, inputs)}); set features= of its input nodes in that ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 

@@ -309,7 +309,7 @@ class Statistics:
             raise KcalcError(
                 f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} is too small there: in a "
                 f"batch with pairwise c = {float(between):.6g}, inputs have c >= {least:.6g}. Use "
-                "a batch with a smaller c, kc.large_batch(net, c=...)"
+                "kc.large_batch(net, c=...) with a smaller c"
             )
         return found
 
@@ -328,8 +328,8 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         if op.over == "positions":
             over = " (instance normalisation): over the locations of one random function"
         raise KcalcError(
-            f"node {node!r} normalises every channel separately{over}, not over many channels; use "
-            "fewer groups, or drop it with net.without_normalization()"
+            f"node {node!r} normalises every channel separately{over}, not over many channels; "
+            "use fewer groups, or drop the norm with net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
         if not statistics.assume_independent:

@@ -165,7 +165,11 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
             "thing",
         ),
         (kc.chain(L.Input(3), L.Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
-        (kc.chain(L.Input(3, (4,)), L.Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds are"),
+        (
+            kc.chain(L.Input(3, (4,)), L.Affine(2)),
+            {"radius": 1},
+            r"image_shape=\(4,\); bounds require",
+        ),
         (kc.chain(L.Input(3), L.Affine(2, standardised=True)), {"radius": 1}, "standardis"),
     ],
 )

@@ -66,16 +66,16 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         ("vanilla-3 --width 8", "--width and --to"),
-        ("vanilla-3 --depth 1 --to-depth 2", "--depth is for functions"),
+        ("vanilla-3 --depth 1 --to-depth 2", "--depth applies only to functions"),
         ("built_by_width:build --input 2,4", "give the widths of both models"),
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
         ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be an integer"),
-        ("vanilla-3 --optimizer adam", "Adam if there is no decay"),
+        ("vanilla-3 --optimizer adam", "Adam without decay"),
         ("vanilla-3 --optimizer rmsprop", "sgd, adamw, adafactor, lion, muon, muon-match-rms"),
         ("resnet-50 --optimizer sgd", "all widths of resnet-50 are fixed"),
         (
             "built_by_width:running --input 2,4 --width 8 --to 16",
-            "cumsum.*operations that have one.*--unknown heuristic",
+            "cumsum.*operations that have such a rule.*--unknown heuristic",
         ),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",

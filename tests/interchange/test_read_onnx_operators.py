@@ -363,7 +363,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "parts": (
         case("Split", "x s", FLAT, outputs="a y", axis=1, s=A([2, 3])),
-        "do not add up to axis 1",
+        "do not add up to the length of axis 1",
     ),
     "step 0": (
         case("Slice", "x s e a t", FLAT, s=A([0]), e=A([2]), a=A([1]), t=A([0])),

@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             centre=1,
             token_slope=1,
         ),
-        "for any identity: choose zeta, or centre=0",
+        "for any identity .*; choose zeta, or use centre=0",
     ),
     "slope beyond the MLPs": (
         lambda: kc.shape(

@@ -79,8 +79,8 @@ class FunctionRules:
         layer: Any = self.network.layer(node)
         if layer.image_shape is not None:
             raise NoRule(
-                f"node {node!r} (Input) is an image: fluctuations are computed for dense layers "
-                f"of one vector only"
+                f"node {node!r} (Input) is an image, but fluctuations are computed only for dense "
+                "layers and vector inputs"
             )
         return (self._made(node, layer.features, {ChannelGaussian(node, "input"): 1.0}),)
 

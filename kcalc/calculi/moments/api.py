@@ -209,7 +209,7 @@ def _assumptions(
             )
         )
     notes += [
-        Assumption(node, "dropout is the identity (evaluation)")
+        Assumption(node, "dropout is the identity, as in evaluation")
         for node in network.nodes_of(Dropout)
     ]
     biased = [

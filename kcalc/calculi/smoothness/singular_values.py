@@ -214,7 +214,7 @@ class ResidualSpectrum(Printed):
     def _points(self, x: Any) -> Array:
         points = real_array(x, "x")
         if np.any(points < 0):
-            raise KcalcError(f"singular values are >= 0, got {points[points < 0].ravel()[0]}")
+            raise KcalcError(f"singular values must be >= 0, got {points[points < 0].ravel()[0]}")
         return points
 
     def _density(self, x: Array) -> Array:

@@ -46,7 +46,8 @@ def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
     choice(weights, "weights", WEIGHTS)
     if spatial == "delta":
         raise KcalcError(
-            "image_shape and weights need spatial='exact'; pass it as well, or drop them"
+            "image_shape and weights need spatial='exact'; pass spatial='exact' as well, or drop "
+            "them"
         )
     if options:
         raise KcalcError(

@@ -193,7 +193,8 @@ def derive(
     """
     if growth.branches and not chosen.aligned:
         raise KcalcError(
-            "with alignment='none', depth has no exponents; keep the depth of the base"
+            "with alignment='none', there are no exponents in the depth; use the same depth as "
+            "the base"
         )
     zeros = frozenset(one.node for one in placed if one.zero)
     told = replace(setting(growth, chosen), zeros=zeros)
@@ -482,8 +483,8 @@ class _Book:
             yield Assumption(
                 owner(node),
                 "its output has size 1 initially, because the weights that read it start at 0. "
-                "This is right for the first steps; later it may grow as the square root of the "
-                "width",
+                "This is right for the first steps; later the output may grow as the square root "
+                "of the width",
                 "heuristic",
             )
 

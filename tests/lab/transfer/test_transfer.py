@@ -179,8 +179,8 @@ REFUSED = {
     "axes must not be empty": lambda: kc.transfer(perceptron(), axes=()),
     "both widths": lambda: kc.transfer(perceptron(), base=64),
     "needs no example inputs": lambda: kc.transfer(perceptron(), 64),
-    "leaves its width open": lambda: kc.transfer(vanilla(2, features=8)),
-    "depth has no exponents": lambda: kc.transfer(residual_network(), alignment="none"),
+    "hidden layer has a fixed width": lambda: kc.transfer(vanilla(2, features=8)),
+    "no exponents in the depth": lambda: kc.transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: kc.transfer(residual_network(16), base=residual_network(16)),
     "has a different width": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes="depth"

@@ -326,7 +326,7 @@ def test_refusals(batch: tuple[Any, Any]) -> None:
         assert twice["two.weight"].exponent(quantity) == once["2.weight"].exponent(quantity)
     with refused("base=16 is a size.* to="):
         kc.transfer(perceptron, x, base=16)
-    with refused(r"after the model, such as kc\.transfer"):
+    with refused(r"after the model, as in kc\.transfer"):
         kc.transfer(perceptron, base=16, to=32)
     with refused("two torch.nn.Modules"):
         kc.transfer(perceptron(8), x, base=3)
@@ -390,7 +390,7 @@ def test_what_changes_beside_the_width_is_named(
 def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
     found = kc.transfer(perceptron, batch[0], base=16, to=32)
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
-        with refused("shape .*give kc.transfer this model's width"):
+        with refused("shape .*pass this model's width to kc.transfer"):
             ask(perceptron(64))
 
 
