@@ -264,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
     yield at_most(
-        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=1 / root[-1]
+        off[2:], 1e-5, "this is below $10^{-5}$ for $j \ge 100$", steepest=1 / root[-1]
     )
 
 

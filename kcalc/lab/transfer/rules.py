@@ -440,7 +440,7 @@ class _Book:
     def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
         node = owner(one.node)
         self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
-        reason = f": {one.name} is the table of an embedding, too" if tied else ""
+        reason = f": {one.name} is also the table of an embedding" if tied else ""
         what = "logits" if use.role == "readout" else "product with the weights"
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
@@ -454,7 +454,7 @@ class _Book:
         for power, nodes in needed.items():
             self.edits.append(
                 f"multiply the scores of {_listed(nodes)} by {self._told(power)}, because scores "
-                "must be divided by the channels of a head, not by their square root"
+                "must be divided by the number of channels per head, not by its square root"
             )
 
     def branches(self) -> None:

@@ -184,8 +184,8 @@ def carried(small: Stream, large: Stream) -> Carried:
         last = [*large.factors][-1].sum
         raise _forgets(last, kept, "in the base and in this network")
     text = (
-        f"shortcuts carry {kept[0].share:.3g} of the stream to its end in the base, "
-        f"{kept[1].share:.3g} here; the powers of L treat these as equal"
+        f"shortcuts carry a fraction {kept[0].share:.3g} of the stream to its end in the base, "
+        f"but {kept[1].share:.3g} here; the powers of L treat these fractions as equal"
     )
     notes = (Assumption("network", text, "heuristic"),) if apart > EXACT else ()
     return Carried(_powers(small, large), notes)
