@@ -232,7 +232,7 @@ class Lowering:
         if outputs is None or rows is None:
             what = "width" if outputs is None else "vocabulary"
             raise KcalcError(
-                f"node {node!r}: the {what} of the Embedding is unknown; give "
+                f"node {node!r}: the {what} of the Embedding is unknown; specify it as "
                 "L.Embedding(features, vocabulary)"
             )
         if below.channels not in (1, rows):
@@ -271,7 +271,7 @@ class Lowering:
         queries, keys, values = inputs
         if layer.heads is None:
             raise KcalcError(
-                f"node {node!r}: its number of heads is unknown; give L.Attend(heads=...)"
+                f"node {node!r}: its number of heads is unknown; specify it as L.Attend(heads=...)"
             )
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):

@@ -687,8 +687,8 @@ def to_jax(
     flags: dict[str, Any] = {name: truth(value, name) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError(
-            "remat=True recomputes the inside of repeated blocks, but there are none with "
-            "rolled=False; use rolled=True"
+            "remat=True recomputes the inside of repeated blocks, but with rolled=False there are "
+            "no such blocks; use rolled=True"
         )
     widths, default = given_widths(source, features)
     model = Model(

@@ -343,7 +343,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
         statistics.note(
-            node, f"each group has only {width // op.groups} channels, but many are assumed"
+            node, f"each group has only {width // op.groups} channels, but kernel maps assume many"
         )
 
 
@@ -367,7 +367,8 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     if fan_in is not None and fan_in < FEW:
         statistics.note(
             node,
-            f"each group of the convolution reads only {fan_in} channels, but many are assumed",
+            f"each group of the convolution reads only {fan_in} channels, but kernel maps assume "
+            "many",
         )
     else:
         statistics.note(node, "each group of the convolution has many channels", "convention")

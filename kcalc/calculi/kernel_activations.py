@@ -227,7 +227,7 @@ class Activations:
         ):
             self.note(
                 node,
-                "factors of one Gaussian are multiplied into one activation",
+                "factors that depend on one Gaussian are combined into one activation",
                 "exact",
             )
             phi = reduce(multiply, (one for one, _ in inner))

@@ -316,7 +316,9 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
     if "slope" not in options:
         return []
     if "local_slope" not in options:
-        first = Remedy("dks", words="shape the activations with method='dks' first (mean 0)")
+        first = Remedy(
+            "dks", words="shape the activations with method='dks' first, which gives them mean 0"
+        )
         refuse_means(shaped, f"the maximal slope {options['slope']:g}", first)
         return []
     text = (

@@ -187,8 +187,8 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
     if isinstance(op, P.Source):
         if network.layer(node).image_shape is not None:
             raise NoRule(
-                f"{where} is an image: Jacobian spectra are for networks of one position; give "
-                "vectors, layers.Input(), and dense layers"
+                f"{where} is an image: Jacobian spectra are available only for networks without "
+                "positions; use vector inputs, layers.Input(), and dense layers"
             )
     elif isinstance(op, P.Fresh):
         problem = _dense_problem(op)

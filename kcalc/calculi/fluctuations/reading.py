@@ -164,7 +164,7 @@ class FunctionRules:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
                     "its channels are not Gaussian; fluctuations support sums whose addends all "
-                    "end in separate Affine layers (or are such sums, or the input)"
+                    "end in separate Affine layers (or are themselves such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)

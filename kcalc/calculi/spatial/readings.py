@@ -51,7 +51,7 @@ def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
         )
     if options:
         raise KcalcError(
-            f"{next(iter(options))}= is for exchangeable tokens; with spatial='exact' give "
-            "image_shape=(tokens,)"
+            f"{next(iter(options))}= applies only to exchangeable tokens; with spatial='exact', "
+            "give image_shape=(tokens,)"
         )
     return shape, weights

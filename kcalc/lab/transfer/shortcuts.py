@@ -134,8 +134,8 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} adds with the factor {weight}, but powers of the depth need "
-            "numbers; substitute them with net.subs, or keep the depth of the base and use "
+            f"node {owner(node)!r} multiplies an addend by {weight}, but powers of the depth need "
+            "numbers; substitute numbers with net.subs, or keep the depth of the base and use "
             "axes='width'"
         ) from None
 
