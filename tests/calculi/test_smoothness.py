@@ -155,7 +155,7 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
         (small(), {"weights": {"affine_1": np.ones((2, 2))}, "radius": 1}, "shape"),
         (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}, "radius": 1}, "weight"),
         (small("sign"), {"radius": 1}, "jumps"),
-        (small(lambda x: x), {"radius": 1}, "numeric only"),
+        (small(lambda x: x), {"radius": 1}, "only numerically"),
         (small(sigma_w=sp.Symbol("s", positive=True)), {"radius": 1}, "symbols"),
         (small("exp"), {"radius": 1e9}, "unbounded"),
         (kc.architectures.vanilla(2), {"radius": 1}, "features"),

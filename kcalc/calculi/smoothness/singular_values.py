@@ -143,8 +143,8 @@ class ResidualSpectrum(Printed):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the distribution."""
         text = (
-            "square weights with independent entries of mean 0 and equal variance, in the limit "
-            "of infinite width; for the bulk, not for a single matrix"
+            "square weights whose entries are independent with mean 0 and equal variance, in the "
+            "limit of infinite width; the law describes the bulk, not a single matrix"
         )
         return (Assumption("network", text, "convention"),)
 
