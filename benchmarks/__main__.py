@@ -30,13 +30,13 @@ SECTIONS = (
     "attention",
 )
 PARTIAL = (
-    "A partial run: some sections only, or small sizes. The full run is `python -m benchmarks "
-    "--peers`."
+    "This is a partial run, with only some sections or with small sizes. The full run is `python "
+    "-m benchmarks --peers`."
 )
 
 
 def say(text: str) -> None:
-    """Progress, which is no part of the book."""
+    """Print progress, which is not part of the book."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -51,22 +51,22 @@ def arguments() -> argparse.ArgumentParser:
         choices=SECTIONS,
         metavar="NAME",
         default=SECTIONS,
-        help=f"some of {', '.join(SECTIONS)}",
+        help=f"sections to run, from {', '.join(SECTIONS)}",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, one minute")
+    parser.add_argument("--quick", action="store_true", help="use small sizes; takes one minute")
     parser.add_argument(
         "--peers",
         action="store_true",
-        help="compare with deepmind/dks and neural-tangents, in environments of their own",
+        help="compare with deepmind/dks and neural-tangents, in separate environments",
     )
     parser.add_argument(
         "--cache",
         type=Path,
         default=peers.cache(),
-        help="where those are kept; default %(default)s",
+        help="folder for these environments; default %(default)s",
     )
     parser.add_argument(
-        "--folder", help="where large temporary files go (7 GB); by default as the system has it"
+        "--folder", help="folder for large temporary files (7 GB); by default the system's"
     )
     parser.add_argument(
         "--output",
@@ -96,7 +96,7 @@ def main() -> None:
             judged=not options.quick,
             every=set(options.only) == set(SECTIONS),
         )
-        # after every section, so that a run cut short leaves what it measured
+        # after every section, so that an interrupted run leaves its results
         if output is not None:
             write(text, output)
     if output is None:
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def command_of(options: argparse.Namespace) -> str:
-    """The command to type for the same, without folders of this machine."""
+    """The command that repeats this run, without folders of this machine."""
     only = f" --only {' '.join(options.only)}" if set(options.only) != set(SECTIONS) else ""
     return (
         f"python -m "
@@ -117,9 +117,9 @@ def command_of(options: argparse.Namespace) -> str:
 
 
 def measured(name: str, options: Options) -> Section:
-    """What a module of benchmarks/sections finds.
+    """The section that a module of benchmarks/sections returns.
 
-    What stopped it, where something did, so that the others are not lost.
+    If the module fails, the section contains the error, so that the other sections are not lost.
     """
     start = time.perf_counter()
     try:

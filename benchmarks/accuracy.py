@@ -1,8 +1,8 @@
 """Accuracy instead of time: ``python -m benchmarks.accuracy [--only rolled precision kernels digits
 optimizers]``.
 
-Prints the tables of benchmarks/ACCURACY.md; the whole takes about an hour on two cores, most of it
-training. K-FAC is among the optimisers where kfac-jax steps.
+Prints the tables of benchmarks/ACCURACY.md, which takes about an hour on two cores, mostly for
+training. The optimisers include K-FAC if kfac-jax works with the installed jax.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SETTINGS = Settings(optimizer="adam", steps=500, batch_size=64, evaluate_every=2
 
 
 def relative(found: Any, expected: Any) -> float:
-    """The largest difference over the largest entry."""
+    """The largest difference divided by the largest entry."""
     a, b = (np.asarray(v, float) for v in (found, expected))
     return float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))
 
 
 def rolled(options: argparse.Namespace) -> list[Table]:
-    """Rolled networks against the same unrolled, with the same weights."""
+    """Rolled networks compared with unrolled networks with the same weights."""
     rows = []
     resnet = kc.shape(kc.architectures.rescaled_resnet(12), "softplus", method="dks").network
     for name, network in {
@@ -52,14 +52,14 @@ def rolled(options: argparse.Namespace) -> list[Table]:
         )
         rows.append((name, f"{gap:.1e}", f"{worst:.1e}"))
     caption = (
-        "Rolled against unrolled, the same weights: largest difference, relative to the largest "
-        "entry"
+        "Rolled compared with unrolled networks with the same weights: largest difference, "
+        "relative to the largest entry"
     )
     return [Table(caption, ("network", "output", "gradient"), rows)]
 
 
 def precision(options: argparse.Namespace) -> list[Table]:
-    """Single and half precision against float64."""
+    """Single and half precision compared with float64."""
     rows = []
     shaping, x = shaped(100), np.random.default_rng(0).standard_normal((32, 64))
     exact = kc.to_jax(shaping, 64, dtype="float64")
@@ -79,13 +79,14 @@ def precision(options: argparse.Namespace) -> list[Table]:
         )
         rows.append((dtype, f"{relative(model.apply(params, x), output):.1e}", f"{gap:.1e}"))
     caption = (
-        "Precision: outputs against float64 with the same weights, 100 layers of DKS tanh, width 64"
+        "Precision for 100 layers of DKS tanh at width 64: error compared with float64 and the "
+        "same weights"
     )
     return [Table(caption, ("dtype", "output", "gradient"), rows)]
 
 
 def kernels(options: argparse.Namespace) -> list[Table]:
-    """Empirical c values of real networks against the C map."""
+    """Measured c values of random networks compared with the C map."""
     rows = []
     methods: dict[str, dict[str, Any]] = {
         "relu": {"method": "tat", "eta": 0.9},
@@ -110,8 +111,8 @@ def kernels(options: argparse.Namespace) -> list[Table]:
         "bias",
     )
     caption = (
-        f"Empirical c values of 100 layers against the C map: {options.draws} draws x 64 pairs, "
-        f"inputs with c = 0 and .8"
+        f"Measured c values in networks of 100 layers compared with the C map: {options.draws} "
+        "draws and 64 pairs of inputs with c = 0 and with c = .8"
     )
     return [Table(caption, columns, rows)]
 
@@ -138,7 +139,7 @@ def _kernel_cells(model: Any, width: int, draws: int) -> tuple[str, ...]:
 
 
 def digits(options: argparse.Namespace) -> list[Table]:
-    """What DKS and TAT make of deep networks without shortcuts."""
+    """Training of deep networks without shortcuts, shaped by DKS and TAT."""
     vanilla = kc.architectures.vanilla
     tanh, relu = vanilla(100, "tanh"), vanilla(100, "relu")
     resnet = kc.architectures.rescaled_resnet(16, 3, 0.8, "relu")
@@ -157,13 +158,13 @@ def digits(options: argparse.Namespace) -> list[Table]:
 
 
 def optimizers(options: argparse.Namespace) -> list[Table]:
-    """SGD, Adam, Muon and K-FAC side by side."""
+    """Compare SGD, Adam, Muon and K-FAC."""
     network = {"100 layers, DKS tanh": kc.shape(kc.architectures.vanilla(100, "tanh"))}
     tables = []
     for name in training.OPTIMISERS:
         try:
             tables.append(_compared(name, network, replace(SETTINGS, optimizer=name), 3))
-        except kc.KcalcError as error:  # K-FAC steps only with some versions of jax
+        except kc.KcalcError as error:  # K-FAC works only with some versions of jax
             print(f"{name}: {error}\n")
     return tables
 

@@ -1,7 +1,7 @@
 """Real architectures in PyTorch.
 
-Those of torchvision, timm and transformers, built from their configurations without trained
-weights, and some that stand here.
+Models of torchvision, timm and transformers, built from their configurations without trained
+weights, and some models defined in this file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WIDTH = 512
 class Architecture:
     """A model and the shapes of its inputs.
 
-    ``library``: the package that has it, "" for those of this file. ``attends``: whether it has
-    softmax attention. ``ids``: the number of different ids where its input has integers.
+    ``library`` is the package of the model, or "" for models of this file. ``attends`` says whether
+    the model has softmax attention. ``ids`` is the size of the vocabulary for integer inputs.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Architecture:
     ids: int = 0
 
     def model(self, seed: int = 0) -> nn.Module:
-        """The model with random weights of its own initialiser, in evaluation."""
+        """The model with random weights from its own initialiser, in evaluation mode."""
         torch.manual_seed(seed)
         return self.build().eval()
 
     def example(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Inputs of independent standard normal entries, or ids drawn without replacement."""
+        """Inputs with independent standard normal entries, or ids drawn without replacement."""
         random = torch.Generator().manual_seed(seed)
         if self.ids:
             (rows, tokens), *rest = self.shapes
@@ -47,7 +47,7 @@ class Architecture:
         return tuple(torch.randn(shape, generator=random) for shape in self.shapes)
 
 
-# -- written here ----------------------------------------------------------------------------------
+# -- models defined here ---------------------------------------------------------------------------
 
 
 def _twice(inputs: int, outputs: int) -> nn.Sequential:
@@ -82,7 +82,7 @@ class UNet(nn.Module):
 
 
 class VAE(nn.Module):
-    """Convolutional autoencoder with a mean and a logarithm of variances; its mean is decoded."""
+    """A convolutional variational autoencoder, which decodes the mean of its code."""
 
     def __init__(self, width: int = 64, code: int = WIDTH) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class VAE(nn.Module):
 
 
 class DLRM(nn.Module):
-    """Naumov et al. 2019: embeddings of ids, an MLP of numbers, their inner products."""
+    """Naumov et al. 2019: embeddings of ids, an MLP for numbers, and their inner products."""
 
     def __init__(self, tables: int = 4, rows: int = 100, width: int = WIDTH) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class DLRM(nn.Module):
 
 
 class Recommender(nn.Module):
-    """Cheng et al. 2016: embeddings of columns of ids beside numbers, one MLP."""
+    """Cheng et al. 2016: an MLP that reads embeddings of several ids together with numbers."""
 
     def __init__(self, rows: int = 100, width: int = 128) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Recommender(nn.Module):
 
 
 class FiLM(nn.Module):
-    """Perez et al. 2018: gains and offsets of channels from a condition, in residual blocks."""
+    """Perez et al. 2018: residual blocks with gains and offsets computed from a condition."""
 
     def __init__(self, width: int = 128, condition: int = 32, blocks: int = 2) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class FiLM(nn.Module):
 
 
 class TimedResNet(nn.Module):
-    """The residual blocks of diffusion models: an embedding of one time per example is added."""
+    """The residual blocks of diffusion models, which add a time embedding to each example."""
 
     def __init__(self, width: int = 128, blocks: int = 2) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class TimedResNet(nn.Module):
 
 
 class WaveNet(nn.Module):
-    """van den Oord et al. 2016: dilated causal convolutions, gates, residual and skip sums."""
+    """van den Oord et al. 2016: gated dilated causal convolutions, residual and skip sums."""
 
     def __init__(self, width: int = 256, layers: int = 4) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class WaveNet(nn.Module):
 
 
 class Highway(nn.Module):
-    """Srivastava et al. 2015: a gate between a layer and its input."""
+    """Srivastava et al. 2015: a gate that mixes a layer's output with its input."""
 
     def __init__(self, width: int = WIDTH, depth: int = 4) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class Highway(nn.Module):
 
 
 class PixelShuffleNet(nn.Module):
-    """Shi et al. 2016: super-resolution by a convolution and a shuffle of its channels."""
+    """Shi et al. 2016: super-resolution by a convolution and a pixel shuffle."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class PixelShuffleNet(nn.Module):
         return self.body(x)
 
 
-# -- the list --------------------------------------------------------------------------------------
+# -- list of models --------------------------------------------------------------------------------
 
 
 def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
@@ -274,7 +274,7 @@ def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 class _Hidden(nn.Module):
-    """A transformer of the transformers library as a function of ids."""
+    """A model of the transformers library as a function of ids."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

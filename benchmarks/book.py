@@ -1,4 +1,4 @@
-"""The book: sections of tables and figures, what was demanded of them, and the file they are
+"""The benchmark book: sections with tables and figures, their targets, and the file they are
 written to.
 """
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """What a section is told: small sizes for a quick look, the peers' interpreters by name, where
-    large files may go.
+    """Options of a section: whether to use small sizes, the peers' interpreters by name, and the
+    folder for large files.
     """
 
     quick: bool = False
@@ -28,7 +28,7 @@ class Options:
     folder: str | None = None
 
     def size(self, quick: T, full: T) -> T:
-        """The one that serves."""
+        """Return the size for this kind of run."""
         return quick if self.quick else full
 
 
@@ -53,9 +53,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that something was demanded of.
+    """A figure with a target.
 
-    ``shown`` says more than the number where there is more to say.
+    ``shown`` is the text to print if the number alone is not enough.
     """
 
     value: float
@@ -64,7 +64,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """What one module of benchmarks/sections found."""
+    """The results of one module of benchmarks/sections."""
 
     title: str
     intro: str
@@ -101,7 +101,7 @@ def seconds(value: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, never in powers of ten where they need not be."""
+    """Three significant digits, with powers of ten only if necessary."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
     if value == 0 or not 1e-3 <= abs(value) < 1e5:
@@ -118,13 +118,12 @@ def times(value: float) -> str:
 
 
 def demanded(figures: Mapping[str, Figure], judged: bool = True, every: bool = True) -> Table:
-    """What was demanded, what was measured, and (unless ``judged=False``, at small sizes) whether
-    that meets it; of some sections alone
-    (``every=False``), what they measured.
+    """The targets, the measurements and, unless ``judged=False`` (small sizes), whether each target
+    is met. With ``every=False`` only targets of the given sections are listed.
     """
     return Table(
-        "Demanded and measured. Where a figure has a reason for falling short, it stands beside "
-        "it.",
+        "Targets and measurements. If a result misses its target for a known reason, the table "
+        "gives the reason.",
         ("what", "demanded", "measured", "verdict"),
         [
             _row_of(demand, figures.get(demand.key), judged)
@@ -149,7 +148,7 @@ def _row_of(demand: Demand, figure: Figure | None, judged: bool) -> tuple[str, .
 def page(
     sections: Sequence[Section], heading: Sequence[str], judged: bool = True, every: bool = True
 ) -> str:
-    """The whole text: machine, demands, sections (all of them, or some: ``every=False``)."""
+    """The whole page: machine, targets and sections (all sections, or some if ``every=False``)."""
     figures = {key: figure for section in sections for key, figure in section.figures.items()}
     unknown = set(figures) - {demand.key for demand in DEMANDS}
     if unknown:
@@ -162,7 +161,7 @@ def page(
 
 
 def write(text: str, path: Path) -> None:
-    """Write a file that appears whole or not at all."""
+    """Write a file atomically."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

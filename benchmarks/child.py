@@ -1,7 +1,7 @@
-"""Jobs in processes of their own, for peak memory, cold starts and peers' interpreters.
+"""Jobs in separate processes, for peak memory, cold starts and peers' interpreters.
 
-``python -m benchmarks.child MODULE:FUNCTION JSON`` calls the function with the JSON's fields and
-prints what it returns as its last line.
+``python -m benchmarks.child MODULE:FUNCTION JSON`` calls the function with the fields of the JSON
+object and prints the result as its last line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class JobError(RuntimeError):
-    """A job that did not finish; the text is its last line."""
+    """Raised if a job does not finish; the message is the last line that the job printed."""
 
 
 def run(
@@ -31,9 +31,9 @@ def run(
     limit: float = 600.0,
     **job: Any,
 ) -> Any:
-    """What ``module:function`` returns in a fresh process.
+    """Return the result of ``module:function`` in a new process.
 
-    Raises: JobError with its last line, or after ``limit`` seconds.
+    Raises: JobError with the last line of the job, or after ``limit`` seconds.
     """
     command = [python, "-m", "benchmarks.child", function, json.dumps(job)]
     settings: Any = {
@@ -55,8 +55,8 @@ def run(
 
 
 def inherited(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a job: this one, but with compiled modules kept, as an installation has
-    them.
+    """The environment variables of a job: those of this process, but with compiled modules cached,
+    as in an installation.
     """
     return {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
@@ -64,7 +64,7 @@ def inherited(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def output(command: Sequence[str]) -> str:
-    """What a command prints. Raises: JobError where it fails."""
+    """Return the output of a command. Raises: JobError if it fails."""
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=inherited(), check=False
     )
@@ -76,9 +76,9 @@ def output(command: Sequence[str]) -> str:
 
 
 def process(command: Sequence[str]) -> tuple[float, float]:
-    """(seconds by the clock, seconds of CPU) of a whole process.
+    """Return (wall seconds, CPU seconds) of a whole process.
 
-    Raises: JobError where it fails.
+    Raises: JobError if it fails.
     """
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     output(command)
@@ -89,7 +89,7 @@ def process(command: Sequence[str]) -> tuple[float, float]:
 def peak() -> float:
     """The peak of this process's resident set in bytes.
 
-    On Linux without what the process that started it held, which rusage counts.
+    On Linux this does not include the memory of the parent process, which rusage counts.
     """
     known = status("VmHWM")
     return known or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
@@ -98,7 +98,7 @@ def peak() -> float:
 
 
 def status(field: str) -> float:
-    """A size that Linux tells of this process, in bytes; 0 elsewhere."""
+    """A memory size of this process as reported by Linux, in bytes; 0 on other systems."""
     file = Path("/proc/self/status")
     lines = file.read_text().splitlines() if file.exists() else []
     return next(
@@ -107,7 +107,7 @@ def status(field: str) -> float:
 
 
 def imported(code: str) -> float:
-    """The peak of a process that runs some code (imports, say), in bytes."""
+    """The peak memory of a process that runs some code (for example imports), in bytes."""
     exec(code)
     return peak()
 

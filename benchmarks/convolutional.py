@@ -18,7 +18,9 @@ WIDTH, SIZE, COSINE = 1024, 7, 0.5
 
 
 class _UNet(nn.Module):
-    """One level: a strided convolution, a transposed one back, a concatenation."""
+    """One level of a U-Net: a strided convolution, a transposed convolution back, and a
+    concatenation.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class _UNet(nn.Module):
 
 
 class _Gated(nn.Module):
-    """A layer of WaveNet: gates of dilated causal convolutions along rows, a residual sum."""
+    """A WaveNet layer: gated dilated causal convolutions along rows, and a residual sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +49,7 @@ class _Gated(nn.Module):
 
 
 def _library(module: str, name: str, *arguments: Any, **options: Any) -> Callable[[], nn.Module]:
-    """A builder of a class of a library, imported when it is called."""
+    """A builder for a class of a library, which is imported when the builder is called."""
 
     def build() -> nn.Module:
         return getattr(importlib.import_module(module), name)(*arguments, **options)
@@ -58,7 +60,7 @@ def _library(module: str, name: str, *arguments: Any, **options: Any) -> Callabl
 def _behind(
     build: Callable[[], nn.Module], stem: Callable[[], nn.Module] | None = None
 ) -> Callable[[], nn.Module]:
-    """A block behind a 1x1 convolution (or another stem), as in networks."""
+    """A block after a 1x1 convolution (or another stem), as in a network."""
     first = stem or partial(nn.Conv2d, WIDTH, WIDTH, 1)
     return lambda: nn.Sequential(first(), build())
 
@@ -72,7 +74,7 @@ def _stack(
         ends = nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.LazyConv2d(WIDTH, 1)
         middle = [layer() for layer in layers]
         model = nn.Sequential(ends[0], act(), *middle, act(), ends[1])
-        model(torch.zeros(1, WIDTH, SIZE, SIZE))  # the last layer takes its width
+        model(torch.zeros(1, WIDTH, SIZE, SIZE))  # initialises the lazy last layer
         return model
 
     return build
@@ -83,7 +85,9 @@ def _conv(size: int = 3, **options: Any) -> Callable[[], nn.Module]:
 
 
 def _vgg() -> nn.Module:
-    """Two stages of torchvision's VGG, with mean pooling and without its first three channels."""
+    """Two stages of torchvision's VGG, with mean pooling and without the first layer, which reads
+    three channels.
+    """
     layers = importlib.import_module("torchvision.models.vgg").make_layers([WIDTH, "M", WIDTH])
     kept = [nn.AvgPool2d(2) if isinstance(m, nn.MaxPool2d) else m for m in layers]
     return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), *kept[1:])
@@ -175,7 +179,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 
 
 def images() -> Tensor:
-    """Two images of q = 1 and cosine ``COSINE`` at every location, (2, channels, size, size)."""
+    """Two images with q = 1 and cosine ``COSINE`` at every location, (2, channels, size, size)."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn((SIZE, SIZE, WIDTH, 2), generator=random)
     x = torch.linalg.qr(x)[0].permute(3, 2, 0, 1) * WIDTH**0.5
@@ -183,15 +187,15 @@ def images() -> Tensor:
 
 
 def tokens() -> Tensor:
-    """The same as sequences, (2, locations, channels)."""
+    """The same inputs as sequences, (2, locations, channels)."""
     return images().flatten(2).transpose(1, 2)
 
 
 def predictions(reading: Any, x: Tensor) -> dict[Any, tuple[Any, Any, bool]]:
     """{node: (covariance of equal locations of both images, its error, whether it is exact)}.
 
-    Entries for different locations are 0. BatchNorm is left out: in new models in evaluation it
-    does nothing.
+    Entries for different locations are 0. BatchNorm is left out, because it is the identity in new
+    models in evaluation mode.
     """
     network = reading.network.without_normalization(kc.layers.BatchNorm)
     levels = {note.level for note in reading.notes}

@@ -1,4 +1,4 @@
-"""What shaped copies of models compute, beside what is predicted of them."""
+"""Compare the values that shaped copies of models compute with predictions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .architectures import WIDTH, Architecture
 
 BATCHES, TOLERANCE = 8, 0.1
 DRAWS, PRECISION, SECONDS = (4, 64), 0.02, 4.0
-LARGE = 50e6  # parameters, of models whose orthogonal weights take too long
-APART = 10_000  # of the seeds of weights from those of inputs
+LARGE = 50e6  # parameters; for larger models, orthogonal weights take too long
+APART = 10_000  # offset between the seeds of weights and of inputs
 
 
 @contextmanager
 def watched(model: torch.nn.Module, name: str | None) -> Iterator[list[float]]:
-    """Mean squares of what a module of a model returns, one for each of its calls."""
+    """Mean squares of the outputs of a module, one for each call."""
     found: list[float] = []
 
     def note(_: Any, args: Any, value: Any) -> None:
@@ -41,7 +41,7 @@ def watched(model: torch.nn.Module, name: str | None) -> Iterator[list[float]]:
 
 
 def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
-    """Inputs with q = 1 at every location, alike at all of them: what the kernel maps are about."""
+    """Inputs with q = 1 that are equal at all locations, as the kernel maps assume."""
     found = []
     seeds = range(BATCHES * seed, BATCHES * (seed + 1))
     for parts in zip(*map(entry.example, seeds), strict=True):
@@ -55,7 +55,9 @@ def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
 
 
 def predicted(network: kc.Network) -> dict[Any, float]:
-    """q at every node of the shaped network for inputs with q = 1; nothing where it has none."""
+    """q at every node of the shaped network for inputs with q = 1, without nodes that have no q
+    value.
+    """
     if network.nodes_of(Opaque):
         return {}
     for more in ({}, {"assume_independent": True}):
@@ -69,7 +71,7 @@ def predicted(network: kc.Network) -> dict[Any, float]:
 def watched_node(
     model: torch.nn.Module, network: kc.Network, wanted: dict[Any, float]
 ) -> tuple[Any, int]:
-    """The last module of at least 512 channels, the widest of all where there is none."""
+    """The last module with at least 512 channels, or the widest module if there is none."""
     modules = dict(model.named_modules())
     nodes = [node for node in network if node in wanted and node in modules]
     widths = {node: network.features[node] for node in nodes}
@@ -83,10 +85,10 @@ def watched_node(
 
 @dataclass(frozen=True)
 class Copy:
-    """Whether the outputs of shaped copies are finite, and q at one node over the predicted one.
+    """Whether the outputs of shaped copies are finite, and q at one node divided by the prediction.
 
-    ``ratio`` is the mean over ``draws`` draws of the weights, ``error`` its standard error; both
-    are NaN where nothing was predicted. ``width``: the channels of the node.
+    ``ratio`` is the mean over ``draws`` draws of the weights, and ``error`` its standard error;
+    both are NaN if there is no prediction. ``width`` is the number of channels of the node.
     """
 
     finite: bool
@@ -97,12 +99,12 @@ class Copy:
 
     @property
     def close(self) -> bool:
-        """Whether q lies within 10 % of the predicted one."""
+        """Whether q is within 10 % of the prediction."""
         return abs(self.ratio - 1) <= TOLERANCE
 
     @property
     def off(self) -> bool:
-        """Whether q lies further off than 10 %, and than three standard errors."""
+        """Whether q deviates by more than 10 % and by more than three standard errors."""
         return abs(self.ratio - 1) > max(TOLERANCE, 3 * self.error)
 
     def __str__(self) -> str:
@@ -118,12 +120,12 @@ class Copy:
 def copied(
     entry: Architecture, model: Any, reading: Any, shaping: Any, seconds: float = SECONDS
 ) -> Copy:
-    """What shaped copies of a model compute.
+    """Measure shaped copies of a model.
 
-    With new weights until the standard error is below ``PRECISION``, or ``seconds`` of processor
-    time are over.
+    Draws new weights until the standard error is below ``PRECISION`` or ``seconds`` of processor
+    time are used up.
 
-    Raises: KcalcError where the model takes no copy.
+    Raises: KcalcError if the model cannot be copied.
     """
     network = getattr(shaping, "network", None)
     wanted = {} if network is None else predicted(network)

@@ -1,10 +1,10 @@
-"""Profiles over depth of real transformers against their predictions.
+"""Depth profiles of real transformers compared with predictions.
 
 ``python -m benchmarks.deep_transformers`` draws pre-norm transformers (48 blocks, 768 channels, 12
-heads) in PyTorch, in float32, runs sequences of 64 independent tokens through them, and goes back
-through some of them. It prints, for some blocks, the predictions of ``kc.depth_profile``, the
-deviation of the means over networks in per cent, and z, its ratio to the standard error. Weights
-are drawn block by block and never kept.
+heads) in PyTorch and float32. It runs sequences of 64 independent tokens through all of them, and
+backpropagates through some. For some blocks it prints the predictions of ``kc.depth_profile``, the
+deviation of the mean over networks in per cent, and z, the deviation divided by its standard error.
+Weights are drawn block by block and not stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def arguments() -> argparse.Namespace:
 
 
 class Drawn:
-    """One network, whose weights are drawn again whenever a block is run."""
+    """A network that draws the weights of a block again, from the same seed, whenever the block
+    runs.
+    """
 
     def __init__(self, options: argparse.Namespace, draw: int) -> None:
         self.options, self.draw = options, draw
@@ -57,7 +59,7 @@ class Drawn:
         return x + gelu(layer_norm(x, x.shape[-1:]) @ up) @ down
 
     def streams(self) -> list[torch.Tensor]:
-        """The stream in front of the first block and behind all of them."""
+        """The stream before the first block and after each block."""
         generator = torch.Generator().manual_seed(self.draw)
         options = self.options
         x = torch.randn(options.sequences, options.tokens, options.width, generator=generator)
@@ -84,13 +86,15 @@ class Drawn:
 
 
 def sizes(x: torch.Tensor) -> tuple[float, float]:
-    """(sum of squares at one token, of the sum over tokens), means over sequences."""
+    """(Squared norm of the gradient at one token, squared norm of the sum over tokens), averaged
+    over sequences.
+    """
     own = (x.double() ** 2).sum(dim=(1, 2))
     return float(own.mean()), float((x.double().sum(dim=1) ** 2).sum(dim=1).mean())
 
 
 def measured(options: argparse.Namespace, draw: int) -> dict[str, np.ndarray]:
-    """The four columns of one network, (blocks + 1,)."""
+    """The four quantities of one network, each of shape (blocks + 1,)."""
     net, count, width = Drawn(options, draw), options.tokens, options.width
     streams = net.streams()
     own, total = np.array([sizes(x) for x in streams]).T
@@ -104,7 +108,7 @@ def measured(options: argparse.Namespace, draw: int) -> dict[str, np.ndarray]:
 
 
 def report(options: argparse.Namespace, draws: list[dict[str, np.ndarray]]) -> str:
-    """The table, at some blocks."""
+    """The table for some blocks."""
     net = kc.architectures.transformer_stack(options.blocks, options.width, options.heads)
     profile: Any = kc.depth_profile(net, tokens=options.tokens)
     rows = sorted({0, 1, 2, *range(0, options.blocks + 1, max(1, options.blocks // 8))})

@@ -1,4 +1,4 @@
-"""What kcalc is to reach, each with its limit and the reason where it is known to fall short."""
+"""Performance targets of kcalc. Each has a limit and, if it is known to be missed, the reason."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Demand:
-    """``what`` is to be at most (``"<="``) or at least (``">="``) ``limit``.
+    """A target: ``what`` must be at most (``"<="``) or at least (``">="``) ``limit``.
 
-    ``unit`` is only for the text.
+    ``unit`` is only printed.
     """
 
     key: str
@@ -29,9 +29,8 @@ class Demand:
 
 
 _NEAR_FLOOR = (
-    "the peer itself is only 6 to 10 floors away here, so that the ratio asked for lies below the "
-    "floor of one BLAS product and one "
-    "arccos pass"
+    "the peer itself takes only 6 to 10 times as long as one BLAS product and one arccos pass, so "
+    "the target ratio is below this floor"
 )
 
 DEMANDS = (
@@ -41,9 +40,8 @@ DEMANDS = (
         "<=",
         0.6,
         "s",
-        "0.1 s goes to the garbage collector, 0.1 s to parts of SymPy that the first sum of "
-        "expressions loads, the rest to the catalogue's "
-        "formulas and to classes",
+        "the garbage collector takes 0.1 s, parts of SymPy that the first sum of expressions "
+        "loads take 0.1 s, and the rest is spent on the catalogue's formulas and on classes",
     ),
     Demand("cli", "`kcalc shape resnet-101 --activation tanh`, whole process", "<=", 3, "s"),
     Demand(
@@ -57,19 +55,23 @@ DEMANDS = (
     ),
     Demand("table", "10^6 table values, times `jnp.arccos` of the same array", "<=", 2, "x"),
     Demand(
-        "overlap", "S and dS/dk of softmax rows, scores of standard deviation 3, CPU", "<=", 3, "ms"
+        "overlap",
+        "S and dS/dk of softmax rows, scores with standard deviation 3, CPU",
+        "<=",
+        3,
+        "ms",
     ),
     Demand("overlap_wide", "the same at standard deviation 5", "<=", 10, "ms"),
     Demand(
         "overlap_ratio",
-        "the same over one exponential and one product on its grid, median",
+        "the same divided by one exponential and one product on its grid, median",
         "<=",
         20,
         "x",
     ),
     Demand(
         "transformer",
-        "gradients of a GPT-2 of 48 blocks at 1024 tokens, every node, CPU",
+        "gradients at every node of a GPT-2 with 48 blocks and 1024 tokens, CPU",
         "<=",
         1,
         "s",
@@ -80,18 +82,23 @@ DEMANDS = (
     Demand("subnetworks_chain", "chain of 10^5 combined layers: subnetworks", "<=", 2, "s"),
     Demand("subnetworks_mu", "the same: one value of mu", "<=", 0.1, "s"),
     Demand("subnetworks_inverse", "the same: one inverse", "<=", 1, "s"),
-    Demand("subnetworks_dense", "1000 layers that all read each other: subnetworks", "<=", 2, "s"),
-    Demand("subnetworks_memory", "peak memory of all that", "<=", 1.5, "GB"),
+    Demand(
+        "subnetworks_dense",
+        "1000 layers, each of which reads all earlier layers: subnetworks",
+        "<=",
+        2,
+        "s",
+    ),
+    Demand("subnetworks_memory", "peak memory of these subnetwork computations", "<=", 1.5, "GB"),
     Demand(
         "subnetworks_exponent",
         "largest exponent in the number of layers, 10^3 to 10^5",
         "<=",
         1.15,
         "",
-        "10^3 layers fit in the processor's cache and 10^5 do not; from 10^4 to 10^5 alone the "
-        "steepest steps of this table are 1.27 "
-        "(chain, forward), 1.21 (chain, any r) and 1.15 (residual, forward inverse and analysis), "
-        "mu of the residual network 1.07",
+        "10^3 layers fit into the processor's cache and 10^5 do not; between 10^4 and 10^5 layers "
+        "the largest exponents are 1.27 (chain, forward), 1.21 (chain, any r) and 1.15 (residual, "
+        "forward inverse and analysis), and that of mu for the residual network is 1.07",
     ),
     Demand(
         "dks_median",
@@ -99,8 +106,8 @@ DEMANDS = (
         "<=",
         0.5,
         "ms",
-        "within what the same activations differ by from run to run on this machine (see the "
-        "columns beside the peer)",
+        "this is within the variation between runs of the same activations on this machine (see "
+        "the comparison with the peer)",
     ),
     Demand(
         "shape_resnet",
@@ -108,11 +115,13 @@ DEMANDS = (
         "<=",
         10,
         "ms",
-        "reading and checking 365 nodes takes nearly all of it; the constants take 0.5 ms",
+        "nearly all of the time is spent on reading and checking 365 nodes; the constants take "
+        "0.5 ms",
     ),
     Demand(
         "dks_ratio",
-        "CPU of deepmind/dks over kcalc's, median of the 14 activations of 15 that it solves",
+        "CPU time of deepmind/dks divided by kcalc's, median over the 14 of 15 activations that "
+        "it solves",
         ">=",
         300,
         "x",
@@ -120,40 +129,61 @@ DEMANDS = (
     ),
     Demand(
         "ntk_100",
-        "neural-tangents over kcalc, depth 100, relu and erf, N = 1000 ... 3000: smallest ratio",
+        "neural-tangents divided by kcalc, depth 100, relu and erf, N = 1000 ... 3000: smallest "
+        "ratio",
         ">=",
         50,
         "x",
-        "kcalc takes 1.1 to 1.6 times one BLAS product and one arccos pass here: no more is left "
-        "to gain",
+        "kcalc takes only 1.1 to 1.6 times as long as one BLAS product and one arccos pass, so "
+        "little can be gained",
         peer=True,
     ),
     Demand("ntk_10", "the same at depth 10: smallest ratio", ">=", 15, "x", _NEAR_FLOOR, peer=True),
     Demand("ntk_tanh", "the same for tanh at depth 3, N = 500", ">=", 300, "x", peer=True),
     Demand(
         "ntk_memory",
-        "peak memory over the peer's, largest ratio",
+        "peak memory divided by the peer's, largest ratio",
         "<=",
         1 / 3,
         "x",
-        "the two results alone take 16 N^2 bytes, more than a third of what the peer takes in all "
-        "at the larger N",
+        "the two results alone take 16 N^2 bytes, which at the larger N is more than a third of "
+        "the peer's total memory",
         peer=True,
     ),
-    Demand("ntk_floor", "NNGP and NTK over X X^T and one arccos pass, largest ratio", "<=", 2, "x"),
-    Demand("ntk_compile", "compilation for 1000 layers over that for 10, relu", "<=", 1.3, "x"),
-    Demand("ntk_large", "N = 20000: memory beyond the result", "<=", 4, "GiB"),
+    Demand(
+        "ntk_floor",
+        "NNGP and NTK divided by X X^T and one arccos pass, largest ratio",
+        "<=",
+        2,
+        "x",
+    ),
+    Demand(
+        "ntk_compile",
+        "compilation time for 1000 layers divided by the time for 10, relu",
+        "<=",
+        1.3,
+        "x",
+    ),
+    Demand("ntk_large", "N = 20000: memory in addition to the result", "<=", 4, "GiB"),
     Demand(
         "ntk_same",
-        "the same through 8 JAX devices and dask: largest relative difference",
+        "the same with 8 JAX devices and with dask: largest relative difference",
         "<=",
         1e-12,
     ),
-    Demand("rolled", "compiling a gradient step, 1000 layers over 50", "<=", 1.5, "x"),
-    Demand("unrolled", "unrolled over rolled at 1000 layers", ">=", 5, "x"),
-    Demand("step", "gradient step over a hand-written scan, largest median ratio", "<=", 1.1, "x"),
     Demand(
-        "step_memory", "memory of the step over that of the scan, largest ratio", "<=", 1.05, "x"
+        "rolled", "compilation time of a gradient step, 1000 layers divided by 50", "<=", 1.5, "x"
+    ),
+    Demand("unrolled", "compilation time at 1000 layers, unrolled divided by rolled", ">=", 5, "x"),
+    Demand(
+        "step", "gradient step divided by a hand-written scan, largest median ratio", "<=", 1.1, "x"
+    ),
+    Demand(
+        "step_memory",
+        "memory of the step divided by the memory of the scan, largest ratio",
+        "<=",
+        1.05,
+        "x",
     ),
     Demand(
         "moments",
@@ -161,7 +191,8 @@ DEMANDS = (
         "<=",
         1,
         "s",
-        "linear in the layers, some 0.19 ms for the ten exact numbers of each",
+        "the time is linear in the number of layers, with 0.19 ms for the ten exact numbers of "
+        "each layer",
     ),
     Demand("report", "report page of resnet-152", "<=", 3, "s"),
     Demand("report_size", "its size", "<=", 3, "MB"),

@@ -1,9 +1,9 @@
 """Deep transformers in training: ``python -m benchmarks.depth_training [--only NAME] [--quick]``.
 
-Transformers of 32 blocks learn the next character of Python's own standard library. Every run is
-kept in a file of ``--runs`` as it goes on, and a run that is there is not made again; the table and
-the picture are written from all runs that are there. Two rates each, for 500 steps; the better runs
-of pre-norm and of the shaped network without shortcuts go on to 2500.
+Transformers of 32 blocks learn to predict the next character of Python's standard library. Every
+run is saved in a file in ``--runs`` while it trains. Saved runs are not repeated, and the table and
+the picture show all of them. Each variant trains with two rates for 500 steps; the better runs of
+pre-norm and of the shaped network without shortcuts continue to 2500 steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = Any
 
 
 def without_shortcuts() -> kc.Network:
-    """Attention and MLP by turns, with no shortcut and no norm in between."""
+    """Alternating attention and MLPs, without shortcuts and without norms in between."""
     steps: list[Any] = [
         ("ids", L.Input(), ()),
         ("embedding", L.Embedding(WIDTH, CHARACTERS), ("ids",)),
@@ -63,7 +63,7 @@ def without_shortcuts() -> kc.Network:
 
 
 def shaped() -> kc.Network:
-    """The network without shortcuts, its constants by ``method="edge"``."""
+    """The network without shortcuts, with constants from ``method="edge"``."""
     found = kc.shape(
         without_shortcuts(), method="edge", centre=1, score_variance=0.01, tokens=TOKENS
     )
@@ -71,12 +71,12 @@ def shaped() -> kc.Network:
 
 
 def without_biases(network: kc.Network) -> kc.Network:
-    """The network with weights alone."""
+    """The network without biases."""
     return network.map_layers(lambda _, layer: replace(layer, bias=False), L.Affine)
 
 
 def unshaped() -> kc.Network:
-    """The network without shortcuts, activations scaled to Q(1) = 1 alone."""
+    """The network without shortcuts, in which only the activations are scaled, to Q(1) = 1."""
     gain = float(kc.gain("gelu"))
     net = without_shortcuts()
     return net.map_layers(
@@ -86,14 +86,14 @@ def unshaped() -> kc.Network:
 
 
 def pre_norm(std: float | None = None) -> kc.Network:
-    """GPT-2 at this size; ``std=None``: every weight has variance 1 / fan-in."""
+    """GPT-2 at this size. With ``std=None`` every weight has variance 1 / fan-in."""
     return kc.architectures.gpt2(
         BLOCKS, WIDTH, HEADS, CHARACTERS, TOKENS, HIDDEN, "gelu", std, depth_scaled=std is not None
     )
 
 
 def deep_norm() -> kc.Network:
-    """Post-norm with shortcuts of (2N)^(1/4) and smaller branches [Wang et al. 2022]."""
+    """Post-norm with shortcut weights (2N)^(1/4) and smaller branches [Wang et al. 2022]."""
     along, smaller = (2 * BLOCKS) ** 0.25, (8 * BLOCKS) ** -0.25
     steps: list[Any] = []
     net = kc.architectures.bert(BLOCKS, WIDTH, HEADS, CHARACTERS, TOKENS, HIDDEN, std=None)
@@ -111,7 +111,7 @@ def deep_norm() -> kc.Network:
 def any_init() -> kc.Network:
     """Pre-norm with the scales of AnyInit 0.4.0: ``E gelu^2 = 1``, and 1 / fan-in elsewhere.
 
-    Those that ``anyinit.initialize(model, "analytic")`` writes into a stack of
+    These are the scales that ``anyinit.initialize(model, "analytic")`` writes into a stack of
     ``torch.nn.TransformerEncoderLayer(norm_first=True, activation="gelu")``.
     """
     gelu = kc.activation("gelu")
@@ -124,7 +124,7 @@ def any_init() -> kc.Network:
 
 @dataclass(frozen=True)
 class Variant:
-    """A network, the law of its initial weights, and two rates."""
+    """A network, the distribution of its initial weights, and two rates."""
 
     build: Callable[[], kc.Network]
     law: str = "gaussian"
@@ -144,10 +144,10 @@ LONGER = ("pre-norm", "shaped, no shortcuts")
 
 
 def sensitivity(network: kc.Network) -> float:
-    """Change of the output, relative to it, by equal relative changes of all weight matrices.
+    """Relative change of the output for equal relative changes of all weight matrices.
 
-    The sum over the matrices of ``sqrt(g q / q_end)``, where g is the larger mode of the squared
-    gradient behind the matrix; masks are taken off, so that tokens are alike.
+    This is the sum over the matrices of ``sqrt(g q / q_end)``, where g is the larger mode of the
+    squared gradient after the matrix. Masks are removed, so that tokens are exchangeable.
     """
     alike = network.map_layers(lambda _, layer: replace(layer, causal=False), L.Attend)
     found, values = kc.gradients(alike, tokens=TOKENS), kc.node_values(alike, tokens=TOKENS)
@@ -157,11 +157,11 @@ def sensitivity(network: kc.Network) -> float:
     return sum(math.sqrt(g * values[n].q1 / values[end].q1) for n, g in modes.items())
 
 
-# -- a network of kcalc in PyTorch -----------------------------------------------------------------
+# -- a kcalc network in PyTorch --------------------------------------------------------------------
 
 
 class Transformer(nn.Module):
-    """A network of kcalc over causal tokens, with trained gains of its norms, and a readout."""
+    """A kcalc network over causal tokens, with trained norm gains and a readout."""
 
     def __init__(self, network: kc.Network, law: str, seed: int) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Transformer(nn.Module):
         return nn.Parameter(nn.init.orthogonal_(weight, gain, generator=self.random))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits of the next character at every place."""
+        """Logits of the next character at every position."""
         made: dict[Any, torch.Tensor] = {}
         for node, layer, parents in self.network.steps():
             read = [made[parent] for parent in parents]
@@ -254,7 +254,7 @@ def _function(phi: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def characters() -> tuple[torch.Tensor, torch.Tensor]:
-    """The standard library as numbers of characters: files to learn from, and others held out."""
+    """The standard library as character ids, split into training files and held-out files."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     texts = [file.read_text("utf-8", "replace") for file in files]
     order = np.random.default_rng(0).permutation(len(texts))
@@ -269,7 +269,7 @@ def characters() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draw(data: torch.Tensor, count: int, random: torch.Generator) -> torch.Tensor:
-    """Sequences of T + 1 characters from random places."""
+    """Sequences of T + 1 characters from random positions."""
     starts = torch.randint(len(data) - TOKENS - 1, (count,), generator=random)
     return data[starts[:, None] + torch.arange(TOKENS + 1)]
 
@@ -281,7 +281,7 @@ def loss_of(model: Transformer, rows: torch.Tensor) -> torch.Tensor:
 
 
 def train(name: str, rate: float, seed: int, steps: int, file: Path) -> None:
-    """One run, kept at every evaluation and gone on with where it was kept last."""
+    """Train one run. It is saved at every evaluation, and resumed from the last saved state."""
     variant = VARIANTS[name]
     train_data, held = characters()
     model = Transformer(variant.build(), variant.law, seed)
@@ -320,7 +320,7 @@ def train(name: str, rate: float, seed: int, steps: int, file: Path) -> None:
 
 
 def is_done(file: Path, steps: int) -> bool:
-    """Whether a run is there with as many steps, or ended because its loss was not finite."""
+    """Whether a saved run has this many steps, or ended because its loss was not finite."""
     if not file.exists():
         return False
     run = json.loads(file.read_text())
@@ -337,18 +337,18 @@ def file_of(folder: Path, name: str, rate: float, seed: int) -> Path:
 
 
 def runs_in(folder: Path) -> list[dict[str, Any]]:
-    """All runs of a folder."""
+    """All runs in a folder."""
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
 def best(runs: list[dict[str, Any]], name: str, steps: int) -> dict[str, Any] | None:
-    """The run of a variant with the smallest loss after as many steps."""
+    """The run of a variant with the smallest loss after this many steps."""
     there = [run for run in runs if run["name"] == name and steps in run["steps"]]
     return min(there, key=lambda run: at(run, steps), default=None)
 
 
 def at(run: dict[str, Any], steps: int) -> float:
-    """The held-out loss of a run after as many steps; infinite where it is not finite."""
+    """The held-out loss of a run after this many steps; inf if it is not finite."""
     loss = run["loss"][run["steps"].index(steps)]
     return loss if math.isfinite(loss) else math.inf
 
@@ -359,14 +359,14 @@ def shown(loss: float) -> str:
 
 
 def excess(loss: float, other: float) -> str:
-    """How far a loss is above another one, as text."""
+    """By how much a loss exceeds another loss, as text."""
     return f"{100 * (loss / other - 1):+.1f} %" if math.isfinite(loss) else "not finite"
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Held-out losses of all runs as Markdown, and how far they are above pre-norm's.
+    """Held-out losses of all runs as Markdown, and by how much they exceed pre-norm's.
 
-    The last columns have the last loss of a run, beside that of pre-norm after 500 steps.
+    The last columns show the last loss of a run, compared with pre-norm's loss after 500 steps.
     """
     head = [f"after {n} steps" for n in SHOWN]
     names = [
@@ -398,13 +398,13 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def steps_table() -> str:
-    """The sensitivity of the output to all weights of every variant, as Markdown."""
+    """For every variant, the sensitivity of the output to all weights, as Markdown."""
     rows = [f"| {name} | {sensitivity(VARIANTS[name].build()):.1f} |" for name in VARIANTS]
     return "\n".join(["| network | sensitivity to weights |", "|---|---|", *rows])
 
 
 def picture(runs: list[dict[str, Any]], path: Path) -> None:
-    """Loss curves; the longest run at the best rate of every variant is thick, others are thin."""
+    """Plot loss curves, with a thick line for the longest run at the best rate of each variant."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -436,7 +436,7 @@ def picture(runs: list[dict[str, Any]], path: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """Write DEPTH_TRAINING.md and depth_training.png from the runs that are there."""
+    """Write DEPTH_TRAINING.md and depth_training.png from the saved runs."""
     runs = runs_in(folder)
     picture(runs, HERE / "depth_training.png")
     page = HERE / "DEPTH_TRAINING.md"
@@ -453,11 +453,15 @@ def main() -> None:
         prog="python -m benchmarks.depth_training", description=__doc__
     )
     parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--quick", action="store_true", help="20 steps each, written nowhere else")
+    parser.add_argument(
+        "--quick", action="store_true", help="20 steps each; the pages are not written"
+    )
     parser.add_argument("--runs", type=Path, default=HERE / "depth_runs", help="folder of runs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, help="one rate instead of the two of a variant")
-    parser.add_argument("--steps", type=int, help="as many steps of every run, and no longer ones")
+    parser.add_argument("--rate", type=float, help="one rate instead of the variant's two rates")
+    parser.add_argument(
+        "--steps", type=int, help="number of steps of every run; no run is continued"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.runs.mkdir(parents=True, exist_ok=True)

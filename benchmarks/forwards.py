@@ -1,8 +1,8 @@
 """``python -m benchmarks.forwards [--only NAME ...]``: q and c measured.
 
-The forward passes of library models of 1024 channels, drawn anew by their own initialisers, beside
-kcalc's predictions from their readings, at given inputs: means over the draws, and their distance
-in standard errors (z). Needs torchvision, timm and transformers.
+Compares the forward passes of library models with 1024 channels, with new weights from their own
+initialisers, with kcalc's predictions for the same inputs. The table shows means over draws and z,
+the difference in standard errors. Needs torchvision, timm and transformers.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .architectures import _Hidden
 from .book import Table, write
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE / ".forwards.jsonl"  # rows of a run that has not finished
+KEPT = HERE / ".forwards.jsonl"  # rows of an unfinished run
 WIDTH, TOKENS, VOCABULARY, SPECIAL = 1024, 8, 100, 10
 COSINE, DRAWS, LIMIT = 0.5, 16, 3.5
 SPATIAL = ("images", "tokens")
-APART = 10_000  # of the seeds of weights from those of inputs
+APART = 10_000  # offset between the seeds of weights and of inputs
 
 
 @dataclass(frozen=True)
 class Model:
     """A model: ``build`` makes it with new weights.
 
-    ``library``: the package that has it, "" for those written here; ``reads``: "rows", "ids",
-    "images" or "tokens".
+    ``library`` is the package of the model, or "" for models defined here. ``reads`` is "rows",
+    "ids", "images" or "tokens".
     """
 
     name: str
@@ -52,7 +52,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Compared:
-    """A prediction with its own error, and the means over draws with their standard error."""
+    """A prediction with its error, and the mean over draws with its standard error."""
 
     quantity: str
     predicted: float
@@ -62,7 +62,7 @@ class Compared:
 
     @property
     def z(self) -> float:
-        """The distance in standard errors; 0 where both agree to rounding."""
+        """The difference in standard errors; 0 if both agree up to rounding."""
         apart = self.measured - self.predicted
         spread = math.hypot(self.error, self.uncertain)
         return 0.0 if abs(apart) < 1e-5 * abs(self.predicted) else apart / max(spread, 1e-12)
@@ -143,7 +143,7 @@ MODELS: tuple[Model, ...] = (
 
 
 def inputs_of(model: Model) -> torch.Tensor:
-    """Two rows or images of q = 1 and cosine c, or two sequences without a common id."""
+    """Two rows or images with q = 1 and cosine c, or two sequences without a common id."""
     if model.reads in SPATIAL:
         return convolutional.images() if model.reads == "images" else convolutional.tokens()
     random = torch.Generator().manual_seed(0)
@@ -180,7 +180,7 @@ def predictions(
 
 
 def watched(model: nn.Module, reading: Any, nodes: Sequence[Any]) -> list[str]:
-    """The last wide layer that is a module of the model, and its output."""
+    """The last wide layer that is a module of the model, and the output."""
     modules = dict(model.named_modules())
     features = reading.network.features
     wide = [
@@ -195,7 +195,7 @@ def watched(model: nn.Module, reading: Any, nodes: Sequence[Any]) -> list[str]:
 
 
 def forward(model: nn.Module, x: torch.Tensor, names: Sequence[str]) -> list[np.ndarray]:
-    """The arrays that modules return, and the model, as (2, locations, channels)."""
+    """The outputs of the modules and of the model, as arrays (2, locations, channels)."""
     found: dict[str, torch.Tensor] = {}
     handles = [
         module.register_forward_hook(lambda m, i, y, name=name: found.update({name: y.clone()}))
@@ -217,7 +217,7 @@ def covariance(y: np.ndarray) -> np.ndarray:
 
 
 def without_epsilon(model: nn.Module) -> nn.Module:
-    """The model with norms whose epsilon is negligible, as the maps take it."""
+    """The model with negligible epsilons in its norms, as the maps assume."""
     for module in model.modules():
         for name in ("eps", "variance_epsilon"):
             if isinstance(getattr(module, name, None), float):
@@ -226,7 +226,7 @@ def without_epsilon(model: nn.Module) -> nn.Module:
 
 
 def deviations(k: np.ndarray, error: np.ndarray) -> tuple[float, float]:
-    """Bounds of the errors of q and c by those of the covariance."""
+    """Bounds on the errors of q and c from the errors of the covariance."""
     if not error.ndim:
         return 0.0, 0.0
     q, half = np.diag(error).mean(), len(k) // 2
@@ -235,7 +235,7 @@ def deviations(k: np.ndarray, error: np.ndarray) -> tuple[float, float]:
 
 
 def q_and_c(k: np.ndarray) -> tuple[float, float]:
-    """The mean q of all tokens, and the mean cosine of tokens at one place of both inputs."""
+    """The mean q over all tokens, and the mean cosine of corresponding tokens of the two inputs."""
     q, half = np.diag(k), len(k) // 2
     cosines = [k[i, half + i] / (q[i] * q[half + i]) ** 0.5 for i in range(half)]
     return float(q.mean()), float(np.mean(cosines))
@@ -244,7 +244,7 @@ def q_and_c(k: np.ndarray) -> tuple[float, float]:
 def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
     """q and c at the last wide layer and at the output, and whether the readings are exact.
 
-    Every draw has a reading of its own; the error is that of the mean difference.
+    Every draw is read separately; the error is the standard error of the mean difference.
     """
     x = inputs_of(model)
     expected, found, uncertain = [], [], []
@@ -283,7 +283,7 @@ def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
 
 
 def rows_of(name: str) -> list[tuple[str, ...]]:
-    """The lines of a model, in a process of its own."""
+    """The table lines of a model, computed in a separate process."""
     (model,) = (m for m in MODELS if m.name == name)
     torch.set_num_threads(1)
     with warnings.catch_warnings():
@@ -309,7 +309,9 @@ def rows_of(name: str) -> list[tuple[str, ...]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forwards", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--output", type=Path, help="default benchmarks/FORWARDS.md; else printed")
+    parser.add_argument(
+        "--output", type=Path, help="default benchmarks/FORWARDS.md; with --only, printed"
+    )
     options = parser.parse_args()
     names = [m.name for m in MODELS if options.only is None or m.name in options.only]
     output = options.output or (None if options.only else HERE / "FORWARDS.md")
@@ -329,7 +331,7 @@ def main() -> None:
 
 
 def lines_of(name: str, found: Any) -> list[tuple[str, ...]]:
-    """The lines of what a process found."""
+    """The table lines for the result of a process."""
     if isinstance(found, dict):
         return [(name, "", "not finished", found["failed"][:90], "", "", "")]
     return [tuple(line) for line in found]
@@ -341,21 +343,22 @@ def page(rows: Sequence[tuple[str, ...]]) -> str:
     exact = [float(row[-1].strip("*")) for row in rows if row[2] == "exact"]
     worst = max(map(abs, exact), default=0.0)
     table = Table(
-        f"{len(models)} models of {WIDTH} channels and more, with new weights by their own "
-        f"initialisers: the means over {DRAWS} draws, predicted from the reading of each and "
-        f"measured, with the standard error of their difference. Epsilons of norms are set to "
-        f"1e-12, which the maps leave out. Models of rows have two inputs of q = 1 and cosine "
-        f"{COSINE}, those of images two of {convolutional.SIZE} x {convolutional.SIZE} positions "
-        f"with q = 1 and that cosine at each of them, those of ids two sequences of {TOKENS} "
-        f"tokens without a common id; q is the mean over all positions, c that over the positions "
-        f'of both. Maps of images are those of `spatial="exact"`; BatchNorm is in evaluation, '
-        f"where it "
-        f"does nothing in new models. The largest |z| of "
-        f"{len(exact)} exact quantities is {worst:.1f}.",
+        f"This page compares predicted and measured values for {len(models)} models with {WIDTH} "
+        "or more channels. Each model has new weights from its own initialisers. The measured "
+        f"value is the mean over {DRAWS} draws; the prediction uses what kcalc read from each "
+        "draw. The tables show the standard error of the difference. The maps ignore the epsilons "
+        "of norms, so these are set to 1e-12. Models that take vectors get two inputs with q = 1 "
+        f"and cosine {COSINE}. Models that take images get two images of {convolutional.SIZE} x "
+        f"{convolutional.SIZE} positions, with q = 1 and the same cosine at each position. Models "
+        f"that take ids get two sequences of {TOKENS} tokens without a common id. q is the mean "
+        "over all positions, and c is the mean over corresponding positions of the two inputs. "
+        'The maps for images use `spatial="exact"`. BatchNorm is in evaluation mode, in which it '
+        f"is the identity in new models. The largest |z| of the {len(exact)} exact quantities is "
+        f"{worst:.1f}.",
         ("model", "from", "reading", "quantity", "predicted", "measured", "z"),
         rows,
     )
-    return "\n\n".join(["# Forward passes beside predictions", table.markdown()])
+    return "\n\n".join(["# Forward passes compared with predictions", table.markdown()])
 
 
 if __name__ == "__main__":

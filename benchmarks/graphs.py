@@ -1,4 +1,4 @@
-"""Networks of any size, with few nodes per layer."""
+"""Networks of any size with few nodes per layer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from kcalc.network.layers import Affine, Concat, Input, Nonlinear, Sum
 
 
 def plain(depth: int) -> kc.Network:
-    """``depth`` layers of relu in a row, with He's gain."""
+    """A chain of ``depth`` ReLU layers with He's gain."""
     return kc.architectures.vanilla(depth, "relu", sigma_w=math.sqrt(2))
 
 
 def smooth(depth: int) -> kc.Network:
-    """``depth`` layers of tanh in a row."""
+    """A chain of ``depth`` tanh layers."""
     return kc.architectures.vanilla(depth, "tanh")
 
 
 def residual(size: int) -> kc.Network:
-    """``size`` nonlinear layers, two to a block, every block with a weight of its own."""
+    """A residual network of ``size`` nonlinear layers, two per block, with a separate weight for
+    every block.
+    """
     affine, phi = Affine(), Nonlinear(kc.activation("relu"))
     steps: list[Any] = [("x", Input(), ()), ("stem", affine, ("x",))]
     for i in range(size // 2):
@@ -32,7 +34,9 @@ def residual(size: int) -> kc.Network:
 
 
 def dense(size: int) -> kc.Network:
-    """Every layer reads the concatenation of all earlier ones: ``size^2 / 2`` edges."""
+    """A network in which every layer reads the concatenation of all earlier layers, with ``size^2 /
+    2`` edges.
+    """
     affine, phi = Affine(), Nonlinear(kc.activation("relu"))
     steps: list[Any] = [("x", Input(), ())]
     maps: list[Any] = ["x"]
@@ -47,5 +51,5 @@ def dense(size: int) -> kc.Network:
 
 
 def edges(network: kc.Network) -> int:
-    """How many edges a network has."""
+    """The number of edges of a network."""
     return sum(len(parents) for _, _, parents in network.steps())

@@ -1,5 +1,5 @@
-"""Cost against size: the same work at growing sizes, in CPU time (what else runs matters less),
-with fitted exponents.
+"""Cost as a function of size: CPU time (less affected by other processes) of the same work at
+growing sizes, with fitted exponents.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from .book import Table, digits, seconds
 from .timing import exponent, spent
 
 STEEP = 1.2
-STEEP_STEP = 1.4  # of the last step alone, which other work on the machine disturbs more
+STEEP_STEP = 1.4  # for the last step alone, which other work on the machine disturbs more
 
 
 @dataclass(frozen=True)
 class Work:
-    """Something done at every size: ``prepare(size)`` is not timed, ``action(prepared)`` is.
+    """Work done at every size: ``action(prepare(size))``, of which only ``action`` is timed.
 
-    ``budget``: a size whose time is foreseen to exceed it (in seconds) is left out, and so are
-    those above. ``rounds``: the best counts. ``why``: what explains an exponent above 1.2.
+    Sizes whose predicted time exceeds ``budget`` seconds are left out, together with all larger
+    sizes. The best of ``rounds`` rounds is used. ``why`` explains an exponent above 1.2.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Measured:
-    """CPU seconds at the sizes that were reached."""
+    """CPU seconds at the sizes that were measured."""
 
     work: Work
     found: Mapping[float, float]
@@ -45,13 +45,13 @@ class Measured:
 
     @property
     def last(self) -> float:
-        """Between the two largest sizes, where what is done once weighs least."""
+        """The exponent between the two largest sizes, at which one-time costs matter least."""
         sizes = list(self.found)[-2:]
         return exponent(sizes, [self.found[size] for size in sizes])
 
     @property
     def remark(self) -> str:
-        """The explanation of a steep one, or that there is none."""
+        """The explanation of a steep exponent, or a remark that there is none."""
         steep = len(self.found) > 2 and (self.fitted > STEEP or self.last > STEEP_STEP)
         return (
             (f"steep: {self.work.why}" if self.work.why else "**steep, not explained**")
@@ -66,9 +66,9 @@ def grown(
     prepare: Callable[[int], Any],
     measure: Callable[[Any], float] | None = None,
 ) -> list[Measured]:
-    """Time every work at every size, sizes in turn within a round.
+    """Time all work at every size, alternating sizes within a round.
 
-    ``measure(prepared)`` is the size that exponents are taken in.
+    Exponents are fitted against ``measure(prepared)``.
     """
     found: dict[str, dict[float, float]] = {work.name: {} for work in works}
     for size in sizes:
@@ -81,7 +81,7 @@ def grown(
 
 
 def _best(work: Work, ready: Any) -> float:
-    """The best of the rounds; one will do for what takes more than a second."""
+    """The best of several rounds, or a single round if it takes more than a second."""
     best = spent(lambda: work.action(ready)).cpu
     for _ in range(work.rounds - 1 if best < 1 else 0):
         best = min(best, spent(lambda: work.action(ready)).cpu)
@@ -89,9 +89,9 @@ def _best(work: Work, ready: Any) -> float:
 
 
 def foreseen(known: Mapping[float, float], size: float) -> float:
-    """Seconds at a size, from the last two known ones (at least linear).
+    """Predicted seconds at a size, from the last two known sizes (growing at least linearly).
 
-    0 where nothing is known.
+    Returns 0 if nothing is known.
     """
     if not known:
         return 0.0
@@ -116,6 +116,6 @@ def table(caption: str, what: str, rows: Sequence[Measured], sizes: Sequence[flo
 
 
 def count(size: float) -> str:
-    """A whole number, as a power of ten where it is one."""
+    """An integer as text, written as a power of ten if it is one."""
     power = round(math.log10(size)) if size > 0 else 0
     return f"10^{power}" if power > 2 and size == 10**power else f"{size:.0f}"

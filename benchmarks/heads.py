@@ -1,9 +1,9 @@
-"""``python -m benchmarks.heads [--share S] [--output FILE]``: how deviations fall with the heads.
+"""``python -m benchmarks.heads [--share S] [--output FILE]``: deviations by number of heads.
 
-Kernel maps of attention hold for many heads. Pre-norm transformers of H heads with a fixed key
-width are drawn anew many times, written out in PyTorch, and their mean q, token cosine, cosine of
-two inputs and gradients are compared with kcalc's maps at that key width. Deviations are expected
-to be of the order 1/H: the power is fitted. Six minutes of one core.
+Kernel maps of attention hold for many heads. This benchmark draws many pre-norm transformers with H
+heads of a fixed key width in PyTorch, and compares their mean q, token cosine, cosine of two inputs
+and gradients with kcalc's maps at that key width. Deviations of order 1/H are expected, so a power
+of H is fitted. Takes six minutes on one core.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .book import Table, write
 HERE = Path(__file__).resolve().parent
 L = kc.layers
 KEY_WIDTH, TOKENS, PAIRS, BLOCKS, INPUTS = 8, 16, 4, 4, 64
-TOKEN_COSINE, COSINE, SCORES = 0.2, 0.5, 2.0  # SCORES: sigma of queries times that of keys
+TOKEN_COSINE, COSINE, SCORES = 0.2, 0.5, 2.0  # SCORES: sigma of queries times sigma of keys
 DRAWS = {2: 20_000, 4: 20_000, 8: 16_000, 16: 10_000, 32: 5_000}
-NUMBERS = 1 << 21  # of weights that are drawn at once
-FITTED = 4  # heads from which on powers are fitted: below, the next order is seen
+NUMBERS = 1 << 21  # bytes of weights drawn at once
+FITTED = 4  # fewest heads in fits of powers; below, the next order is visible
 QUANTITIES = ("q", "token cosine", "c", "gradient, mean mode", "gradient, difference mode")
 
 
 def network(heads: int, wide: bool | None) -> kc.Network:
-    """The transformer for kcalc, with attention at its key width (``wide=False``)."""
+    """The transformer as a kcalc network, with attention at its key width (``wide=False``)."""
     n, below = heads * KEY_WIDTH, "embedding"
     steps: list[Any] = [("x", L.Input(INPUTS), ()), (below, L.Affine(n, bias=False), ("x",))]
     for b in range(BLOCKS):
@@ -61,7 +61,7 @@ def network(heads: int, wide: bool | None) -> kc.Network:
 
 
 def predicted(seed: int = 0) -> np.ndarray:
-    """The five quantities for infinitely many heads of this key width; gradients are sampled."""
+    """The five quantities for infinitely many heads of this key width, with sampled gradients."""
     net, last = network(4, False), f"{BLOCKS - 1} end"
     here = kc.node_values(net, c=COSINE, tokens=TOKENS, token_cosine=TOKEN_COSINE)[last]
     sampling = kc.Sampling(draws=6000, chains=6, seed=seed)
@@ -75,7 +75,7 @@ def predicted(seed: int = 0) -> np.ndarray:
 
 
 def inputs() -> torch.Tensor:
-    """Pairs of sequences with exactly the assumed covariance, (2, tokens, INPUTS)."""
+    """A pair of sequences with exactly the assumed covariance, (2, tokens, INPUTS)."""
     own = TOKEN_COSINE + (1 - TOKEN_COSINE) * np.eye(TOKENS)
     gram = np.kron(np.array([[1, COSINE], [COSINE, 1]]), own)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((INPUTS, INPUTS)))[0]
@@ -84,10 +84,10 @@ def inputs() -> torch.Tensor:
 
 
 def drawn(x: torch.Tensor, heads: int, count: int) -> np.ndarray:
-    """q, p, r of ``count`` networks and their two modes of gradients, (count, 5).
+    """q, p, r and the two gradient modes of ``count`` networks, (count, 5).
 
-    p and r are the covariances of two tokens of a sequence, and of equal places of two sequences.
-    Each network has PAIRS pairs of sequences, turned at random.
+    p is the covariance of two tokens of a sequence, and r the covariance of corresponding tokens of
+    two sequences. Each network reads PAIRS randomly rotated pairs of sequences.
     """
     n = heads * KEY_WIDTH
 
@@ -121,7 +121,7 @@ def drawn(x: torch.Tensor, heads: int, count: int) -> np.ndarray:
 
 
 def batches(heads: int, draws: int) -> Iterator[np.ndarray]:
-    """Draws of networks, some at a time."""
+    """Draw networks in batches."""
     most = max(1, NUMBERS // (8 * BLOCKS * (heads * KEY_WIDTH) ** 2))
     x = inputs()
     for start in range(0, draws, most):
@@ -129,14 +129,14 @@ def batches(heads: int, draws: int) -> Iterator[np.ndarray]:
 
 
 class Measured(NamedTuple):
-    """The mean quantities at a number of heads, and their standard errors."""
+    """The mean quantities for one number of heads, and their standard errors."""
 
     means: np.ndarray
     errors: np.ndarray
 
 
 def measured(heads: int, draws: int) -> Measured:
-    """The five quantities; cosines are quotients of means."""
+    """The five quantities; cosines are ratios of means."""
     rows = np.concatenate(list(batches(heads, draws)))
     q, p, r, mean, rest = rows.mean(axis=0)
     linear = rows.copy()
@@ -150,7 +150,7 @@ def measured(heads: int, draws: int) -> Measured:
 
 
 def powers(found: dict[int, Measured], truth: np.ndarray) -> list[Power]:
-    """The fitted power of H of every quantity's deviation."""
+    """The fitted power of H for the deviation of each quantity."""
     kept = {heads: m for heads, m in found.items() if heads >= FITTED}
     return [
         fitted(
@@ -172,13 +172,14 @@ def page(found: dict[int, Measured], truth: np.ndarray, draws: dict[int, int]) -
         )
         rows.append((name, f"{truth[k]:.5g}", *off, str(power)))
     table = Table(
-        f"Pre-norm transformers of {BLOCKS} blocks (attention and an MLP of tanh) over {TOKENS} "
-        f"tokens of cosine {TOKEN_COSINE}, two inputs of cosine {COSINE}, scores of variance "
-        f"{SCORES**2:g}, heads of {KEY_WIDTH} channels: relative deviations of the means over "
-        f"networks from the maps at this key width, with standard errors, and the fitted power of "
-        f"the number of heads H, from H = {FITTED} on. Networks: "
-        + ", ".join(f"{count} of H = {heads}" for heads, count in draws.items()) + ".",
-        ("quantity behind the last block", "map", *(f"H = {h}" for h in found), "power of H"),
+        f"This page compares pre-norm transformers of {BLOCKS} blocks (attention and a tanh MLP) "
+        f"with kcalc's maps. There are {TOKENS} tokens with cosine {TOKEN_COSINE}, two inputs "
+        f"with cosine {COSINE}, scores with variance {SCORES**2:g}, and heads with {KEY_WIDTH} "
+        "channels. The maps use this key width. The table shows the relative deviations of the "
+        "means over networks from the maps, with standard errors, and the fitted power of the "
+        f"number of heads H, for H = {FITTED} and more. Number of networks: "
+        + ", ".join(f"{count} for H = {heads}" for heads, count in draws.items()) + ".",
+        ("quantity after the last block", "map", *(f"H = {h}" for h in found), "power of H"),
         rows,
     )  # fmt: skip
     return "\n\n".join(["# Deviations fall with the number of heads", table.markdown()])
@@ -186,7 +187,7 @@ def page(found: dict[int, Measured], truth: np.ndarray, draws: dict[int, int]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.heads", description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of the networks drawn")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the networks to draw")
     parser.add_argument("--output", type=Path, default=HERE / "HEADS.md")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -1,10 +1,10 @@
 """Methods, targets and learning rates: ``python -m benchmarks.how_to_choose [--quick]``.
 
-Three networks of ReLUs without norms learn scikit-learn's digits with Adam: an MLP, a CNN and a
-ResNet, at their default initialisation, He's, and shaped. Every network is trained with at least
-five rates, and with more as long as the best one is at an end of the range. Every run is a line of
-``--journal``, and a run that is there is not made again; HOW_TO_CHOOSE.md gets its tables from the
-journal.
+Trains three ReLU networks without norms (an MLP, a CNN and a ResNet) on scikit-learn's digits with
+Adam, from the default initialisation, He's, and several shapings. Every network is trained with at
+least five rates, and with more while the best rate is at an end of the range. Every run is a line
+of ``--journal``, and runs in the journal are not repeated. The tables of HOW_TO_CHOOSE.md are
+written from the journal.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import kcalc as kc
 HERE = Path(__file__).resolve().parent
 MARK = "<!-- written by python -m benchmarks.how_to_choose -->"
 RATES = tuple(float(f"{digit}e{power}") for power in range(-7, 0) for digit in (1, 3))
-FIRST = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # tried in any case
+FIRST = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # always tried
 SEEDS = (0, 1)
-DIVERGED = 10.0  # a loss from which on a run is called diverged
+DIVERGED = 10.0  # a run with a larger loss counts as diverged
 Array = Any
 
 
@@ -41,7 +41,7 @@ class Size:
 
     mlp: int = 60
     cnn: int = 40
-    blocks: int = 4  # of each of the three stages of the ResNet: 28 layers
+    blocks: int = 4  # per stage of the ResNet, which has three stages: 28 layers
     width: int = 64
     channels: int = 16
     steps: int = 250
@@ -55,7 +55,7 @@ QUICK = Size(mlp=4, cnn=3, blocks=1, width=16, channels=4, steps=5)
 
 
 def mlp(size: Size) -> nn.Module:
-    """Linear layers and ReLUs by turns."""
+    """Alternating linear layers and ReLUs."""
     width = size.width
     first = [nn.Linear(64, width), nn.ReLU()]
     rest = [layer for _ in range(size.mlp - 2) for layer in (nn.Linear(width, width), nn.ReLU())]
@@ -63,7 +63,7 @@ def mlp(size: Size) -> nn.Module:
 
 
 def cnn(size: Size) -> nn.Module:
-    """Convolutions of 3 x 3 and ReLUs by turns on maps of 4 x 4, and a mean over locations."""
+    """Alternating 3 x 3 convolutions and ReLUs on 4 x 4 maps, then a mean over locations."""
     width = size.channels
     first = [nn.Conv2d(2, width, 3, 2, 1), nn.ReLU()]
     layers = [(nn.Conv2d(width, width, 3, 1, 1), nn.ReLU()) for _ in range(size.cnn - 2)]
@@ -72,7 +72,7 @@ def cnn(size: Size) -> nn.Module:
 
 
 class Block(nn.Module):
-    """A pre-activation block without norms; the first of a stage projects its shortcut."""
+    """A pre-activation block without norms; the first block of a stage projects its shortcut."""
 
     def __init__(self, width: int, stride: int, projects: bool) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Block(nn.Module):
 
 
 def resnet(size: Size) -> nn.Module:
-    """A ResNet V2 of three stages, as wide ResNets have them, on maps of 8 x 8, 4 x 4 and 2 x 2."""
+    """A ResNet V2 with three stages, as in wide ResNets, on maps of 8 x 8, 4 x 4 and 2 x 2."""
     width = size.channels
     blocks = [
         Block(width, 2 if stage and not number else 1, not number)
@@ -113,14 +113,16 @@ NETWORKS: dict[str, tuple[Callable[[Size], nn.Module], tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class Method:
-    """How a network starts: options of ``kc.shape``, or None for PyTorch's own initialisation."""
+    """An initialisation: options of ``kc.shape``, or None for PyTorch's own initialisation."""
 
     options: dict[str, Any] | None = None
     activation: str | None = None
     he: bool = False
 
     def prepare(self, network: str, size: Size) -> Callable[[int], nn.Module]:
-        """Models of this start, by seed. Raises: KcalcError where the method does not apply."""
+        """Models with this initialisation, by seed. Raises: KcalcError if the method does not
+        apply.
+        """
         build, shape = NETWORKS[network]
         if self.options is None:
             return lambda seed: self._plain(build, size, seed)
@@ -169,7 +171,7 @@ METHODS: dict[str, Method] = {
 
 
 def digits(network: str) -> tuple[torch.Tensor, ...]:
-    """Images to train with, their labels, images to test with, their labels; all q values are 1."""
+    """Training images and labels, then test images and labels; all q values are 1."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -189,7 +191,7 @@ def _normalised(network: str, x: Array) -> torch.Tensor:
 
 @dataclass
 class Run:
-    """One run: the loss on all training images at the end (None: not finite), test accuracy."""
+    """One run: final loss on all training images (None if it is not finite), and test accuracy."""
 
     network: str
     method: str
@@ -205,12 +207,12 @@ class Run:
 
     @property
     def order(self) -> float:
-        """The loss; infinite where it is not finite."""
+        """The loss, or inf if it is not finite."""
         return math.inf if self.loss is None else self.loss
 
 
 def train(model: nn.Module, data: tuple[torch.Tensor, ...], run: Run, size: Size) -> Run:
-    """Adam at a constant rate; the same batches for every method of a seed."""
+    """Train with Adam at a constant rate; all methods use the same batches for a given seed."""
     x, x_test, y, y_test = data
     random = torch.Generator().manual_seed(1000 + run.seed)
     optimiser, began = torch.optim.Adam(model.parameters(), run.rate), time.process_time()
@@ -237,7 +239,7 @@ def train(model: nn.Module, data: tuple[torch.Tensor, ...], run: Run, size: Size
 
 @dataclass
 class Journal:
-    """Runs as lines of JSON in a file."""
+    """Runs, stored in a file as lines of JSON."""
 
     path: Path
     runs: dict[tuple[str, str, float, int], Run] = field(default_factory=dict)
@@ -276,7 +278,9 @@ class Journal:
 
 
 def next_rate(runs: Iterable[Run]) -> float | None:
-    """The rate to try next: one of the first five, then beyond the best if it is at an end."""
+    """The rate to try next: one of the first five, then a rate beyond the best rate if that is at
+    an end of the range.
+    """
     tried = {run.rate: run.order for run in runs}
     missing = [rate for rate in FIRST if rate not in tried]
     if missing:
@@ -287,7 +291,7 @@ def next_rate(runs: Iterable[Run]) -> float | None:
 
 
 def sweep(journal: Journal, network: str, method: str, seed: int, size: Size) -> None:
-    """All runs of one network, method and seed that the journal does not have yet."""
+    """Make all runs of one network, method and seed that the journal does not contain yet."""
     rate = next_rate(journal.of(network, method, seed))
     if rate is None or (network, method) in journal.unfit:
         return
@@ -318,13 +322,13 @@ def shown(run: Run) -> str:
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """Rows as a table, the first one its head."""
+    """Rows as a table; the first row is its head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def summary(journal: Journal) -> str:
-    """By network, every method's best rates for the seeds, and the losses and accuracies there."""
+    """For each network and method, the best rate for each seed, with loss and accuracy."""
     rows = [["start"]]
     for network in NETWORKS:
         rows[0] += [f"{network}: best rates", "losses / accuracies"]
@@ -340,7 +344,7 @@ def summary(journal: Journal) -> str:
 
 
 def all_rates(journal: Journal, network: str) -> str:
-    """The losses of every method by rate on one network, those of the seeds side by side."""
+    """The losses on one network by method and rate, with the seeds side by side."""
     rates = sorted({run.rate for run in journal.runs.values() if run.network == network})
     rows = [["start", *(f"{rate:.0e}".replace("e-0", "e-") for rate in rates)]]
     for method in METHODS:
@@ -352,10 +356,10 @@ def all_rates(journal: Journal, network: str) -> str:
 
 
 def tables(journal: Journal) -> str:
-    """All tables of the page."""
+    """All tables on the page."""
     parts = ["## At the best rates", summary(journal), "## At all rates"]
     for network in NETWORKS:
-        parts += [f"Losses of {network}, of both seeds:", all_rates(journal, network)]
+        parts += [f"Losses on {network} for both seeds:", all_rates(journal, network)]
     return "\n\n".join(parts)
 
 
@@ -365,8 +369,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--journal", type=Path, default=HERE / "how_to_choose.jsonl")
-    parser.add_argument("--steps", type=int, help="steps of a run; needs a journal of its own")
-    parser.add_argument("--quick", action="store_true", help="small networks; prints the tables")
+    parser.add_argument("--steps", type=int, help="steps of a run; needs a separate journal")
+    parser.add_argument(
+        "--quick", action="store_true", help="use small networks and print the tables"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     size = QUICK if options.quick else Size()

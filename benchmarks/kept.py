@@ -1,6 +1,5 @@
-"""Rows of long tables, each measured in a process of its own, kept in a file until all are there.
-
-A run that was cut short goes on where it ended.
+"""Rows of long tables, each measured in a separate process and saved until all are finished. An
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-LIMIT = 900.0  # seconds of one row, by the clock
+LIMIT = 900.0  # wall seconds for one row
 
 
 def measured(
@@ -21,10 +20,10 @@ def measured(
     file: Path | None,
     show: Callable[[str, Any], None],
 ) -> dict[str, Any]:
-    """{name: what ``job(name)`` returns in a process of its own}, values of JSON.
+    """Return {name: result of ``job(name)`` in a separate process}, where results are JSON values.
 
-    A process that fails gives {"failed": why}. ``file``: where rows are kept, one JSON list
-    [name, row] in a line; None: nowhere. ``show`` is called with every new row.
+    A process that fails gives {"failed": why}. ``file`` stores finished rows, one JSON list [name,
+    row] per line; with None nothing is stored. ``show`` is called with every new row.
     """
     lines = file.read_text().splitlines() if file is not None and file.exists() else []
     rows = dict(map(json.loads, lines))
@@ -40,13 +39,15 @@ def measured(
 
 
 def apart(job: Callable[[str], Any], name: str, limit: float = LIMIT) -> Any:
-    """``job(name)`` in a copy of this process, which has its imports; {"failed": why} else."""
+    """Run ``job(name)`` in a fork of this process, which shares its imports; {"failed": why} on
+    failure.
+    """
     forks = multiprocessing.get_context("fork")
     reads, writes = forks.Pipe(duplex=False)
     process = forks.Process(target=_told, args=(job, name, writes))
     process.start()
     writes.close()
-    found: Any = {"failed": f"not finished after {limit:g} s"}
+    found: Any = {"failed": f"did not finish within {limit:g} s"}
     if reads.poll(limit):
         try:
             found = json.loads(reads.recv())

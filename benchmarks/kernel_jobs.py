@@ -1,4 +1,4 @@
-"""What kcalc's kernel matrices are asked, each in a process of its own."""
+"""Measurements of kcalc's kernel matrices, each in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .timing import spent
 
 
 def network(name: str, depth: int) -> kc.Network:
-    """A plain network with the peer's gain."""
+    """A plain network with the gain that the peer uses."""
     return kc.architectures.vanilla(depth, name, sigma_w=SIGMA[name])
 
 
@@ -38,12 +38,14 @@ def floor_of(x: np.ndarray) -> Callable[[], Any]:
 
 
 def load() -> None:
-    """Load what kcalc loads when kernels are first used, as the peer's import does."""
+    """Load the modules that kcalc imports when kernels are first used, because the peer imports
+    everything at once.
+    """
     kc.ntk(kc.architectures.vanilla(1, "abs")).matrices(data(2))
 
 
 def ours(activation: str, depth: int, rows: int, repeats: int) -> dict[str, Any]:
-    """NNGP and NTK together, cold and warm, in turn with the floor and its product alone."""
+    """NNGP and NTK together, cold and warm, alternating with the floor and the product alone."""
     load()
     x = data(rows)
     kept: list[Any] = []
@@ -53,7 +55,7 @@ def ours(activation: str, depth: int, rows: int, repeats: int) -> dict[str, Any]
         kept.append(kc.ntk(network(activation, depth)))
         kept[0].matrices(x)
 
-    def floor() -> None:  # made after the first call, whose memory is not its business
+    def floor() -> None:  # made after the first call, so that it does not affect that call's memory
         if not made:
             made.append(floor_of(x))
         made[0]()
@@ -64,9 +66,8 @@ def ours(activation: str, depth: int, rows: int, repeats: int) -> dict[str, Any]
 
 
 def once(activation: str, depth: int) -> dict[str, float]:
-    """What is done once per network.
-
-    The kernel's checks, the table, and what XLA adds to the first call over later ones.
+    """Costs paid once per network: checks, the table, and the extra time of the first call for XLA
+    compilation.
     """
     import jax
 
@@ -84,9 +85,9 @@ def once(activation: str, depth: int) -> dict[str, float]:
 
 
 class Anonymous(threading.Thread):
-    """The peak of memory that is no file's, sampled (Linux).
+    """The sampled peak of memory that is not backed by a file (Linux).
 
-    Pages of a mapped result are the system's to drop.
+    Pages of a memory-mapped result are excluded, because the system can drop them.
     """
 
     def __init__(self) -> None:
@@ -99,8 +100,8 @@ class Anonymous(threading.Thread):
 
 
 def large(way: str, rows: int, folder: str) -> dict[str, float]:
-    """N rows: both kernels streamed to files, or one in memory, through JAX devices or a dask
-    cluster, compared with what was streamed.
+    """Kernels of N rows: both streamed to files, or one in memory, with JAX devices or with a dask
+    cluster, compared with the streamed result.
     """
     x, kernel = data(rows), kc.ntk(network("relu", 100))
     kernel.matrices(x[:64])
@@ -132,8 +133,8 @@ def on_devices(kernel: Any, x: np.ndarray, paths: tuple[str, str]) -> Any:
 
 
 def by_dask(kernel: Any, x: np.ndarray, paths: tuple[str, str]) -> float:
-    """The largest relative difference between blocks made on a local cluster of processes and what
-    was streamed.
+    """The largest relative difference between blocks computed on a local cluster and the streamed
+    result.
     """
     import dask.array as da
     from dask.distributed import Client, LocalCluster
@@ -158,7 +159,7 @@ WAYS: dict[str, Callable[[Any, np.ndarray, tuple[str, str]], Any]] = {
 
 
 def apart(found: Any, path: str, rows: int) -> float:
-    """The largest relative difference from what was streamed."""
+    """The largest relative difference from the streamed result."""
     truth = np.load(path, mmap_mode="r")
     return max(
         float(np.abs(np.asarray(found[i : i + 500]) / truth[i : i + 500] - 1).max())
@@ -167,7 +168,9 @@ def apart(found: Any, path: str, rows: int) -> float:
 
 
 def difference(block: np.ndarray, path: str, block_info: Any = None) -> np.ndarray:
-    """Of a block from what lies there in a file, which every worker opens for itself."""
+    """The largest relative difference between a block and the same block of a file, which every
+    worker opens separately.
+    """
     place = (
         tuple(slice(*ends) for ends in block_info[0]["array-location"])
         if block_info

@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""The machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def processor() -> str:
-    """The name of the CPU, where the system tells it."""
+    """The name of the CPU, if the system reports it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     return next(
@@ -64,23 +64,21 @@ def version(package: str) -> str:
 
 
 def heading(command: str, before: str, taken: float, peers: Sequence[str]) -> list[str]:
-    """The paragraphs that say where, when and how the figures were taken."""
+    """Paragraphs about where, when and how the figures were measured."""
     from kcalc.version import __version__
 
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     threads = (
         ", ".join(f"{name}={os.environ[name]}" for name in THREADS if name in os.environ)
-        or "as the libraries have them"
+        or "the defaults of the libraries"
     )
     return [
         f"Written by `{command}` on {time.strftime('%Y-%m-%d')} in {taken / 60:.1f} minutes. "
         f"Medians of alternating rounds; read ratios "
         "rather than milliseconds.",
         f"- Machine: {cores()} CPUs ({processor()}), {memory()}, {platform.system()} "
-        f"{platform.machine()}; load average {before} at the "
-        f"start and {load()} at the end (1, 5, 15 minutes), so anything far above {cores()} had "
-        f"to share\n"
-        f"- Python {platform.python_version()}, kcalc {__version__}, {versions}\n"
-        f"- Threads: {threads}\n"
-        f"- Peers: {'; '.join(peers) or 'none (without --peers)'}",
+        f"{platform.machine()}; load average {before} at the start and {load()} at the end (1, 5, "
+        f"15 minutes); a load far above {cores()} means that the processes shared the CPUs\n- "
+        f"Python {platform.python_version()}, kcalc {__version__}, {versions}\n- Threads: "
+        f"{threads}\n- Peers: {'; '.join(peers) or 'none (without --peers)'}",
     ]

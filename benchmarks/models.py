@@ -1,8 +1,9 @@
 """``python -m benchmarks.models [--only NAME ...] [--output FILE]``: a table of real architectures.
 
-How far every model of ``benchmarks/architectures.py`` is read, which results its network has, and
-what a shaped copy computes. Needs torchvision, timm and transformers; nothing is downloaded. Every
-model has a process of its own; a run that was cut short goes on where it ended.
+For every model of ``benchmarks/architectures.py``, the table shows whether kcalc can read it, which
+results its network has, and what a shaped copy computes. Needs torchvision, timm and transformers;
+nothing is downloaded. Every model runs in a separate process, and an interrupted run continues
+where it stopped.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from .book import Table, write
 from .copies import BATCHES, DRAWS, LARGE, PRECISION, SECONDS, TOLERANCE, Copy, copied
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE / ".models.jsonl"  # rows of a run that has not finished
+KEPT = HERE / ".models.jsonl"  # rows of an unfinished run
 METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
 COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
-TOKENS = 16  # of images that are cut into patches
+TOKENS = 16  # for images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
-REASONS = (  # (words of a refusal, what the table says)
+REASONS = (  # (words of an error, text in the table)
     ("(rotary)", "rotary embeddings"),
     ("steps over tokens", "strides over tokens"),
     ("pools windows", "pooling of tokens"),
@@ -68,7 +69,9 @@ REASONS = (  # (words of a refusal, what the table says)
 
 @dataclass(frozen=True)
 class Cell:
-    """A result: "exact", "heuristic" or "refused", after which edits of the network, and why."""
+    """A result: "exact", "heuristic" or "refused", with the edits of the network that it needed,
+    and the reason.
+    """
 
     state: str
     note: str = ""
@@ -80,9 +83,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of one architecture in ``taken`` seconds of processor time.
+    """The results for one architecture, computed in ``taken`` seconds of processor time.
 
-    ``seconds``: the time of reading. ``copy``: None where the model has no shaped copy.
+    ``seconds`` is the reading time. ``copy`` is None if the model has no shaped copy.
     """
 
     architecture: Architecture
@@ -107,7 +110,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Row:
-        """The row that ``to_dict`` gave."""
+        """The row from the result of ``to_dict``."""
         cells = {column: Cell(**cell) for column, cell in row["cells"].items()}
         copy = None if row["copy"] is None else Copy(**row["copy"])
         parts = {"architecture": NAMED[row["architecture"]], "cells": cells, "copy": copy}
@@ -115,7 +118,7 @@ class Row:
 
 
 def reason(error: Exception | str) -> str:
-    """A refusal in a few words."""
+    """An error in a few words."""
     text = str(error)
     return next((short for words, short in REASONS if words in text), text[:60])
 
@@ -124,7 +127,9 @@ def reason(error: Exception | str) -> str:
 
 
 def edited(network: kc.Network) -> Iterator[tuple[str, kc.Network]]:
-    """(edits, network): as it was read, without norms, and that as a pre-activation network."""
+    """Pairs (edits, network): the network as it was read, without norms, and without norms as a
+    pre-activation network.
+    """
     yield "", network
     bare = network.without_normalization().normalised()
     yield WITHOUT, bare
@@ -132,9 +137,10 @@ def edited(network: kc.Network) -> Iterator[tuple[str, kc.Network]]:
 
 
 def tokens_of(entry: Architecture, network: kc.Network) -> list[dict[str, Any]]:
-    """The arguments that say which tokens there are, for networks with attention.
+    """Arguments that specify the tokens, for networks with attention.
 
-    Their number, for tokens that are alike, and the covariance of independent ones, for others.
+    This is the number of exchangeable tokens if possible, and otherwise the covariance of
+    independent tokens.
     """
     if not network.nodes_of(kc.layers.Attend):
         return [{}]
@@ -143,13 +149,13 @@ def tokens_of(entry: Architecture, network: kc.Network) -> list[dict[str, Any]]:
 
 
 def state_of(result: Any) -> str:
-    """Whether a result is exact or heuristic by its assumptions."""
+    """Whether a result is exact or heuristic, according to its assumptions."""
     heuristic = any(a.kind == "heuristic" for a in result.assumptions)
     return "heuristic" if heuristic else "exact"
 
 
 def available(entry: Architecture, network: kc.Network, ask: Callable[..., str]) -> Cell:
-    """The first of the ways in which a result can be had: with edits, assuming independence."""
+    """The first way to get a result: unchanged, with edits, or assuming independence."""
     refused: Exception | None = None
     for edits, variant in edited(network):
         for assume, tokens in product((False, True), tokens_of(entry, network)):
@@ -174,7 +180,7 @@ def q_and_c(network: kc.Network, **options: Any) -> str:
         return "sampled"
     maps = kc.q_map(network, **options), kc.c_map(network, **options)
     _finite([*_values(maps[0](1.0)), *_values(maps[1](0.5))])
-    return max(map(state_of, maps))  # "heuristic" where one of them is
+    return max(map(state_of, maps))  # "heuristic" if one of them is
 
 
 def tangent(network: kc.Network, **options: Any) -> str:
@@ -202,10 +208,10 @@ def _finite(values: Iterable[Any]) -> None:
 
 
 def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
-    """A shaping of what was read, the first of several ways that works, and how it came about.
+    """The first shaping of the model that works, and how it was obtained.
 
-    The model as it is, its network as a pre-activation one, and both with the target that a refusal
-    says is in reach.
+    Tries the model itself, its network as a pre-activation network, and both with the reachable
+    target named in the error.
     """
     refused: Exception | None = None
     variants = {"": reading, BEFORE: [*edited(reading.network)][-1][1]}
@@ -234,7 +240,7 @@ def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
 
 
 def _regions(shaping: Any) -> str:
-    """How many regions a model with parts that were not read has."""
+    """The number of regions of a model with parts that were not read."""
     networks = getattr(shaping, "networks", ())
     return f"{len(networks)} regions" if len(networks) > 1 else "1 region" * len(networks)
 
@@ -243,7 +249,7 @@ def _regions(shaping: Any) -> str:
 
 
 def measured(entry: Architecture) -> Row:
-    """Everything about one architecture."""
+    """All results for one architecture."""
     begun = time.process_time()
     model, example = entry.model(), entry.example()
     start = time.process_time()
@@ -268,7 +274,7 @@ def measured(entry: Architecture) -> Row:
 
 
 def row_of(name: str) -> dict[str, Any]:
-    """The row of an architecture, in a process of its own."""
+    """The row of an architecture, computed in a separate process."""
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -283,24 +289,25 @@ def unfinished(entry: Architecture, why: str) -> Row:
 
 
 def row_from(name: str, found: dict[str, Any]) -> Row:
-    """The row of what a process found."""
+    """The row for the result of a process."""
     failed = found.get("failed")
     return Row.from_dict(found) if failed is None else unfinished(NAMED[name], failed)
 
 
 def counted(rows: Sequence[Row]) -> list[str]:
-    """How many have results, and why others have none."""
+    """Count the architectures with each result, and the reasons why others have none."""
     plain = [row for row in rows if not row.architecture.attends]
     maps = [row for row in plain if row.cells["q, c"].state != "refused"]
     copies = [row.copy for row in plain if row.copy is not None and row.copy.finite]
     compared = [copy for copy in copies if not math.isnan(copy.ratio)]
     near, far = ([c for c in compared if getattr(c, of)] for of in ("close", "off"))
     lines = [
-        f"Of {len(plain)} architectures without attention, {len(maps)} have q and c at their "
-        f"outputs ({len(maps) / max(len(plain), 1):.0%}), {len(copies)} a shaped copy whose "
-        f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}). q was measured in "
-        f"{len(compared)} of the copies: in {len(near)} it lies within {TOLERANCE:.0%} of the "
-        f"predicted value, in {len(far)} further off than that and than three standard errors.",
+        f"Of {len(plain)} architectures without attention, kcalc computes q and c at the outputs "
+        f"of {len(maps)} ({len(maps) / max(len(plain), 1):.0%}), and {len(copies)} have a shaped "
+        f"copy with a finite forward pass ({len(copies) / max(len(plain), 1):.0%}). q was "
+        f"measured in {len(compared)} of the copies. In {len(near)} it lies within "
+        f"{TOLERANCE:.0%} of the predicted value; in {len(far)} it deviates by more than that and "
+        "by more than three standard errors.",
     ]
     for column in COLUMNS:
         reasons = Counter(
@@ -315,16 +322,18 @@ def counted(rows: Sequence[Row]) -> list[str]:
 def page(rows: Sequence[Row]) -> str:
     """The whole text."""
     table = Table(
-        "A result is exact or heuristic according to its `.assumptions`; parentheses give the edit "
-        "that the network needed first, or the reason of a refusal. The last column measures a "
-        "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
-        f"value at the last module of at least {WIDTH} channels, divided by the predicted one; the "
-        f"mean over {DRAWS[0]} to {DRAWS[1]} draws of the weights (until the standard error is "
-        f"below {PRECISION:.0%}, or {SECONDS:.0f} s are over), orthogonal ones, for models of more "
-        f"than {LARGE / 1e6:.0f} million Gaussian ones, each for {2 * BATCHES} inputs that are "
-        "equal at all locations, with its standard error. Bold: it differs from 1 by more "
-        "than 10 %, and by more than three standard errors. Gates of products, such as those of "
-        'squeeze-and-excite blocks, are shaped with `gates="normalise"`.',
+        'A result is exact or heuristic according to its `.assumptions`; "refused" means that '
+        "kcalc raises an error. Parentheses give the edit that the network needed first, or the "
+        "reason for the error. The last column measures a shaped copy of the model, using the "
+        "first of the methods dks, tat and eoc that can shape it. It shows the measured q value "
+        f"at the last module with at least {WIDTH} channels, divided by the predicted value. The "
+        f"measured value is a mean over {DRAWS[0]} to {DRAWS[1]} draws of the weights (until the "
+        f"standard error is below {PRECISION:.0%}, or for at most {SECONDS:.0f} s); weights are "
+        f"orthogonal, or Gaussian for models with more than {LARGE / 1e6:.0f} million weights. "
+        f"Each draw has {2 * BATCHES} inputs that are equal at all locations. Bold: the ratio "
+        "differs from 1 by more than 10 % and by more than three standard errors. Gates of "
+        "products, such as those in squeeze-and-excitation blocks, are shaped with "
+        '`gates="normalise"`.',
         ("architecture", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )
@@ -334,9 +343,11 @@ def page(rows: Sequence[Row]) -> str:
     )
     head = (
         f"Written by `python -m benchmarks.models` with kcalc {kc.__version__}, PyTorch "
-        f"{torch.__version__}" + (f", {versions}" if versions else "") + f", in "
-        f"{np.nansum([row.taken for row in rows]) / 60:.0f} minutes of processor time. Models are "
-        f"built from their configurations with random weights; times are those of one thread."
+        f"{torch.__version__}"
+        + (f", {versions}" if versions else "")
+        + f", in {np.nansum([row.taken for row in rows]) / 60:.0f} minutes of processor time. "
+        "Models are built from their configurations with random weights; times are for one "
+        "thread."
     )
     return "\n\n".join(["# Real architectures", head, "\n".join(counted(rows)), table.markdown()])
 
@@ -344,8 +355,10 @@ def page(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--output", type=Path, help="default benchmarks/MODELS.md; else printed")
-    parser.add_argument("--messages", action="store_true", help="print whole refusals too")
+    parser.add_argument(
+        "--output", type=Path, help="default benchmarks/MODELS.md; with --only, printed"
+    )
+    parser.add_argument("--messages", action="store_true", help="also print full error messages")
     options = parser.parse_args()
     chosen = [a for a in ARCHITECTURES if options.only is None or a.name in options.only]
     output = options.output or (None if options.only else HERE / "MODELS.md")

@@ -1,4 +1,4 @@
-"""Kernel matrices of rows of unequal norms, each in a process of its own."""
+"""Kernel matrices of rows with unequal norms, each in a separate process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sklearn.datasets import load_digits
 
 from .timing import spent
 
-FEW = 62  # rows whose 1953 pairs are compared with the recursion, where it is quick
+FEW = 62  # rows whose 1953 pairs are compared with the recursion, if it is quick
 
 
 def rows(what: str, count: int) -> np.ndarray:
-    """``count`` rows: digits as they are, digits minus their mean, or Gaussian rows whose norms
-    extend over a factor ``what``.
+    """``count`` rows: raw digits, digits minus their mean, or Gaussian rows with norms that vary by
+    a factor of ``what``.
     """
     if what.isdigit():
         random = np.random.default_rng(1)
@@ -40,7 +40,7 @@ def timed(
 ) -> dict[str, float]:
     """CPU seconds of NNGP and NTK together: cold, warm, and warm with all rows of one norm.
 
-    ``before``: a checkout of other code to measure.
+    ``before`` is a checkout of older code to measure.
     """
     if before is not None:
         sys.path.insert(0, before)
@@ -62,7 +62,9 @@ def timed(
 def compared(
     what: str, count: int, activation: str, depth: int, few: int = FEW
 ) -> dict[str, float]:
-    """The largest difference from the recursion pair by pair, and its CPU seconds per pair."""
+    """The largest difference from the recursion for each pair, and the recursion's CPU seconds per
+    pair.
+    """
     import kcalc as kc
 
     x = rows(what, count)

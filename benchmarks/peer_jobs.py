@@ -1,6 +1,5 @@
-"""What peers are asked, run by :mod:`benchmarks.child` in their environments.
-
-Nothing of kcalc may be imported here.
+"""Measurements of the peers, run by :mod:`benchmarks.child` in their environments. This module must
+not import kcalc.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from .child import peak
 
 FEATURES = 256
 SIGMA = {"relu": math.sqrt(2), "erf": 1.5, "tanh": 1.5}
-POINTS = 25  # of neural-tangents' Gauss-Hermite rule, what its documentation starts with
-NAMES = {"gelu": "gelu_exact"}  # what dks calls gelu is the tanh approximation
+POINTS = 25  # degree of neural-tangents' Gauss-Hermite rule in its documentation
+NAMES = {"gelu": "gelu_exact"}  # in dks, gelu is the tanh approximation
 ORDER = (("input_scale", 1), ("input_shift", 0), ("output_scale", 1), ("output_shift", 0))
 
 
 def data(rows: int) -> np.ndarray:
-    """Rows of FEATURES numbers with |x|^2 / d = 1."""
+    """Rows with FEATURES entries and |x|^2 / d = 1."""
     x = np.random.default_rng(0).standard_normal((rows, FEATURES))
     return x * (math.sqrt(FEATURES) / np.linalg.norm(x, axis=1, keepdims=True))
 
@@ -30,7 +29,7 @@ def data(rows: int) -> np.ndarray:
 def job(
     *others: Callable[[], Any], first: Callable[[], Any], later: Callable[[], Any], repeats: int
 ) -> dict[str, Any]:
-    """Seconds and added memory of the first call, and the medians of later ones, in turn with
+    """Seconds and added memory of the first call, and medians of later calls, alternating with
     ``others``.
     """
     before, start = peak(), time.perf_counter()
@@ -74,8 +73,8 @@ def neural_tangents(activation: str, depth: int, rows: int, repeats: int) -> dic
 
 
 def dks(names: list[str], depth: int, zeta: float, repeats: int) -> dict[str, Any]:
-    """{activation: CPU seconds and constants, or the error} of a plain network under DKS, warmed
-    up.
+    """{activation: CPU seconds and constants, or the error} for DKS on a plain network, after a
+    warm-up.
     """
     from dks.base import activation_transform as peer  # type: ignore[import-not-found]
 
@@ -107,9 +106,7 @@ def dks(names: list[str], depth: int, zeta: float, repeats: int) -> dict[str, An
 
 
 def dks_resnet(name: str, zeta: float, power: dict[str, Any]) -> dict[str, float]:
-    """Constants where the maximal slope function is
-    ``(r psi^a + 1 - r)^m (r psi^b + 1 - r)^n psi^k``.
-    """
+    """Constants if the maximal slope is ``(r psi^a + 1 - r)^m (r psi^b + 1 - r)^n psi^k``."""
     r, factors, alone = power["share"], power["factors"], power["alone"]
 
     def slope(psi: float) -> float:
@@ -122,7 +119,7 @@ def dks_resnet(name: str, zeta: float, power: dict[str, Any]) -> dict[str, float
 
 
 def dks_tailored(name: str, depth: int, tau: float) -> dict[str, float]:
-    """Constants under the curvature condition of TAT."""
+    """Constants for TAT's curvature condition."""
     from dks.base import activation_transform as peer  # type: ignore[import-not-found]
 
     found = peer._get_activations_params(

@@ -1,8 +1,8 @@
 """The peers' environments: built once in a cache folder, or given by the variables
 ``KCALC_BENCH_DKS`` and ``KCALC_BENCH_NEURAL_TANGENTS``.
 
-neural-tangents 0.6.5 imports on old versions of JAX only, and dks needs nothing of its many
-dependencies for its constants.
+neural-tangents 0.6.5 can be imported only with old versions of JAX, and dks needs none of its many
+dependencies to compute constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Peer:
-    """A package that kcalc is compared with: what to install, and whether without dependencies."""
+    """A package that kcalc is compared with: the requirements to install, and whether to skip
+    dependencies.
+    """
 
     name: str
     module: str
@@ -47,17 +49,17 @@ PEERS = (
 
 
 class PeerError(RuntimeError):
-    """An environment that cannot be built."""
+    """Raised if an environment cannot be built."""
 
 
 def cache() -> Path:
-    """Where environments are kept."""
+    """The folder for the environments."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("KCALC_BENCH_CACHE") or Path(base) / "kcalc-benchmarks")
 
 
 def interpreters(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
-    """{peer: its Python}, environments built where they are not at hand.
+    """Return {peer: its Python}, building environments that do not exist yet.
 
     Raises: PeerError with pip's last line.
     """
@@ -69,7 +71,7 @@ def interpreters(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
 def _built(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
     home = folder / peer.name
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    done = home / "complete"  # written last: what an interruption leaves behind is built again
+    done = home / "complete"  # written last, so that an interrupted build is repeated
     if done.exists() and done.read_text() == _recipe(peer):
         return python
     say(f"building the environment of {peer.name} in {home}")
@@ -105,7 +107,7 @@ def _pip(peer: Peer, python: Path, arguments: tuple[str, ...]) -> None:
 
 
 def described(peers: Mapping[str, str]) -> list[str]:
-    """What each environment holds."""
+    """The packages in each environment."""
     code = (
         "import importlib.metadata as m, sys; print(', '.join(f'{p} {m.version(p)}' for p in "
         "sys.argv[1:]))"

@@ -1,9 +1,10 @@
-"""Jacobian spectra beside drawn networks: ``python -m benchmarks.spectra [--width 1000]``.
+"""Jacobian spectra of random networks compared with the law: ``python -m benchmarks.spectra
+[--width 1000]``.
 
-Prints by how many per cent the largest singular value, E s^4 and the worst of the 10 % to 99 %
-quantiles of s of drawn networks lie from the law for the slopes of the draw, means over draws.
-Levels inside an atom are left out, and those that double precision does not resolve. ``--only
-tanh`` for some rows. About an hour at width 1000.
+Prints the deviations, in per cent, of the largest singular value, of E s^4 and of the worst of the
+10 % to 99 % quantiles of s from the law for the slopes of the draw, averaged over draws. Quantile
+levels inside an atom are omitted, and so are levels that double precision does not resolve.
+``--only tanh`` selects rows. Takes about an hour at width 1000.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import kcalc as kc
 from kcalc.spectra.chain import atoms, chain_of
 
 L = kc.layers
-RESOLVED = 1e-11  # s over the largest s, below which a decomposition is noise
+RESOLVED = 1e-11  # s divided by the largest s; smaller singular values are noise
 STEP, NEAR = 0.1, 0.01  # of v; distance in shares from an atom within which levels are left out
 LEVELS = np.array([0.1, 0.25, 0.5, 0.75, 0.9, 0.99])
 
 
 def networks(depths: list[int]) -> Iterator[tuple[str, kc.Network, float]]:
-    """(name, network, q) of critical chains and of residual streams."""
+    """(name, network, q) for critical chains and for residual streams."""
     for phi, q in (("tanh", 0.25), ("relu", 1.0), ("hard_tanh", 0.25), ("erf", 0.25)):
         if phi == "relu":
             weights: dict[str, Any] = {"sigma_w": 2**0.5}
@@ -44,10 +45,11 @@ def networks(depths: list[int]) -> Iterator[tuple[str, kc.Network, float]]:
 
 
 def quantiles(law: Any, levels: np.ndarray) -> np.ndarray:
-    """The s below which the shares ``levels`` of singular values lie; nan inside an atom.
+    """The quantiles of s at the given ``levels``; nan inside an atom.
 
-    ``law``: that of a draw, whose largest s is known. Shares are integrated from there by Gauss's
-    formula with s = s_max exp(-v^2), which is smooth at the edge and reaches far down.
+    ``law`` is the law of a draw, with a known largest s. Shares are integrated from there by
+    Gaussian quadrature with s = s_max exp(-v^2), which is smooth at the edge and reaches very small
+    s.
     """
     atoms = [(x, mass) for x, mass in positive_atoms(law) if mass > 1e-6]
     end, shares, below = [0.0], [0.0], 1 - law.zero_mass - sum(mass for _, mass in atoms)
@@ -73,7 +75,7 @@ def quantiles(law: Any, levels: np.ndarray) -> np.ndarray:
 
 
 def positive_atoms(law: Any) -> list[tuple[float, float]]:
-    """(s^2, mass) of the atoms of a chain; networks with sums here have none."""
+    """(s^2, mass) for the atoms of a chain; the networks with sums used here have none."""
     links = chain_of(law.network, law.slopes)
     return [] if links is None else list(atoms(*links).items())
 

@@ -1,9 +1,8 @@
-"""Timing, the same for every section.
+"""Timing functions used by every section.
 
-Alternating rounds, medians, CPU time beside wall time, exponents by least squares.
-
-As in :mod:`timeit` the garbage collector is off while something is timed: its passes over all that
-is alive are no part of the work.
+They use alternating rounds, medians, CPU time and wall time, and least-squares exponents. As in
+:mod:`timeit`, the garbage collector is off during timing, because its passes over all live objects
+are not part of the work.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Action = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds by the clock, and of CPU in all threads of this process."""
+    """Wall seconds, and CPU seconds of all threads of this process."""
 
     wall: float
     cpu: float
 
 
 def timed(action: Action) -> tuple[Spent, Any]:
-    """What one call takes, and what it returns."""
+    """The time and the result of one call."""
     gc.collect()
     gc.disable()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -40,19 +39,18 @@ def timed(action: Action) -> tuple[Spent, Any]:
 
 
 def spent(action: Action) -> Spent:
-    """What one call takes."""
+    """The time of one call."""
     return timed(action)[0]
 
 
 def rounds_of(
     actions: Mapping[str, Action], rounds: int, repeats: int = 1, warm: bool = True
 ) -> dict[str, list[Spent]]:
-    """What every action takes in each round.
+    """The time of every action in each round.
 
-    A B A B ..., the order reversed in every other round, after a round that is not measured.
-
-    ``repeats`` calls are timed together, for what is too short for the clock; the times are those
-    of one.
+    Actions alternate, A B A B ..., with the order reversed in every other round, after a warm-up
+    round. ``repeats`` calls are timed together if one call is too short for the clock; the times
+    are per call.
     """
     found: dict[str, list[Spent]] = {name: [] for name in actions}
     if warm:
@@ -67,7 +65,7 @@ def rounds_of(
 
 
 def median(times: Iterable[Spent]) -> Spent:
-    """The median by the clock and that of CPU time."""
+    """The median wall time and the median CPU time."""
     kept = list(times)
     return Spent(statistics.median(t.wall for t in kept), statistics.median(t.cpu for t in kept))
 
@@ -82,7 +80,7 @@ def alternated(
 
 
 def paired_ratio(first: Sequence[Spent], second: Sequence[Spent]) -> float:
-    """The median of the ratios of two actions, round by round (by the clock)."""
+    """The median over rounds of the ratio of two actions' wall times."""
     return statistics.median(a.wall / b.wall for a, b in zip(first, second, strict=True))
 
 

@@ -1,8 +1,8 @@
 """Transfer: ``python -m benchmarks.transfer [--only tables changes digits] [--quick]``.
 
-Prints the tables of exponents that tests compare with publications; by which power of the width
-ten steps of training change feature maps; and how far the best learning rate on the digits of
-scikit-learn moves from width 64 to 1024. The three take 5, 120 and 150 s of one core.
+Prints three results: the tables of exponents that tests compare with publications; the power of the
+width with which ten training steps change feature maps; and the shift of the best learning rate on
+scikit-learn's digits from width 64 to 1024. They take 5, 120 and 150 s on one core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcalc.lab.transfer.optimizers import GAUGES, OPTIMIZERS
 L = kc.layers
 NAMES = ("tables", "changes", "digits")
 COORDINATES = {"sgd": 0.5, "adamw": 3e-3, "muon": 3e-3, "muon-match-rms": 3e-3}
-# optimiser -> (log2 of the smallest rate, number of rates, level of the loss that is crossed)
+# optimiser -> (log2 of the smallest rate, number of rates, loss level for the crossing)
 SWEEPS = {"adamw": (-14, 10, 0.3), "sgd": (-7, 9, 2.0)}
 
 
@@ -36,7 +36,7 @@ def tables(quick: bool) -> None:
 
 
 def perceptron(width: int) -> Any:
-    """Four layers, of which two are hidden matrices."""
+    """Four layers, two of which are hidden matrices."""
     from torch import nn
 
     relu = nn.ReLU()
@@ -45,7 +45,7 @@ def perceptron(width: int) -> Any:
 
 
 def digits() -> tuple[Any, Any]:
-    """Images of mean 0 and variance about 1 per pixel, and their labels."""
+    """Images with mean 0 and variance about 1 per pixel, and their labels."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -68,7 +68,7 @@ def changes(quick: bool) -> None:
 
 
 def sweeps(quick: bool) -> None:
-    """Best rates on the digits."""
+    """Best learning rates on digits."""
     x, y = digits()
     widths = (32, 64) if quick else (64, 256, 1024)
     for optimizer, (least, count, level) in SWEEPS.items():
@@ -90,7 +90,7 @@ def sweeps(quick: bool) -> None:
 
 
 def found_shifts(found: kc.TransferCheck, level: float) -> str:
-    """Both shifts in words."""
+    """Both shifts as text."""
     text = f"best rate: {found.shift:+.2f} octaves"
     try:
         return (

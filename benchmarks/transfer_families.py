@@ -1,9 +1,9 @@
-"""What ``kc.transfer`` says of families of models: ``python -m benchmarks.transfer_families``.
+"""Verdicts of ``kc.transfer`` for families of models: ``python -m benchmarks.transfer_families``.
 
-Prints a table: family, the verdict that is expected, the verdict found, and why. "exact": rules for
-every parameter; "unknown=": an error that names the option ``unknown="heuristic"``, which gives
-rules; "error": an error that says what to change. Two minutes of one core; ``--only NAME ...`` for
-some.
+Prints a table with the family, the expected verdict, the verdict found, and the reason. The verdict
+"exact" means rules for every parameter; "unknown=" an error that names the option
+``unknown="heuristic"``, which gives rules; and "error" an error that says what to change. Takes two
+minutes on one core; ``--only NAME ...`` selects families.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ VERDICTS = ("exact", "unknown=", "error")
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models: ``build`` makes one of a width, ``inputs`` are its example inputs."""
+    """A family of models: ``build`` makes a model of a given width, and ``inputs`` are its example
+    inputs.
+    """
 
     name: str
     build: Callable[[int], Any]
@@ -52,10 +54,16 @@ FAMILIES = (
         M.WeightNorm,
         (FLAT,),
         "exact",
-        "lengths of rows are gains, directions have the size of their length",
+        "lengths of rows act as gains, and directions have the size of their length",
     ),
-    Family("LSTM", M.Recurrent, (IDS,), "exact", "steps share weights: the uses have one rule"),
-    Family("GPT", M.GPT, (IDS,), "exact", "heads of one size need no edit"),
+    Family(
+        "LSTM",
+        M.Recurrent,
+        (IDS,),
+        "exact",
+        "all steps share the weights, and their uses have the same rule",
+    ),
+    Family("GPT", M.GPT, (IDS,), "exact", "heads of a fixed size need no edit"),
     Family(
         "GPT with its loss",
         lambda w: M.GPT(w, loss=True),
@@ -72,7 +80,7 @@ FAMILIES = (
     ),
     Family("nanochat", M.Nanochat, (IDS,), "exact", "a number per block is shared by its channels"),
     Family("BERT", M.Encoder, (IDS,), "exact", "norms behind sums"),
-    Family("Llama", M.Llama, (IDS,), "exact", "gates, rotary positions, shared keys"),
+    Family("Llama", M.Llama, (IDS,), "exact", "gates, rotary positions and shared keys have rules"),
     Family(
         "Phi-3",
         lambda w: M.Llama(w, fused=True),
@@ -101,14 +109,14 @@ FAMILIES = (
         M.Mixture,
         (FLAT,),
         "exact",
-        "the router is a readout, its gates multiply features",
+        "the router is a readout, and its gates multiply features",
     ),
     Family(
         "top-2 mixture",
         lambda w: M.Mixture(w, 2),
         (FLAT,),
         "exact",
-        "the choice passes no gradient, the gates chosen do",
+        "the selection passes no gradient, but the selected gates do",
     ),
     Family("U-Net", M.UNet, (IMAGE,), "exact", "resizing moves positions"),
     Family(
@@ -116,7 +124,7 @@ FAMILIES = (
         lambda w: M.UNet(w, "bilinear", True),
         (IMAGE, (2, 8)),
         "exact",
-        "as above; a vector per channel is added",
+        "as above, with an additional vector over channels",
     ),
     Family(
         "U-Net, transposed",
@@ -130,37 +138,39 @@ FAMILIES = (
         M.Generator,
         (FLAT,),
         "exact",
-        "a reshape from channels to maps whose channels grow",
+        "a reshape from channels to maps with growing channels",
     ),
     Family(
         "super-resolution",
         M.SuperResolution,
         (IMAGE,),
         "exact",
-        "channels that become positions grow alike",
+        "channels that become positions grow at the same rate",
     ),
     Family(
         "VAE",
         M.Variational,
         (FLAT,),
         "exact",
-        "noise is an input of size 1; a code of fixed size is a readout",
+        "noise is an input of size 1, and a code of fixed size is a readout",
     ),
     Family(
         "VQ-VAE",
         M.Quantised,
         (FLAT,),
         "exact",
-        "the choice passes no gradient; codes of a fixed size are readouts",
+        "the selection passes no gradient, and codes of a fixed size are readouts",
     ),
-    Family("two halves", M.TwoHalves, (IDS,), "exact", "the words chosen are a new input"),
-    Family("Siamese", M.Siamese, (FLAT, FLAT), "exact", "two uses of every matrix with one rule"),
+    Family("two halves", M.TwoHalves, (IDS,), "exact", "the selected words are a new input"),
+    Family(
+        "Siamese", M.Siamese, (FLAT, FLAT), "exact", "both uses of every matrix have the same rule"
+    ),
     Family(
         "CLIP",
         M.TwoTowers,
         (FLAT, (2, 12)),
         "exact",
-        "codes of fixed size, then norms; tau is one number",
+        "codes of fixed size are followed by norms, and tau is a single number",
     ),
     Family("ConvNeXt V2", M.ConvNeXt, (IMAGE,), "exact", "a global response norm has size 1"),
     Family(
@@ -183,20 +193,20 @@ FAMILIES = (
         M.TiedAutoencoder,
         (FLAT,),
         "exact",
-        "a first matrix is a readout, too; its outputs need an edit",
+        "the first matrix is also a readout, so its outputs need an edit",
     ),
     Family(
         "NeRF",
         M.Field,
         (FLAT,),
         "exact",
-        "columns with two roles need an edit: two layers, or a factor of the data",
+        "columns with two roles need an edit: two layers, or a factor for the data",
     ),
 )
 
 
 def verdict(family: Family) -> tuple[str, str]:
-    """What kc.transfer says, and the error."""
+    """The verdict of kc.transfer, and the error message."""
     try:
         kc.transfer(family.build, *family.inputs, base=32, to=64)
         return "exact", ""

@@ -1,4 +1,4 @@
-"""Small models of PyTorch of the families in :mod:`benchmarks.transfer_families`, by width."""
+"""Small PyTorch models of the families in :mod:`benchmarks.transfer_families`, built by width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY = 50
 
 
 class Perceptron(nn.Module):
-    """Two hidden layers and an activation, which may hold numbers that are learned."""
+    """Two hidden layers and an activation, which may have learned parameters."""
 
     def __init__(self, width: int, act: nn.Module | None = None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class DynamicTanh(nn.Module):
-    """gain tanh(alpha x) + bias in place of a norm."""
+    """A replacement for a norm, gain tanh(alpha x) + bias."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -67,7 +67,9 @@ class DynamicTanh(nn.Module):
 
 
 class GPT(nn.Module):
-    """Positions are learned; ``loss``: forward takes the targets, too, and returns the loss."""
+    """A GPT with learned positions. With ``loss``, forward also takes the targets and returns the
+    loss.
+    """
 
     def __init__(self, width: int, norm: Any = nn.LayerNorm, loss: bool = False) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class GPT(nn.Module):
 
 
 class Nanochat(GPT):
-    """A number per block for the stream and one for the embedding."""
+    """A learned number per block for the stream, and one for the embedding."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -101,10 +103,11 @@ class Nanochat(GPT):
 
 
 class Llama(nn.Module):
-    """RMS norms, rotary positions, gated MLP, keys that heads share.
+    """A model with RMS norms, rotary positions, gated MLPs, and keys shared by several heads.
 
-    ``fused``: one projection for queries, keys and values and one for both halves of the MLP, as
-    Phi-3 has; ``root``: embeddings times the root of the width and a tied head, as Gemma.
+    ``fused``: one projection for queries, keys and values and one for both halves of the MLP, as in
+    Phi-3. ``root``: embeddings multiplied by the square root of the width, and a tied head, as in
+    Gemma.
     """
 
     def __init__(self, width: int, fused: bool = False, root: bool = False) -> None:
@@ -150,7 +153,7 @@ class Llama(nn.Module):
 
 
 class T5(nn.Module):
-    """Scores without a scale, with a table of biases by distance that heads have each."""
+    """Attention with unscaled scores and a table of biases by distance for each head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -171,7 +174,7 @@ class T5(nn.Module):
 
 
 class Temperatures(nn.Module):
-    """Attention of queries and keys of length 1, with a temperature per head."""
+    """Attention with queries and keys of length 1 and a temperature per head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -189,7 +192,7 @@ class Temperatures(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, a class token, learned positions."""
+    """A vision transformer with patches, a class token and learned positions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -206,7 +209,7 @@ class ViT(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Norms behind the sums, as BERT."""
+    """A post-norm transformer, like BERT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -226,7 +229,7 @@ class Encoder(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Experts whose outputs a router weighs: all, or the best ones (``top``)."""
+    """A mixture of experts weighted by a router: all experts, or the best ``top`` of them."""
 
     def __init__(self, width: int, top: int = 0) -> None:
         super().__init__()
@@ -251,7 +254,7 @@ class Mixture(nn.Module):
 
 
 class UNet(nn.Module):
-    """A U-Net with one concatenation; ``up``: how it returns to the large image."""
+    """A U-Net with one concatenation; ``up`` selects how it returns to the large image."""
 
     def __init__(self, width: int, up: str = "nearest", time: bool = False) -> None:
         super().__init__()
@@ -283,7 +286,9 @@ class UNet(nn.Module):
 
 
 class Generator(nn.Module):
-    """DCGAN's: a Linear whose outputs are a small image, transposed convolutions, batch norms."""
+    """DCGAN's generator: a Linear that produces a small image, transposed convolutions and batch
+    norms.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -312,7 +317,7 @@ class SuperResolution(nn.Module):
 
 
 class Variational(nn.Module):
-    """The code has as many channels at every width, and noise of the model's own."""
+    """A VAE with a code of fixed size, which draws its own noise."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -331,7 +336,7 @@ class Variational(nn.Module):
 
 
 class Quantised(nn.Module):
-    """A VQ-VAE: the nearest of some codes, with a straight-through gradient, and its two losses."""
+    """A VQ-VAE: selects the nearest code, with a straight-through gradient and two extra losses."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -347,7 +352,7 @@ class Quantised(nn.Module):
 
 
 class TwoHalves(nn.Module):
-    """A model of words, then of the words that it chose."""
+    """A language model that also reads the words that it selected."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -365,7 +370,7 @@ class TwoHalves(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One encoder for both inputs."""
+    """A model with one encoder for both inputs."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -379,7 +384,7 @@ class Siamese(nn.Module):
 
 
 class TiedAutoencoder(nn.Module):
-    """Decodes with the matrix of the encoder."""
+    """An autoencoder that decodes with the encoder's matrix."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -391,7 +396,7 @@ class TiedAutoencoder(nn.Module):
 
 
 class Field(nn.Module):
-    """NeRF: one matrix reads hidden channels and the coordinates."""
+    """NeRF: one matrix reads both hidden channels and the coordinates."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -406,7 +411,7 @@ class Field(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """ConvNeXt V2: depthwise convolution, norm, and a global response norm."""
+    """ConvNeXt V2: a depthwise convolution, a norm, and a global response norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -433,7 +438,7 @@ class ConvNeXt(nn.Module):
 
 
 class Maxout(nn.Module):
-    """The largest of several channels."""
+    """A layer that takes the largest of several channels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -449,7 +454,7 @@ class Maxout(nn.Module):
 
 
 class WeightNorm(nn.Module):
-    """Weights g v / |v|."""
+    """A layer with weights g v / |v|."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -465,7 +470,9 @@ class WeightNorm(nn.Module):
 
 
 class Gated(nn.Module):
-    """A number per example times all features; ``each``: a squeeze-and-excitation gate instead."""
+    """A gate that multiplies all features of an example; with ``each``, a squeeze-and-excitation
+    gate.
+    """
 
     def __init__(self, width: int, each: bool = False) -> None:
         super().__init__()
@@ -495,7 +502,7 @@ class Recurrent(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """CLIP: cosines of two codes of a fixed number of channels, times a learned temperature."""
+    """CLIP: cosines between two codes of fixed size, multiplied by a learned temperature."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -511,7 +518,7 @@ class TwoTowers(nn.Module):
 
 
 class Fourier(nn.Module):
-    """Tokens mixed by a Fourier transform (FNet)."""
+    """FNet: tokens are mixed by a Fourier transform."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

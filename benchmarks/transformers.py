@@ -1,9 +1,9 @@
 """``python -m benchmarks.transformers [--only NAME ...] [--draws N]``: every block measured.
 
-Transformers of the library transformers, 12 heads of 64 channels, drawn anew by their own
-initialisers: q, token cosine, cosine of two inputs and both modes of gradients at the stream in
-front of every norm, beside kcalc's values from one reading of the model. A second table has the
-times of reading them at full size.
+Models of the transformers library with 12 heads of 64 channels are drawn many times by their own
+initialisers. The first table compares q, the token cosine, the cosine of two inputs and both
+gradient modes, at the stream before every norm, with kcalc's values from one reading of the model.
+The second table shows the time to read the models at full size.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ QUANTITIES = ("q", "token cosine", "c", "gradient, mean mode", "gradient, differ
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the library: its class, its configuration here, and at full size if not default.
+    """A model of the library: its class, its configuration here, and its configuration at full size
+    if not the default.
 
-    ``patches``: it reads images, and tokens are patches that are alike.
+    ``patches`` means that it reads images, with exchangeable patches as tokens.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Model:
     patches: bool = False
 
     def build(self, full: bool = False) -> nn.Module:
-        """The model with new weights; class tokens and positions of zeros are drawn too."""
+        """The model with new weights, including class tokens and positions that start as zeros."""
         library = importlib.import_module("transformers")
         config = getattr(library, self.config)(**(self.full if full else self.here))
         config.use_cache = False
@@ -63,7 +64,7 @@ class Model:
         return _Hidden(model).eval()
 
     def inputs(self, full: bool = False) -> torch.Tensor:
-        """Half of the ids of all sequences are the same, or images are of cosine 1/2."""
+        """Sequences that share half of their ids, or images with cosine 1/2."""
         random = torch.Generator().manual_seed(0)
         if not self.patches:
             ids = 10 + torch.randperm(900, generator=random)[: SEQUENCES * TOKENS]
@@ -109,9 +110,9 @@ MODELS = (
 
 
 def nominal(network: kc.Network, config: Any) -> kc.Network:
-    """Single vectors, such as that of the token type, with the sigma of their initialiser.
+    """Give single vectors, such as the token type, the sigma of their initialiser.
 
-    One draw of them has a mean square that is some per cent off.
+    The mean square of a single draw would be off by some per cent.
     """
     single = (kc.layers.Positions, kc.layers.ClassToken)
     if not network.nodes_of(*single):
@@ -121,7 +122,7 @@ def nominal(network: kc.Network, config: Any) -> kc.Network:
 
 
 def streams(model: nn.Module, network: kc.Network) -> dict[str, Any]:
-    """{norm of the model: the node in front of it}, and "" for the output."""
+    """{norm of the model: the node before it}, and "" for the output."""
     kinds = [*network.nodes_of(kc.layers.LayerNorm), *network.nodes_of(kc.layers.RMSNorm)]
     paths = [name for name, module in model.named_modules() if "Norm" in type(module).__name__]
     found = {}
@@ -134,7 +135,7 @@ def streams(model: nn.Module, network: kc.Network) -> dict[str, Any]:
 def predicted(
     network: kc.Network, tokens: Any, nodes: Sequence[Any]
 ) -> dict[Any, list[tuple[float, float]]]:
-    """{node: (value, its own error) of every quantity}."""
+    """{node: (value, error)} for every quantity."""
     many = isinstance(tokens, np.ndarray)
     given: dict[str, Any] = {"tokens": tokens, "sampling": SAMPLING}
     values: Any = (
@@ -157,7 +158,7 @@ def predicted(
 
 
 def measured(model: nn.Module, x: torch.Tensor, paths: Sequence[str], seed: int) -> np.ndarray:
-    """Every quantity at the inputs of the modules of one draw, (paths, quantities)."""
+    """Every quantity at the inputs of the modules, for one draw, (paths, quantities)."""
     found: dict[str, torch.Tensor] = {}
 
     def keep(path: str) -> Callable[..., None]:
@@ -183,7 +184,7 @@ def measured(model: nn.Module, x: torch.Tensor, paths: Sequence[str], seed: int)
 
 
 def quantities(stream: torch.Tensor) -> list[float]:
-    """q, mean cosines of tokens and of sequences, and modes of the gradient of one stream."""
+    """q, mean cosines between tokens and between sequences, and gradient modes of one stream."""
     x, g = (part.detach().double().numpy() for part in (stream, stream.grad))
     count, tokens, width = x.shape
     gram = np.einsum("sic,tjc->sitj", x, x) / width
@@ -198,7 +199,7 @@ def quantities(stream: torch.Tensor) -> list[float]:
 
 @dataclass(frozen=True)
 class Compared:
-    """One quantity at one stream: predicted with its own error, measured with its error."""
+    """One quantity at one stream: predicted and measured, each with its error."""
 
     place: str
     quantity: str
@@ -209,21 +210,21 @@ class Compared:
 
     @property
     def z(self) -> float:
-        """The distance in standard errors."""
+        """The difference in standard errors."""
         spread = math.hypot(self.error, self.own_error)
         apart = self.measured - self.predicted
         return apart / spread if abs(apart) > 1e-6 * abs(self.predicted) else 0.0
 
     @property
     def share(self) -> float:
-        """The distance relative to the prediction, of cosines to .05 at least."""
+        """The difference relative to the prediction, or for cosines to .05 if that is larger."""
         cosine = self.quantity in QUANTITIES[1:3]
         size = max(abs(self.predicted), SMALLEST) if cosine else abs(self.predicted)
         return (self.measured - self.predicted) / size
 
     @property
     def far(self) -> bool:
-        """Whether it is further away than 4.5 standard errors and 1.5 %."""
+        """Whether the difference exceeds both 4.5 standard errors and 1.5 %."""
         return abs(self.z) > MOST_Z and abs(self.share) > MOST_SHARE
 
 
@@ -253,7 +254,7 @@ def compared(model: Model, draws: int = DRAWS) -> Iterator[Compared]:
 
 
 def reading(model: Model) -> tuple[str, ...]:
-    """How a model of full size is read."""
+    """Time to read a model at full size."""
     torch.manual_seed(0)
     made, x = model.build(True), model.inputs(True)
     start, processor = time.perf_counter(), time.process_time()
@@ -272,22 +273,23 @@ def page(found: dict[str, list[Compared]], times: Sequence[tuple[str, ...]], dra
     most = max((abs(one.share) for one in every), default=0)
     far = sum(one.far for one in every)
     table = Table(
-        f"Models of {WIDTH} channels, {HEADS} heads of 64 and {BLOCKS} blocks: means over {draws} "
-        f"draws of the weights by their own initialisers and {SEQUENCES} sequences of {TOKENS} "
-        f"tokens, of which all share every other id, or as many images of {(SIDE // PATCH) ** 2} "
-        f"orthogonal patches, any two of cosine 1/2. Epsilons of norms are set to 1e-12, and class "
-        f"tokens and positions that start as zeros are drawn. Each cell: predicted, deviation of "
-        f"the mean that was measured, z in parentheses. Gradients are those of the output, of one "
-        f"of its channels on average. Of {len(every)} numbers {far} deviate by more than "
-        f"{MOST_Z} standard errors and 1.5 % (bold); the largest |z| is {worst:.1f}, the largest "
-        f"deviation {most:.1%}.",
+        f"The models have {WIDTH} channels, {HEADS} heads of size 64 and {BLOCKS} blocks. "
+        f"Measured values are means over {draws} draws of the weights by the models' own "
+        f"initialisers, with {SEQUENCES} inputs each. Inputs are sequences of {TOKENS} tokens "
+        f"that have every other id in common, or images of {(SIDE // PATCH) ** 2} orthogonal "
+        "patches with cosine 1/2 between any two images. Epsilons of norms are set to 1e-12. "
+        "Class tokens and positions that start as zeros are replaced by random draws. Each cell "
+        "shows the prediction, the deviation of the measured mean, and z in parentheses. "
+        f"Gradients are those of one output channel, averaged over channels. Of {len(every)} "
+        f"numbers, {far} deviate by more than {MOST_Z} standard errors and 1.5 % (bold). The "
+        f"largest |z| is {worst:.1f}, and the largest deviation is {most:.1%}.",
         ("model", "in front of", *QUANTITIES),
         [(name, *row) for name, rows in found.items() for row in _cells(rows)],
     )
     sizes = ("model", "parameters", "nodes", "opaque", "fidelity", "processor [s]", "wall [s]")
-    caption = "Reading at full size, 12 blocks of 768 channels and 12 heads:"
+    caption = "Time to read models at full size, with 12 blocks of 768 channels and 12 heads:"
     return "\n\n".join(
-        ["# Transformers beside their own passes", table.markdown()]
+        ["# Transformers compared with their forward and backward passes", table.markdown()]
         + ([Table(caption, sizes, times).markdown()] if times else [])
     )
 
@@ -307,7 +309,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--without-times", action="store_true")
-    parser.add_argument("--output", type=Path, help="default benchmarks/TRANSFORMERS.md or printed")
+    parser.add_argument(
+        "--output", type=Path, help="default benchmarks/TRANSFORMERS.md; with --only, printed"
+    )
     options = parser.parse_args()
     output = options.output or (None if options.only else HERE / "TRANSFORMERS.md")
     found: dict[str, list[Compared]] = {}

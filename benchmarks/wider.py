@@ -1,8 +1,9 @@
 """``python -m benchmarks.wider [--only NAME ...]``: narrow architectures, measured at width 512.
 
-Some models of ``benchmarks/architectures.py`` have layers of 8 to 64 channels, where q varies much
-from draw to draw, and predictions are for great widths. Here are the same architectures with more
-channels, of full depth, and one at the size of image that it is meant for; ``benchmarks/WIDER.md``.
+Some models of ``benchmarks/architectures.py`` have layers with 8 to 64 channels, in which q varies
+much from draw to draw, but predictions hold for large widths. This benchmark measures the same
+architectures at full depth with more channels, and one model at the image size for which it was
+designed. It writes ``benchmarks/WIDER.md``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SIZE, SECONDS = 32, 30.0
 
 
 def mobilenet() -> nn.Module:
-    """MobileNetV3-Large, 512 channels more in every layer, as many in the squeezed ones."""
+    """MobileNetV3-Large with 512 more channels in every layer, including the squeeze layers."""
     from torchvision.models import mobilenetv3 as source
     from torchvision.ops.misc import SqueezeExcitation
 
@@ -51,7 +52,7 @@ def mobilenet() -> nn.Module:
 
 
 def efficientnet() -> nn.Module:
-    """EfficientNet-B0, 496 channels more between its blocks, six times as many inside."""
+    """EfficientNet-B0 with 496 more channels between its blocks, and six times as many inside."""
     from torchvision.models import efficientnet as source
 
     setting, last = source._efficientnet_conf("efficientnet_b0", width_mult=1.0, depth_mult=1.0)
@@ -62,7 +63,7 @@ def efficientnet() -> nn.Module:
 
 
 def regnet() -> nn.Module:
-    """RegNetY-400MF with stages of 512 to 960 channels, in groups of 64."""
+    """RegNetY-400MF with 512 to 960 channels per stage, in groups of 64."""
     from torchvision.models import regnet as source
 
     blocks = source.BlockParams(
@@ -77,7 +78,9 @@ def regnet() -> nn.Module:
 
 
 def ghostnet() -> nn.Module:
-    """GhostNet, 1024 channels more everywhere, of which a ghost module makes one half anew."""
+    """GhostNet with 1024 more channels everywhere; a ghost module computes half of them from the
+    other half.
+    """
     from timm.models.ghostnet import GhostNet
 
     def wide(channels: int) -> float:
@@ -99,7 +102,9 @@ def ghostnet() -> nn.Module:
 
 
 def seresnet() -> nn.Module:
-    """SE-ResNet-50 with 512 channels in the narrow and 2048 in the wide layers of all stages."""
+    """SE-ResNet-50 with 512 channels in the narrow layers and 2048 in the wide layers of all
+    stages.
+    """
     from timm.layers.squeeze_excite import SEModule
     from timm.models.resnet import Bottleneck, ResNet
 
@@ -120,7 +125,7 @@ VARIANTS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 def measured(name: str) -> dict[str, Any]:
-    """The copy of a variant, its narrowest layer and its parameters."""
+    """The shaped copy of a variant, its narrowest layer and its parameter count."""
     torch.set_num_threads(1)
     build, size = VARIANTS[name]
     entry = Architecture(name, NAMED[name].library, build, ((2, 3, size, size),))
@@ -159,16 +164,18 @@ def texts(name: str, found: dict[str, Any]) -> tuple[str, ...]:
 def page(rows: dict[str, Any]) -> str:
     """The whole text."""
     table = Table(
-        "Measured as in `benchmarks/MODELS.md`: q of shaped copies at the last module of at least "
-        f"{WIDTH} channels, divided by the predicted one, for orthogonal weights and inputs that "
-        "are equal at all locations. Bold: further off than 10 % and than three standard errors.",
+        "As in `benchmarks/MODELS.md`, the table shows the measured q of shaped copies at the "
+        f"last node with at least {WIDTH} channels, divided by the predicted q, for orthogonal "
+        "weights and inputs that are equal at all locations. Bold: the ratio deviates from 1 by "
+        "more than 10 % and by more than three standard errors.",
         ("architecture", "variant", "narrowest layer", "parameters", "dks", "`apply_to`"),
         [texts(name, found) for name, found in rows.items()],
     )
     head = (
         f"Written by `python -m benchmarks.wider` with kcalc {kc.__version__}, PyTorch "
-        f"{torch.__version__}. Models that have layers of few channels, widened, and one whose "
-        "mean pooling counts zeros around the image, at the size of image that it is meant for."
+        f"{torch.__version__}. The page shows models with narrow layers, widened, and one model "
+        "whose mean pooling counts zeros around the image, at the image size for which the model "
+        "was designed."
     )
     return "\n\n".join(["# Real architectures at width 512", head, table.markdown()])
 

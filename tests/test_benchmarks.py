@@ -71,7 +71,7 @@ def test_tables_are_complete(book: str) -> None:
 
 def test_the_machine_stands_at_the_top(book: str) -> None:
     assert str(ROOT) not in book
-    for word in ("CPUs", "load average", "Python", "numpy", "kcalc", "A partial run"):
+    for word in ("CPUs", "load average", "Python", "numpy", "kcalc", "a partial run"):
         assert word in book[: book.index("## What was demanded")]
 
 

@@ -22,10 +22,10 @@ def run(options: Options) -> Section:
     deep, spent = transformer(options)
     return Section(
         "Attention",
-        "The overlap S of two rows of softmax and its derivative by the covariance of their "
-        "scores, each from a new grid; the floor is one "
-        "exponential and one matrix product over that grid. A transformer of 48 blocks: every "
-        "node, nothing kept from before.",
+        "The first table covers the overlap S of two softmax rows, and its derivative with "
+        "respect to the covariance of their scores, each computed on a new grid. The floor is one "
+        "exponential and one matrix product over that grid. The second table covers a transformer "
+        "of 48 blocks, with every node computed from scratch.",
         [rows, deep],
         {
             "overlap": Figure(1e3 * worst[3], seconds(worst[3])),
@@ -43,7 +43,7 @@ def both(tokens: int, variance: float, covariance: float) -> tuple[float, float]
 
 
 def measured(options: Options) -> tuple[Table, float, dict[int, float]]:
-    """Median CPU times of S with its derivative, over the tokens and the standard deviation of
+    """Median CPU times of S with its derivative, by number of tokens and standard deviation of
     scores.
     """
     rows, ratios, worst = [], [], {1: 0.0, 3: 0.0, 5: 0.0}
@@ -72,7 +72,7 @@ def measured(options: Options) -> tuple[Table, float, dict[int, float]]:
                 )
             )
     columns = ("deviation of scores", "tokens", "grid", "S and dS/dk", "floor", "ratio")
-    return Table("Rows of softmax, CPU", columns, rows), float(np.median(ratios)), worst
+    return Table("Softmax rows, CPU", columns, rows), float(np.median(ratios)), worst
 
 
 def transformer(options: Options) -> tuple[Table, float]:
@@ -94,7 +94,7 @@ def transformer(options: Options) -> tuple[Table, float]:
     }
     found = alternated(actions, options.size(1, 5))
     rows = [(name, seconds(t.wall), seconds(t.cpu)) for name, t in found.items()]
-    caption = f"GPT-2 of {blocks} blocks, 1024 tokens, {len(network)} nodes"
+    caption = f"GPT-2 with {blocks} blocks, 1024 tokens, {len(network)} nodes"
     return Table(caption, ("what", "time", "CPU"), rows), found[
         "gradients (with values of one input)"
     ].cpu

@@ -1,5 +1,5 @@
-"""The JAX backend: compile time against depth, a gradient step against a hand-written scan, steps
-of training.
+"""The JAX backend: compilation time by depth, a gradient step compared with a hand-written scan,
+and training steps.
 """
 
 from __future__ import annotations
@@ -34,14 +34,11 @@ def run(options: Options) -> Section:
         tables.append(training(options))
     return Section(
         "Compiling, a gradient step, training",
-        f"On {jax.devices()[0].device_kind} ({jax.default_backend()}). Compilation is of the "
-        f"gradient of a mean square "
-        "over all parameters, traced, lowered and compiled, a model of its own in every round. A "
-        "step is the same "
-        "gradient step of kcalc's function and of a hand-written `lax.scan` over the same "
-        "parameters, in pairs whose "
-        "order alternates; the floor is the scan. Tables for a GPU are left out where there is "
-        "none.",
+        f"On {jax.devices()[0].device_kind} ({jax.default_backend()}). Compilation means tracing, "
+        "lowering and compiling the gradient of a mean square with respect to all parameters, "
+        "with a new model in every round. A step is the same gradient step, computed by kcalc's "
+        "function and by a hand-written `lax.scan` over the same parameters, in pairs of "
+        "alternating order. The floor is the scan. Tables for a GPU are omitted if there is none.",
         tables,
         {
             "rolled": Figure(rolled, times(rolled)),
@@ -58,12 +55,12 @@ def gradient_step(apply: Callable[..., Any]) -> Any:
 
 
 def shaped(depth: int) -> Any:
-    """Plain tanh network under DKS."""
+    """A plain tanh network shaped by DKS."""
     return kc.shape(kc.architectures.vanilla(depth), "tanh", method="dks")
 
 
 def compiled(network: Any, width: int, batch: int, **options: Any) -> tuple[Spent, Spent]:
-    """What it takes to make the model, and to trace and compile its step."""
+    """Time to make the model, and to trace and compile its step."""
 
     def make() -> tuple[Any, Any]:
         model = kc.to_jax(network, width, **options)
@@ -81,9 +78,9 @@ def compiled(network: Any, width: int, batch: int, **options: Any) -> tuple[Spen
 
 
 def compile_times(options: Options) -> tuple[Table, float, float]:
-    """Rolled networks of several depths in alternating rounds, one unrolled.
+    """Rolled networks of several depths and one unrolled network, in alternating rounds.
 
-    The ratios that were asked for (by the clock).
+    Also returns the ratios of wall times for the targets.
     """
     shallow, deep = options.size((5, 20), (50, 1000))
     blocks = options.size((2,), (16, 333))
@@ -124,7 +121,7 @@ def compile_times(options: Options) -> tuple[Table, float, float]:
 
 
 def hand_written(constants: Any, dtype: Any) -> Callable[..., Any]:
-    """The same network, written as anybody would: a scan over (weight, bias), then the readout."""
+    """The same network written by hand: a scan over (weight, bias), then the readout."""
     a, b, g, d = (
         float(v) for v in (constants.alpha, constants.beta, constants.gamma, constants.delta)
     )
@@ -141,7 +138,7 @@ def hand_written(constants: Any, dtype: Any) -> Callable[..., Any]:
     return apply
 
 
-STEP = "A gradient step over a hand-written scan"
+STEP = "A gradient step compared with a hand-written scan"
 
 
 def step_times(
@@ -149,7 +146,7 @@ def step_times(
 ) -> tuple[Table, float, float]:
     """Step times, the operations and bytes that XLA counts, and the memory that it plans.
 
-    The largest ratios of time and memory.
+    Also returns the largest ratios of time and memory.
     """
     pairs = options.size(3, 31)
     columns = (
@@ -201,18 +198,15 @@ def step_times(
             )
             rows.append((f"{depth}, {width}, {batch}", dtype, *walls, digits(ratios[-1]), *counts))
     caption = (
-        f"{what}, DKS tanh (medians over {pairs} alternating pairs; operations, bytes, memory: "
-        "kcalc's over the scan's; the ratio of times is the median of the pairs' ratios, which "
-        "the medians of each alone need not give on "
-        "a noisy machine)"
+        f"{what}, for DKS tanh. Times are medians over {pairs} alternating pairs; the ratio of "
+        "times is the median of the ratios of the pairs, which on a noisy machine differs from "
+        "the ratio of the medians. Operations, bytes and memory are ratios of kcalc to the scan."
     )
     return Table(caption, columns, rows), max(ratios), max(shares)
 
 
 def training(options: Options) -> Table:
-    """Milliseconds a step of training, compilation apart, with one and with many steps per
-    dispatch.
-    """
+    """Time per training step without compilation, for one and for many steps per dispatch."""
     from kcalc import training as train
 
     depth, count = options.size(10, 100), options.size(20, 200)
@@ -236,4 +230,6 @@ def training(options: Options) -> Table:
     caption = (
         f"Training {depth} layers of DKS tanh, width 64, batch 64, Adam, {count} steps on digits"
     )
-    return Table(caption, ("steps per dispatch", "first run, compilation and all", "a step"), rows)
+    return Table(
+        caption, ("steps per dispatch", "first run, including compilation", "a step"), rows
+    )

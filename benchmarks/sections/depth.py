@@ -1,4 +1,4 @@
-"""Cost against depth, from 10 to 10^5 layers."""
+"""Cost as a function of depth, from 10 to 10^5 layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..growth import Work, grown, table
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network, its maps where they can be made in time, and a file of it."""
+    """A network, its maps if they can be computed in time, and a file of it."""
 
     depth: int
     build: Callable[[int], kc.Network]
@@ -26,7 +26,7 @@ class Prepared:
 
 
 def works(folder: Path) -> list[Work]:
-    """What is done at every depth."""
+    """The work done at every depth."""
     return [
         Work("build", lambda p: p.build(p.depth), rounds=1),
         Work("save JSON", lambda p: kc.save_json(p.network, folder / "saved.json"), rounds=1),
@@ -55,13 +55,11 @@ def run(options: Options) -> Section:
     sizes = options.size((10, 100), (10, 100, 1000, 10_000, 100_000))
     return Section(
         "Depth",
-        "CPU time for networks of `depth` layers in a row. Sizes that would take more than 8 s "
-        "are left out (foreseen "
-        "from the last two). Exponents are least-squares slopes of log time against log depth "
-        "over all sizes, and between"
-        " the last two. The floor is one Python call per layer, about a microsecond; a layer's "
-        "rule checks its numbers "
-        "and keeps what is known of freshness, means and assumptions.",
+        "CPU time for chains of `depth` layers. Sizes that would take more than 8 s, extrapolated "
+        "from the last two sizes, are omitted. Exponents are least-squares slopes of log time "
+        "against log depth, over all sizes and between the last two. The floor is one Python call "
+        "per layer, about a microsecond. In addition, the rule of each layer checks its numbers "
+        "and tracks freshness, means and assumptions.",
         [
             _grown(name, build, sizes)
             for name, build in {"relu": graphs.plain, "tanh": graphs.smooth}.items()

@@ -32,32 +32,31 @@ def run(options: Options) -> Section:
     }
     for name, (build, works) in cases.items():
         found = grown(works, sizes, build)
-        tables.append(table(f"{name}, by the number of layers", "calculus", found, sizes))
+        tables.append(table(f"{name}, by number of layers", "calculus", found, sizes))
         if name == "relu" and sizes[-1] in found[0].found:
             figures["moments"] = Figure(
                 found[0].found[float(sizes[-1])], seconds(found[0].found[float(sizes[-1])])
             )
     return Section(
         "Finite width",
-        "CPU time. Exact moments of |y|^2 and of every weight's gradient, leading-order "
-        "fluctuations of q and c, weight "
-        "scalings. The floor is one pass over the layers with a handful of exact numbers each: "
-        "building the network with "
-        "its widths takes about a quarter as long as the moments.",
+        "CPU time. The tables cover exact moments of |y|^2 and of every weight's gradient, "
+        "leading-order fluctuations of q and c, and weight scalings. The floor is one pass over "
+        "the layers with a few exact numbers per layer. Building the network with its widths "
+        "takes about a quarter of the time of the moments.",
         [*tables, others(options)],
         figures,
     )
 
 
 def resnet(depth: int) -> kc.Network:
-    """Residual blocks of two layers each."""
+    """Residual blocks with two layers each."""
     L = kc.layers
     branch = kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"), L.Affine())
     return kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 0.8), max(depth // 2, 1)))
 
 
 def others(options: Options) -> Table:
-    """What is asked of one network at a time: a first call, and one more on an equal network."""
+    """Single results for one network: a first call, and another call on an equal network."""
     lenet = kc.architectures.lenet
     jobs: dict[str, Callable[[], Any]] = {
         "smoothness bounds, 10 layers of tanh": lambda: kc.smoothness(

@@ -1,5 +1,5 @@
-"""NNGP and NTK matrices: against neural-tangents, against the floor, what is done once per network,
-matrices larger than memory.
+"""NNGP and NTK matrices: comparison with neural-tangents and with the floor, costs paid once per
+network, and matrices larger than memory.
 """
 
 from __future__ import annotations
@@ -37,26 +37,25 @@ def run(options: Options) -> Section:
     }
     return Section(
         "NNGP and NTK matrices",
-        "Both kernels of N rows of 256 numbers of equal norm in float64, together. Every "
-        "measurement is a process of its own, kcalc "
-        "before and after the peer; first: cold (network, table, compilation and matrices, "
-        "imports done); then medians. The floor, X X^T "
-        "and one jnp.arccos pass over it, compiled, runs in turn with kcalc in the same process. "
-        "MiB: what the first call "
-        "adds to the peak.",
+        "Time for both kernels together, for N rows of 256 numbers with equal norm in float64. "
+        "Every measurement runs in a separate process, with kcalc before and after the peer. The "
+        "first call is cold: after the imports, it includes the network, the table, compilation "
+        "and the matrices. Later calls are given as medians. The floor is a compiled X X^T and "
+        "one jnp.arccos pass over it; it alternates with kcalc in the same process. MiB is the "
+        "increase in peak memory during the first call.",
         [beside(found), once_table, large_table],
         figures | compared(found),
         [
-            "At N = 2000 the two results alone take 61 MiB. For tanh the peer uses its "
-            "Gauss-Hermite rule of 25^2 points per entry."
+            "At N = 2000 the two results take 61 MiB. For tanh the peer uses its Gauss-Hermite "
+            "rule with 25^2 points per entry."
         ],
     )
 
 
 def measured(options: Options, name: str, depth: int, rows: int) -> tuple[Result, Result | None]:
-    """(kcalc's, the peer's) figures of one cell.
+    """The figures of one cell, (kcalc's, the peer's).
 
-    Kcalc runs before and after the peer, and its medians are averaged.
+    kcalc runs before and after the peer, and its medians are averaged.
     """
     task = {"activation": name, "depth": depth, "rows": rows}
     own = [child.run("benchmarks.kernel_jobs:ours", repeats=options.size(2, 11), **task)]
@@ -128,7 +127,7 @@ def _named(cell: tuple[str, int, int]) -> str:
 
 
 def compared(found: dict[tuple[str, int, int], tuple[Result, Result | None]]) -> dict[str, Figure]:
-    """What was demanded of the ratios to the peer."""
+    """The ratios to the peer that have targets."""
     pairs = {cell: (own, other) for cell, (own, other) in found.items() if other is not None}
     if not pairs:
         return {}
@@ -151,7 +150,7 @@ def compared(found: dict[tuple[str, int, int], tuple[Result, Result | None]]) ->
 
 
 def once(options: Options) -> tuple[Table, float]:
-    """What is done once per network, and how compilation grows with depth."""
+    """Costs paid once per network, and compilation time by depth."""
     rows, compiled = [], {}
     for name in options.size(("relu",), ("relu", "erf")):
         for depth in (10, 100, 1000) if not options.quick else (10, 100):
@@ -164,14 +163,14 @@ def once(options: Options) -> tuple[Table, float]:
             rows.append((f"{name}, {depth} layers", *map(seconds, best.values())))
     ratio = compiled["relu", options.size(100, 1000)] / compiled["relu", 10]
     caption = (
-        "Once per network: checks, table, XLA's compilation. erf with sigma_w = 1.5 is chaotic: "
-        "1000 layers need 2444 points."
+        "Costs paid once per network: checks, table, XLA compilation. erf with sigma_w = 1.5 is "
+        "chaotic, so 1000 layers need a table of 2444 points."
     )
     return Table(caption, ("network", "kc.ntk", "table", "compilation"), rows), ratio
 
 
 def large(options: Options) -> tuple[Table, float, float]:
-    """N rows that outgrow memory, several ways."""
+    """Several ways to compute matrices that are larger than memory."""
     rows = options.size(1000, 20_000)
     ways = {
         "streamed": "both kernels, streamed to files",
@@ -203,7 +202,7 @@ def large(options: Options) -> tuple[Table, float, float]:
                 )
             )
     caption = (
-        f"N = {rows}, 100 layers, relu; memory beyond the result; the largest relative difference "
-        f"from the streamed NTK"
+        f"N = {rows}, 100 layers, relu: memory in addition to the result, and the largest "
+        "relative difference from the streamed NTK"
     )
     return Table(caption, ("way", "time", "CPU", "memory", "difference"), lines), most, worst

@@ -1,4 +1,6 @@
-"""Local maps: tables against jnp.arccos, new points, building a table, derivatives, balls."""
+"""Local maps: tables compared with jnp.arccos, new points, building a table, derivatives, certified
+balls.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,9 @@ def run(options: Options) -> Section:
     points, worst = new_points(options)
     return Section(
         "Local maps",
-        "C maps of single activations. The floor of a table is one pass of `jnp.arccos`; that of "
-        "a new point is what its integrals cost: "
-        "the activation on the nodes of one quadrature rule, twice (tanh: one expansion at q1, "
-        "one at q2).",
+        "C maps of single activations. The floor for a table is one pass of `jnp.arccos`. The "
+        "floor for a new point is the cost of its integrals: two evaluations of the activation on "
+        "the nodes of one quadrature rule (for tanh, one expansion at q1 and one at q2).",
         [table, points, building(options), exact(options)],
         {
             "table": Figure(ratio, times(ratio)),
@@ -44,7 +45,7 @@ def tanh_table() -> MapTable:
 
 
 def tables(options: Options) -> tuple[Table, float]:
-    """Many evaluations of a table beside jnp.arccos of the same array, in float64."""
+    """Many evaluations of a table compared with jnp.arccos of the same array, in float64."""
     table, points = tanh_table(), options.size(10**5, 10**6)
     c = np.random.default_rng(0).uniform(-1, 1, points)
     with jax.enable_x64(True):
@@ -73,7 +74,7 @@ def tables(options: Options) -> tuple[Table, float]:
 
 
 def new_points(options: Options) -> tuple[Table, float]:
-    """C of tanh at points never asked for before."""
+    """C of tanh at points that have not been evaluated before."""
     phi, random = kc.activation("tanh"), np.random.default_rng(0)
     rows, worst = [], 0.0
     for q in (1.0, 10.0, 100.0):
@@ -114,7 +115,7 @@ def new_points(options: Options) -> tuple[Table, float]:
 
 
 def building(options: Options) -> Table:
-    """Tables at a new q each time, so that what the integrals cost is included."""
+    """Tables at a new q each time, so that the cost of the integrals is included."""
     random = np.random.default_rng(1)
     actions: dict[str, Callable[[], Any]] = {}
     for phi in map(kc.activation, ("relu", "tanh", "gelu", "hard_tanh")[: options.size(2, 4)]):
@@ -133,7 +134,7 @@ def building(options: Options) -> Table:
 
 
 def exact(options: Options) -> Table:
-    """Certified values: a new c each time."""
+    """Certified values, with a new c each time."""
     random = np.random.default_rng(2)
     rows = []
     for name in ("relu", "tanh", "gelu", "elu")[: options.size(1, 4)]:
@@ -155,4 +156,4 @@ def exact(options: Options) -> Table:
         "C, c > .99, q = 1",
         "C, a new q",
     )
-    return Table(f"Certified to {digits(30)} digits, a new argument each time", columns, rows)
+    return Table(f"Certified to {digits(30)} digits, with a new argument each time", columns, rows)

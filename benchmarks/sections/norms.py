@@ -1,6 +1,6 @@
-"""Kernel matrices of rows of unequal norms, beside the code before their tables.
+"""Kernel matrices of rows with unequal norms, compared with older code that had no tables for them.
 
-``KCALC_BENCH_BEFORE`` names a checkout of that code; without it there are no ratios to it.
+``KCALC_BENCH_BEFORE`` names a checkout of the older code; without it, these ratios are omitted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def run(options: Options) -> Section:
     slow = options.size((("5", 20, "dks tanh", 10, 3),), SLOW)
     return Section(
         "Rows of unequal norms",
-        "NNGP and NTK together, CPU time, every cell a process of its own, the code before between "
-        "two runs of this one. Equal: the same rows scaled to one norm, warm. Difference: the "
-        "largest from the recursion pair by pair, relative to the larger of kernel and a hundredth "
-        "of sqrt(K(x, x) K(y, y)), among 1953 random pairs or as many as stated.",
+        "CPU time for NNGP and NTK together. Every cell is measured in a separate process; the "
+        'older code runs between two runs of the current code. "Equal" uses the same rows scaled '
+        'to one norm, after a warm-up. "Difference" is the largest difference from the recursion '
+        "for each pair, relative to the kernel or to a hundredth of sqrt(K(x, x) K(y, y)), "
+        "whichever is larger, over 1953 random pairs unless stated otherwise.",
         [
             Table(
-                f"{count} images of digits, as they are and minus their mean",
+                f"{count} images of digits, raw and with their mean subtracted",
                 (
                     "rows, activation, layers",
                     "cold",
@@ -49,8 +50,9 @@ def run(options: Options) -> Section:
                 [beside(*cell) for cell in cells],
             ),
             Table(
-                "Networks that went pair by pair: N rows, norms over a factor 5 or 10 or digits; "
-                "pairs: their number times the recursion's time for one pair",
+                "Networks whose kernels used to be computed pair by pair: N rows with norms that "
+                'vary by a factor of 5 or 10, or digits. "Pairs" is the number of pairs times the '
+                "recursion's time for one pair.",
                 ("rows, activation, layers", "N", "cold", "warm", "pairs", "ratio", "difference"),
                 [against_pairs(*cell) for cell in slow],
             ),
@@ -66,7 +68,7 @@ def _job(what: str, count: int, name: str, depth: int) -> dict[str, Any]:
 
 
 def beside(what: str, count: int, name: str, depth: int) -> tuple[str, ...]:
-    """A row of the first table."""
+    """One row of the first table."""
     job, before = _job(what, count, name, depth), os.environ.get("KCALC_BENCH_BEFORE")
     runs = [child.run("benchmarks.norm_jobs:timed", **job)]
     old = None
@@ -90,7 +92,7 @@ def beside(what: str, count: int, name: str, depth: int) -> tuple[str, ...]:
 
 
 def against_pairs(what: str, count: int, name: str, depth: int, few: int) -> tuple[str, ...]:
-    """A row of the second table."""
+    """One row of the second table."""
     job = _job(what, count, name, depth)
     found = child.run("benchmarks.norm_jobs:timed", **job)
     other = child.run("benchmarks.norm_jobs:compared", few=few, limit=1800.0, **job)

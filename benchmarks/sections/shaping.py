@@ -1,6 +1,7 @@
-"""Shaping: constants of single activations, whole networks, google-deepmind/dks beside kcalc.
+"""Shaping: constants of single activations, whole networks, and a comparison with
+google-deepmind/dks.
 
-Residuals are the largest |value - target| over the conditions, measured in 30 digits from the four
+Residuals are the largest |value - target| over the conditions, computed to 30 digits from the four
 constants alone.
 """
 
@@ -75,9 +76,9 @@ def run(options: Options) -> Section:
         figures["dks_ratio"] = Figure(ratio, times(ratio))
     return Section(
         "Shaping",
-        "CPU time after import and one warm-up call (compiling an activation's derivatives takes "
-        "5 to 50 ms, once). The floor of DKS is "
-        "4 to 5 evaluations of four Gaussian integrals and their Jacobian.",
+        "CPU time after import and one warm-up call. (The first call compiles the activation's "
+        "derivatives, which takes 5 to 50 ms.) The floor of DKS is 4 to 5 evaluations of four "
+        "Gaussian integrals and their Jacobian.",
         tables,
         figures
         | {
@@ -88,14 +89,14 @@ def run(options: Options) -> Section:
 
 
 def residual(constants: Any, slope: float, q_slope: bool) -> float:
-    """How far constants are from what DKS asks for."""
+    """The largest residual of DKS's conditions."""
     values = local_values(constants.transformed)
     targets = {"Q(1)": 1.0, "C(0)": 0.0, "C'(1)": slope} | ({"Q'(1)": 1.0} if q_slope else {})
     return max(abs(float(values[name] - target)) for name, target in targets.items())
 
 
 def own(options: Options) -> tuple[Table, dict[str, float], float]:
-    """Constants of one activation, by DKS and by TAT."""
+    """Constants of one activation for DKS and for TAT."""
     names = options.size(("tanh", "selu", "relu"), (*SMOOTH, *OTHERS))
     smooth = [name for name in names if name in SMOOTH]
     rounds, repeats = options.size(1, 7), options.size(3, 20)
@@ -127,7 +128,7 @@ def own(options: Options) -> tuple[Table, dict[str, float], float]:
     middle = statistics.median(dks[name].cpu for name in smooth)
     rows.append(
         (
-            "median of smooth ones",
+            "median of smooth activations",
             seconds(middle),
             "",
             seconds(statistics.median(t.cpu for t in tat.values())),
@@ -144,7 +145,7 @@ def own(options: Options) -> tuple[Table, dict[str, float], float]:
 
 
 def networks(options: Options) -> tuple[Table, float]:
-    """kc.shape, validation, residuals and all."""
+    """The whole of kc.shape, including validation and residuals."""
     nets = {
         "resnet-152": kc.architectures.resnet_v2(152),
         "vanilla-100": kc.architectures.vanilla(100),
@@ -170,7 +171,7 @@ def networks(options: Options) -> tuple[Table, float]:
         for title in nets
     ]
     return Table(
-        "`kc.shape(network, activation)`, validation and all (CPU)", ("network", *names), rows
+        "`kc.shape(network, activation)`, including validation (CPU)", ("network", *names), rows
     ), found["resnet-152 tanh"].cpu
 
 
@@ -178,7 +179,7 @@ def networks(options: Options) -> tuple[Table, float]:
 
 
 def from_peer(name: str, found: dict[str, float]) -> kc.Constants:
-    """The peer's constants, as ours."""
+    """The peer's constants, converted to kcalc's."""
     phi = (
         kc.activations.leaky_relu(found["negative_slope"])
         if "negative_slope" in found
@@ -190,7 +191,7 @@ def from_peer(name: str, found: dict[str, float]) -> kc.Constants:
 
 
 def against(options: Options, cpu: dict[str, float]) -> tuple[Table, float]:
-    """The peer's time and residual beside ours; its rounds and ours alternate."""
+    """The peer's and kcalc's times and residuals, measured in alternating rounds."""
     names = options.size(("tanh", "relu"), PEER)
     theirs: list[dict[str, Any]] = []
     mine: list[dict[str, float]] = []
@@ -228,14 +229,14 @@ def against(options: Options, cpu: dict[str, float]) -> tuple[Table, float]:
     rows.append(("median", "", "", times(middle), "", ""))
     columns = ("activation", "dks", "kcalc", "ratio", "residual of dks", "of kcalc")
     caption = (
-        f"Against google-deepmind/dks: {DEPTH} layers, zeta = {ZETA} (CPU, warmed up, the better "
-        f"of alternating processes for both)"
+        f"Compared with google-deepmind/dks: {DEPTH} layers, zeta = {ZETA} (CPU, warmed up, the "
+        "better of alternating processes for both)"
     )
     return Table(caption, columns, rows), middle
 
 
 def wrong(options: Options) -> Table:
-    """Cells in which the peer reports success: residuals of both."""
+    """Residuals of both programs if the peer reports success."""
     net = kc.architectures.resnet_v2(152, shortcut_weight=0.5)
     rows = []
     for name, zeta in (("selu", 1.5), ("relu", 10.0), ("selu", 10.0)):
@@ -269,7 +270,7 @@ def wrong(options: Options) -> Table:
         ]
         rows.append((f"resnet-152, w = .5, {name}, zeta = {zeta:g}", *cells))
     return Table(
-        "Where the peer reports success: residuals",
+        "Residuals for the activations for which the peer reports success",
         ("network, activation, target", "dks", "kcalc"),
         rows,
     )
@@ -283,9 +284,9 @@ def _left(find: Callable[[], Any], judge: Callable[[Any], float]) -> str:
 
 
 def tailored(options: Options) -> Table:
-    """TAT's curvature condition on activations with a kink.
+    """TAT's curvature condition for activations with a kink.
 
-    The peer reports success, kcalc refuses.
+    The peer reports success, and kcalc raises an error.
     """
     rows = []
     for name in ("selu", "elu", "softplus"):
@@ -314,10 +315,9 @@ def tailored(options: Options) -> Table:
             left, bends = str(error)[:160], "-"
         rows.append((name, left, bends, _left(lambda phi=phi: _tailored(phi), curvature_residual)))
     return Table(
-        f"TAT, {DEPTH} layers, tau = {TAU}: every C''(1) is to be {TAU / DEPTH:g}, Q(1) = Q'(1) = "
-        f"C'(1) = 1. C'' of SELU's "
-        "map is infinite at 1, whatever the constants; the peer integrates past the jump of its "
-        "slope.",
+        f"TAT, {DEPTH} layers, tau = {TAU}. The targets are C''(1) = {TAU / DEPTH:g} and Q(1) = "
+        "Q'(1) = C'(1) = 1 for every activation. For SELU, C''(1) is infinite for all constants; "
+        "the peer's integration ignores the jump in SELU's slope.",
         (
             "activation",
             "dks: residual of Q(1), Q'(1), C'(1)",
@@ -334,7 +334,7 @@ def _tailored(phi: Any) -> kc.Constants:
 
 
 def curvature_residual(constants: kc.Constants) -> float:
-    """How far constants are from what TAT asks for."""
+    """The largest residual of TAT's conditions."""
     values = local_values(constants.transformed)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": TAU / DEPTH}
     return max(abs(float(values[name] - target)) for name, target in targets.items())

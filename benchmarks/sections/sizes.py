@@ -1,4 +1,4 @@
-"""Cost against edges, rows of a kernel matrix, and digits."""
+"""Cost as a function of edges, rows of a kernel matrix, and digits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..peer_jobs import data
 def run(options: Options) -> Section:
     return Section(
         "Edges, rows, digits",
-        "CPU time. Fitted exponents above 1.2 are flagged, with what explains them.",
+        "CPU time. Fitted exponents above 1.2 are flagged, with an explanation.",
         [by_edges(options), by_rows(options), by_digits(options)],
     )
 
 
 def by_edges(options: Options) -> Table:
-    """Networks in which every layer reads all earlier ones."""
+    """Networks in which every layer reads all earlier layers."""
     layers = options.size((20, 60), (45, 141, 447, 1000))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.json"
@@ -39,7 +39,7 @@ def by_edges(options: Options) -> Table:
         ]
         found = grown(works, layers, graphs.dense, graphs.edges)
     return table(
-        "Dense networks, by the number of edges",
+        "Dense networks, by number of edges",
         "what",
         found,
         [float(graphs.edges(graphs.dense(n))) for n in layers],
@@ -64,7 +64,7 @@ def by_rows(options: Options) -> Table:
 
 
 def by_digits(options: Options) -> Table:
-    """Values with more and more digits, at arguments never asked for before."""
+    """Values with increasing numbers of digits, at new arguments."""
     sizes = options.size((20, 40), (25, 50, 100, 200, 400))
     tanh, relu, random = kc.activation("tanh"), kc.c_map(graphs.plain(20)), np.random.default_rng(0)
 

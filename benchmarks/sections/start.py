@@ -1,4 +1,4 @@
-"""Starting: imports, the command line, the report page."""
+"""Startup: imports, the command line, the report page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..book import Figure, Options, Section, Table, digits, seconds
 from ..timing import spent
 
 NUMERIC = "numpy, sympy, networkx"
-IMPORTS = {  # what one process imports
+IMPORTS = {  # imports of one process
     "Python alone": "pass",
     NUMERIC: "import numpy, sympy, networkx",
     "the same and kcalc": "import numpy, sympy, networkx, kcalc",
@@ -36,15 +36,15 @@ def run(options: Options) -> Section:
     }
     return Section(
         "Starting",
-        "Whole processes, in turn; medians. kcalc imports jax, matplotlib and torch only when "
-        "they are used.",
+        "Medians over whole processes, which run in turn. kcalc imports jax, matplotlib and torch "
+        "only when they are used.",
         [import_table, command_table, page_table],
         found,
     )
 
 
 def imports(options: Options) -> tuple[Table, float]:
-    """Time and memory of imports, and what kcalc adds."""
+    """Time and memory of imports, and kcalc's share."""
     cases = {name: (sys.executable, code) for name, code in IMPORTS.items()}
     cases |= {
         f"{name} in its environment": (options.peers[name], code)
@@ -64,7 +64,7 @@ def imports(options: Options) -> tuple[Table, float]:
         rows.append((name, seconds(wall), seconds(cpu), f"{peak:.0f} MB"))
     added = [b[0] - a[0] for a, b in zip(walls[NUMERIC], walls["the same and kcalc"], strict=True)]
     return Table(
-        "Imports (a process each)", ("what is imported", "time", "CPU", "peak memory"), rows
+        "Imports, each in a new process", ("what is imported", "time", "CPU", "peak memory"), rows
     ), statistics.median(added)
 
 
@@ -94,9 +94,9 @@ def commands(options: Options) -> tuple[Table, float]:
     rows = [
         (f"`kcalc {name}`", seconds(wall), seconds(cpu)) for name, (wall, cpu) in middle.items()
     ]
-    return Table("Commands, the whole process", ("command", "time", "CPU"), rows), next(
-        iter(middle.values())
-    )[0]
+    return Table(
+        "Commands, measured over the whole process", ("command", "time", "CPU"), rows
+    ), next(iter(middle.values()))[0]
 
 
 def pages(options: Options) -> tuple[Table, dict[str, Figure]]:
@@ -110,7 +110,7 @@ def pages(options: Options) -> tuple[Table, dict[str, Figure]]:
     rows, figures = [], {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
-        kc.report(kc.architectures.vanilla(3), path)  # what is loaded and cached once
+        kc.report(kc.architectures.vanilla(3), path)  # loads and caches that happen only once
         for name, build in list(networks.items())[: options.size(1, 4)]:
             network = build()
             first, again = (
@@ -134,7 +134,7 @@ def pages(options: Options) -> tuple[Table, dict[str, Figure]]:
                 }
                 figures["report_size"] = Figure(size, f"{digits(size)} MB")
     return Table(
-        "Report pages, in a process that has made one already",
+        "Report pages, in a process that has already written one",
         ("network", "time", "CPU", "again", "size"),
         rows,
     ), figures

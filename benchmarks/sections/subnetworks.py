@@ -1,5 +1,5 @@
-"""Subnetworks: the analysis, maximal slopes, their values and inverses, against the size of the
-network.
+"""Subnetworks: analysis, maximal slopes, their values and inverses, as functions of the network's
+size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def run(options: Options) -> Section:
     tables = [_table(family, sizes, rows["steps"]) for family, rows in found.items()]
     tables.append(
         Table(
-            f"{edges['edges']} edges: {edges['size']} layers that read all earlier ones",
+            f"{edges['edges']} edges: {edges['size']} layers, each of which reads all earlier "
+            "layers",
             tuple(edges["steps"]),
             [tuple(map(seconds, edges["steps"].values()))],
         )
@@ -53,10 +54,9 @@ def run(options: Options) -> Section:
     chain = found["chain"]["steps"]
     return Section(
         "Subnetworks",
-        "CPU time, the best of alternating rounds, each family in a process of its own. The floor "
-        "is a pass over nodes and edges; mu "
-        "is the maximal slope function. "
-        f"resnet-152: subnetworks and symbolic pieces of the maximal slope function "
+        "CPU time, the best of alternating rounds, each family in a separate process. The floor "
+        "is one pass over nodes and edges; mu is the maximal slope function. For resnet-152, the "
+        "subnetworks and the symbolic pieces of the maximal slope function take "
         f"{seconds(whole.wall)}.",
         tables,
         {
@@ -79,7 +79,7 @@ def _table(family: str, sizes: Any, steps: dict[str, list[float]]) -> Table:
         for name, times in steps.items()
     ]
     return Table(
-        f"{family}, by the number of nonlinear layers", ("step", *map(str, sizes), "exponent"), rows
+        f"{family}, by number of nonlinear layers", ("step", *map(str, sizes), "exponent"), rows
     )
 
 
@@ -91,11 +91,11 @@ def _steepest(sizes: Any, found: dict[str, dict[str, list[float]]]) -> tuple[flo
     )
 
 
-# -- in a process of its own -----------------------------------------------------------------------
+# -- in a separate process -------------------------------------------------------------------------
 
 
 def steps_of(net: kc.Network) -> dict[str, float]:
-    """CPU seconds of every step on one network."""
+    """CPU seconds for every step on one network."""
     mu = kc.maximal_slope(net)
     mu(1.0)
     forward = mu.forward
@@ -116,9 +116,9 @@ def steps_of(net: kc.Network) -> dict[str, float]:
 
 
 def family(name: str, sizes: list[int], rounds: int) -> dict[str, Any]:
-    """{"steps": {step: seconds by size}, "peak": bytes}.
+    """Return {"steps": {step: seconds by size}, "peak": bytes}.
 
-    Sizes alternate in rounds, and the best round counts.
+    Sizes alternate in rounds, and the best round is used.
     """
     networks = [FAMILIES[name](size) for size in sizes]
     best: list[dict[str, float]] = [{} for _ in sizes]
@@ -130,7 +130,7 @@ def family(name: str, sizes: list[int], rounds: int) -> dict[str, Any]:
 
 
 def dense(size: int, rounds: int) -> dict[str, Any]:
-    """The same for a network of size^2 / 2 edges."""
+    """The same for a network with size^2 / 2 edges."""
     net = graphs.dense(size)
     rows = [steps_of(net) for _ in range(rounds)]
     steps = {step: min(row[step] for row in rows) for step in rows[0]}

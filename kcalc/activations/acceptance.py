@@ -36,7 +36,9 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
     equal, and for more than 500 kinks.
     """
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
-        raise KcalcError(f"kinks={glimpse(kinks)}: give a list of numbers, kinks=[0, 1.5]")
+        raise KcalcError(
+            f"kinks must be a list of numbers, as in kinks=[0, 1.5], got {glimpse(kinks)}"
+        )
     numbers = [SYMPY.number(kink) for kink in kinks]
     for kink in numbers:
         if kink.free_symbols:
@@ -113,7 +115,7 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
             f"{probes[near][np.isinf(found[near])][0]:.6g}"
         )
     if not found[np.isfinite(found)].any():
-        raise KcalcError(f"activation {candidate.name!r} is zero everywhere: it has no C map")
+        raise KcalcError(f"activation {candidate.name!r} is zero everywhere, so it has no C map")
     return found
 
 
@@ -217,7 +219,6 @@ def check_corners(candidate: Any) -> None:
             if jumps.any():
                 where = simplest(float(places[jumps][0]))
                 raise KcalcError(
-                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare "
-                    f"in kinks=[...] every point where it or a "
-                    "derivative jumps"
+                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare in "
+                    "kinks=[...] every point where the function or one of its derivatives jumps"
                 )

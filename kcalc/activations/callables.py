@@ -48,8 +48,8 @@ def _picklable(rule: Elementwise) -> Elementwise:
     except Exception as error:
         raise KcalcError(
             f"activation {rule.name!r} cannot be pickled: its callable is pickled by reference, "
-            f"so it must be a function defined at "
-            "the top level of a module (no lambda, no inner function), or a picklable object"
+            "so it must be a function defined at the top level of a module (not a lambda or an "
+            "inner function) or a picklable object"
         ) from error
     return rule
 
@@ -107,8 +107,8 @@ class FromCallable(Activation):
             return self.rule
         if n > HIGHEST:
             raise KcalcError(
-                f"activation {self.name!r} is a callable: its derivatives are available up to "
-                f"order {HIGHEST}, got {n}"
+                f"activation {self.name!r} is a callable, whose derivatives are available only up "
+                f"to order {HIGHEST}, got order {n}"
             )
         exact = self._jax_derivative(n) if self.rule.is_jax else None
         if exact is None:

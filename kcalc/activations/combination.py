@@ -70,7 +70,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     for _, phi, _ in parts:
         phi.refuse_symbols("a combination")
     if not parts:
-        raise KcalcError("combine needs at least one (coefficient, activation, input_scale)")
+        raise KcalcError("combine needs at least one triple (coefficient, activation, input_scale)")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):
         raise KcalcError(
             "combine needs numbers as coefficients and nonzero numbers as input scales"

@@ -73,10 +73,11 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     if truth(centred, "centred"):
         passed = passed - phi.mean(value, field) ** 2
         if not symbolic and not passed > 0:
-            raise KcalcError(f"activation {phi.name!r} is constant: it has no centred gain")
+            raise KcalcError(f"activation {phi.name!r} is constant, so it has no centred gain")
     if not symbolic and not passed > 0:
         raise KcalcError(
-            f"E phi^2 of activation {phi.name!r} underflows at q = {q}: it has no gain there"
+            f"E phi^2 of activation {phi.name!r} underflows at q = {q}, so the activation has no "
+            "gain there"
         )
     result = field.sqrt(value / passed)
     return sp.simplify(result) if symbolic else float(result)

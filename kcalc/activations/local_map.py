@@ -262,8 +262,8 @@ class LocalCMap(_Local, CMap):
             isinstance(which, bool) or not isinstance(which, int) or which not in (1, 2)
         ):
             raise KcalcError(
-                f"which={glimpse(which)}: give 1 for dC/dq1, 2 for dC/dq2, or None for the "
-                f"derivative along q1 = q2"
+                "which must be 1 for dC/dq1, 2 for dC/dq2, or None for the derivative along q1 = "
+                f"q2, got {glimpse(which)}"
             )
         return LocalCMapQDerivative(self, which)
 

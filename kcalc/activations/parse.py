@@ -102,7 +102,7 @@ def activation(
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
-        raise KcalcError(f"name={glimpse(name)}: the name of an activation must be text")
+        raise KcalcError(f"the name of an activation must be text, got name={glimpse(name)}")
     if name is not None:
         utf8(name, "the activation's name")
     if isinstance(spec, Activation | str):
@@ -118,7 +118,7 @@ def activation(
         if len(spec.variables) != 1:
             raise KcalcError(
                 f"an activation is a function of one symbol, but {glimpse(spec)} takes "
-                f"{len(spec.variables)}"
+                f"{len(spec.variables)} symbols"
             )
         spec = spec.expr
     if isinstance(spec, sp.Poly):
@@ -142,11 +142,11 @@ def declare_growth(phi: Activation, growth: Any) -> Activation:
         size, power, rate = (float(NUMPY.number(value)) for value in items(growth, "growth"))
     except (TypeError, ValueError):
         raise KcalcError(
-            f"growth={glimpse(growth)}: give three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p "
-            f"exp(B|x|)"
+            "growth must be three numbers (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), got "
+            f"growth={glimpse(growth)}"
         ) from None
     if size <= 0 or power < 0 or rate < 0:
-        raise KcalcError(f"growth={glimpse(growth)}: A must be positive, and p and B >= 0")
+        raise KcalcError(f"growth={glimpse(growth)}: A must be > 0, and p and B must be >= 0")
     x = np.concatenate([PROBES, FAR_PROBES])
     with np.errstate(all="ignore"):
         excess = (
@@ -245,7 +245,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
         if len(argument) != 1:
             raise KcalcError(
                 f"an activation is a function of one symbol, but {text} has {listed}: name the "
-                f"argument x; the others are then constants"
+                "argument x, and the other symbols become constants"
             )
         for symbol in symbols - argument:
             check_constant(symbol, text)
@@ -280,7 +280,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     if expr.has(sp.Contains):
         expr = expr.replace(sp.Contains, lambda element, where: where.as_relational(element))
     if expr.is_zero:
-        raise KcalcError("the zero function cannot be an activation: it has no C map")
+        raise KcalcError("the zero function cannot be an activation, because it has no C map")
     return expr
 
 
@@ -303,7 +303,7 @@ def _check_symbol(symbol: Any) -> None:
         declared = next((word for word in _TELLING if word in more), more[0])
         raise KcalcError(
             f"the symbol {symbol} is declared {declared}, so SymPy may have simplified the "
-            "expression in ways that are valid only for such x; write it with "
+            "expression in ways that are valid only under this assumption; declare the symbol as "
             f"sp.Symbol({symbol.name!r}, real=True)"
         )
 

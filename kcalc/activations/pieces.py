@@ -258,8 +258,8 @@ class _Resolved(Rewriting):
             if self._holds(condition):
                 return self(value)
         raise KcalcError(
-            f"the activation is not defined at x = {sp.N(self.inside, 5)}: give the Piecewise a "
-            f"last row (value, True)"
+            f"the activation is not defined at x = {sp.N(self.inside, 5)}: end the Piecewise with "
+            "a row (value, True)"
         )
 
     def _at(self, value: Any) -> float:

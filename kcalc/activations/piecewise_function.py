@@ -140,8 +140,8 @@ class PiecewiseFunction:
         """
         if self.numeric_only:
             raise KcalcError(
-                f"activation {self.name!r} is a callable and numeric only, so it has no {purpose}; "
-                f"give it as a SymPy expression"
+                f"activation {self.name!r} is a Python callable, which can be evaluated only "
+                f"numerically, so it has no {purpose}; give it as a SymPy expression"
             )
 
     @cached_property

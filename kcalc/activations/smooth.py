@@ -130,7 +130,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     """
     a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)
     if s == 0:
-        raise KcalcError(f"{name}: scale = 0 gives the zero function; give another number")
+        raise KcalcError(f"{name}: scale = 0 gives the zero function; use a nonzero scale")
     expr = sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True))
     return Activation(name, expr, _ORIGIN, tails=(Tail(0, -s * a), None))
 

@@ -201,8 +201,9 @@ class Panels:
             )
         return KcalcError(
             f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare in "
-            "kinks=[...] every point where it or a derivative jumps, to full precision. If the "
-            "function is smooth there, compute it in double precision throughout"
+            "kinks=[...], to full precision, every point where the function or one of its "
+            "derivatives jumps. If the function is smooth there, compute it in double precision "
+            "throughout"
         )
 
     def _keep(self, batch: _Batch, coefficients: Array) -> None:

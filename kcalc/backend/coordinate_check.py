@@ -183,7 +183,7 @@ def coordinate_check(
     loose = set(open_nodes(network)).intersection(network.nodes_of(Affine))
     if loose.issubset(network.outputs):
         raise KcalcError(
-            "no hidden layer leaves its width open; build the network with features=None"
+            "every hidden layer has a fixed width; build the network with features=None"
         )
     ends = {node: outputs for node in network.outputs if node in loose}
     found: dict[Node, list[np.ndarray]] = {node: [] for node in network.nodes_of(Affine)}
@@ -219,7 +219,7 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
     if len(set(given)) < 2 or draws < 2:
         raise KcalcError(
             "fitting a power of the width requires at least two widths and two draws, got "
-            f"{glimpse(widths)} and {draws}"
+            f"widths={glimpse(widths)} and draws={draws}"
         )
     return tuple(int(w) for w in given)
 
@@ -242,8 +242,8 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
     if not finite or not (rms > 0).all():
         raise KcalcError(
             f"node {node!r}: its coordinates are {'0' if finite else 'not finite'} at width "
-            f"{width}, so no power of the width can be fitted; use other inputs, weights that are "
-            "not zero, or a higher dtype"
+            f"{width}, so no power of the width can be fitted; use other inputs, nonzero weights, "
+            "or a dtype of higher precision"
         )
 
 

@@ -135,7 +135,7 @@ def lsuv(
         if not 0 < variance < float("inf"):
             raise KcalcError(
                 f"node {node!r}: its output has variance {variance} on this batch; start from "
-                f"weights that are not zero"
+                "nonzero weights"
             )
         return (
             own | {"weight": np.asarray(own["weight"], float) * variance**-0.5},
@@ -207,7 +207,7 @@ def wli(
         if not np.isfinite(deviation).all() or not alive.any():
             raise KcalcError(
                 f"node {node!r}: its outputs are constant or not finite on this batch; start from "
-                f"weights that are not zero"
+                "nonzero weights"
             )
         scale = 1 / np.where(alive, deviation, 1)
         shift = np.where(alive, mean, 0) / scales[node]

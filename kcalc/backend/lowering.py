@@ -232,13 +232,13 @@ class Lowering:
         if outputs is None or rows is None:
             what = "width" if outputs is None else "vocabulary"
             raise KcalcError(
-                f"node {node!r}: the {what} of the Embedding is unknown; give "
+                f"node {node!r}: the {what} of the Embedding is unknown; specify it as "
                 "L.Embedding(features, vocabulary)"
             )
         if below.channels not in (1, rows):
             raise KcalcError(
                 f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; "
-                f"give ids, or one-hot vectors"
+                "give ids, or one-hot vectors of that length"
             )
         shape = Shape(outputs, below.locations)
         return self.weighted(node, inputs, shape, layer.sigma, (rows, outputs), layer.trained)
@@ -271,7 +271,7 @@ class Lowering:
         queries, keys, values = inputs
         if layer.heads is None:
             raise KcalcError(
-                f"node {node!r}: its number of heads is unknown; give L.Attend(heads=...)"
+                f"node {node!r}: its number of heads is unknown; specify it as L.Attend(heads=...)"
             )
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):
@@ -344,8 +344,7 @@ class Lowering:
             raise KcalcError(
                 f"node {node!r} (Concat) declares that its inputs have channels in the ratio "
                 f"{':'.join(map(str, given))}, but their shapes are "
-                f"({self._listed(node, inputs)}); set features= of the nodes before it in that "
-                "ratio"
+                f"({self._listed(node, inputs)}); set features= of its input nodes in that ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 

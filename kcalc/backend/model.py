@@ -415,8 +415,8 @@ class Model(Shown):
         ids = next((node for node in self.network.inputs if node in self.id_inputs), None)
         if ids is not None:
             raise KcalcError(
-                f"the number of tokens of the input {ids!r} is unknown; pass ids, model.init(key, "
-                "ids)"
+                f"the number of tokens of the input {ids!r} is unknown; pass example ids, as in "
+                "model.init(key, ids)"
             )
         return self._plan_of({node: self._stated(node) for node in self.network.inputs})
 
@@ -426,7 +426,7 @@ class Model(Shown):
         channels = layer.features or self.features.get(node, self.default_features)
         if channels is None:
             raise KcalcError(
-                f"the number of channels of the input {node!r} is unknown; pass an example, "
+                f"the number of channels of the input {node!r} is unknown; pass an example, as in "
                 f"model.init(key, x), or make the model with features={{{node!r}: ..., None: "
                 "others}"
             )
@@ -688,8 +688,8 @@ def to_jax(
     flags: dict[str, Any] = {name: truth(value, name) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError(
-            "remat=True recomputes the inside of repeated blocks, but there are none with "
-            "rolled=False; use rolled=True"
+            "remat=True recomputes the inside of repeated blocks, but with rolled=False there are "
+            "no such blocks; use rolled=True"
         )
     widths, default = given_widths(source, features)
     model = Model(

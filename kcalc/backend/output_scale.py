@@ -111,7 +111,7 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
         if not 0 < value < float("inf"):
             raise KcalcError(
                 f"output {node!r} has standard deviation {value} on this batch; give more "
-                f"examples, or weights that are not zero"
+                "examples, or nonzero weights"
             )
     factors = {node: std / value for node, value in before.items()}
     scaled = replace(model, network=output_scaled(model.network, factors), _plans={}, _compiled={})

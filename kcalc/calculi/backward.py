@@ -288,6 +288,7 @@ def refuse_shared(notes: Iterable[Assumption]) -> None:
         if note.kind == "exact":
             raise KcalcError(
                 f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
-                "gradients over tokens. The layers of kc.ntk(net, tokens=...) at c = 1 are the "
-                "exact squared gradients of the weights. Without attention, leave out tokens="
+                "gradients over tokens. The layers of kc.ntk(net, tokens=...) give the exact "
+                "squared gradients of the weights at c = 1. If the network has no attention, "
+                "leave out tokens="
             )

@@ -111,7 +111,7 @@ def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict
         if abs(between - float(op.batch_c)) > SAME:
             raise KcalcError(
                 f"node {node!r}: batch_c = {float(op.batch_c):.6g}, but the other BatchNorms and "
-                f"these inputs have {between:.6g}; set all of them with kc.large_batch(net, "
-                "c=..., q=...), and pass the same q"
+                f"these inputs have {between:.6g}; set the c value of all BatchNorms with "
+                "kc.large_batch(net, c=..., q=...), and pass the same q here"
             )
     return kernel, states

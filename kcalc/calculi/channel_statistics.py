@@ -310,7 +310,7 @@ class Statistics:
             raise KcalcError(
                 f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} is too small there: in a "
                 f"batch with pairwise c = {float(between):.6g}, inputs have c >= {least:.6g}. Use "
-                "a batch with a smaller c, kc.large_batch(net, c=...)"
+                "kc.large_batch(net, c=...) with a smaller c"
             )
         return found
 
@@ -329,8 +329,8 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         if op.over == "positions":
             over = " (instance normalisation): over the locations of one random function"
         raise KcalcError(
-            f"node {node!r} normalises every channel separately{over}, not over many channels; use "
-            "fewer groups, or drop it with net.without_normalization()"
+            f"node {node!r} normalises every channel separately{over}, not over many channels; "
+            "use fewer groups, or drop the norm with net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
         if not statistics.assume_independent:
@@ -344,7 +344,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
         statistics.note(
-            node, f"each group has only {width // op.groups} channels, but many are assumed"
+            node, f"each group has only {width // op.groups} channels, but kernel maps assume many"
         )
 
 
@@ -368,7 +368,8 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     if fan_in is not None and fan_in < FEW:
         statistics.note(
             node,
-            f"each group of the convolution reads only {fan_in} channels, but many are assumed",
+            f"each group of the convolution reads only {fan_in} channels, but kernel maps assume "
+            "many",
         )
     else:
         statistics.note(node, "each group of the convolution has many channels", "convention")

@@ -57,8 +57,8 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
                 f"the input {note.node!r} has images of {shape} here, but was {note.text}; the "
-                "model may use different paddings and windows at another size. Read it at that "
-                "size, or drop the note with net.with_notes([])"
+                "model may use different paddings and windows at another size. Read the model at "
+                "that size, or drop the note with net.with_notes([])"
             )
 
 

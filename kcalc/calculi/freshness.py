@@ -59,8 +59,9 @@ class Algebra:
         if not terms:
             raise KcalcError(
                 f"node {node!r}: the addends cancel, so its output is the same for all inputs; "
-                "change the weights of the Sum (pooling and resizing count as the identity here; "
-                "kc.ntk(net, spatial='exact', image_shape=...) computes mean pooling)"
+                "change the weights of the Sum (pooling and resizing are treated as the identity "
+                "here; kc.ntk(net, spatial='exact', image_shape=...) takes mean pooling into "
+                "account)"
             )
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}
@@ -236,7 +237,7 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
-            "which leaves too few digits of its q; write the sum as one activation, use larger "
+            "so too few digits of its q value remain; write the sum as one activation, use larger "
             "inputs, or call the map's ball(...) for certified digits"
         )
 

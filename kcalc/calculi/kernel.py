@@ -336,7 +336,7 @@ class Kernel:
     def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> q / r`` for a kept fraction r, with unchanged covariances; or the identity."""
         if not op.drops:
-            self.note(node, "dropout is the identity (evaluation)", "convention")
+            self.note(node, "dropout is the identity, as in evaluation", "convention")
             return inputs[0]
         self.note(node, SAME_MASKS if self.same_masks else MASKS, "convention")
         keep = 1 - self.field.number(op.rate)

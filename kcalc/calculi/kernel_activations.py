@@ -76,8 +76,8 @@ class Activations:
             )
         self.note(
             node,
-            f"{phi.name} sees {self._describe(pair)}, treated as a centred Gaussian with the same "
-            "q and c",
+            f"{phi.name} sees {self._describe(pair)}, which is treated as a centred Gaussian with "
+            "the same q and c",
         )
         return self._post(
             phi,
@@ -168,9 +168,9 @@ class Activations:
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(
-                    f"node {node!r} fuses activations with interval coefficients, which has no "
-                    "certified rule; evaluate the map with floating-point numbers, or put an "
-                    "Affine between the activations"
+                    f"node {node!r} fuses activations whose coefficients are intervals, for which "
+                    "there is no certified rule; evaluate the map with floating-point numbers, or "
+                    "put an Affine between the activations"
                 )
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [
@@ -227,7 +227,7 @@ class Activations:
         ):
             self.note(
                 node,
-                "factors of one Gaussian are multiplied into one activation",
+                "factors that depend on one Gaussian are combined into one activation",
                 "exact",
             )
             phi = reduce(multiply, (one for one, _ in inner))
@@ -235,8 +235,8 @@ class Activations:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r} multiplies feature maps that share weights "
-                f"({', '.join(self._describe(p) for p in pairs)}); put an Affine "
-                "layer on all of them but one",
+                f"({', '.join(self._describe(p) for p in pairs)}); put an Affine layer after all "
+                "but one of them",
                 ", or pass assume_independent=True to treat the factors as independent",
             )
         self.note(node, "the factors are treated as independent, which they are not")

@@ -408,7 +408,7 @@ class KernelOfRows:
         choice(kind, "kind", (*KINDS, "both"))
         if self.seeds is not None:
             raise KcalcError(
-                f"this kernel is one part and only has matrices of kind {own!r}; call matrix on "
-                f"the whole kernel for {kind!r}"
+                f"this is one part of a kernel and has only matrices of kind {own!r}; call matrix "
+                f"on the whole kernel for {kind!r}"
             )
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

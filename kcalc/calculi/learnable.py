@@ -356,8 +356,9 @@ class LearnableKernel(Shown):
         )  # type: ignore[attr-defined]
         raise KcalcError(
             "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            f"values the Hermite series of an activation ({', '.join(names)}) is too long, or some "
-            "of its kinks are unknown; use smaller rows, sigma_w or input_scale, or kc.ntk"
+            f"values the Hermite series of an activation ({', '.join(names)}) is too long, or "
+            "some of its kinks are unknown; use rows of smaller norm, a smaller sigma_w or "
+            "input_scale, or kc.ntk"
         )
 
     @property

@@ -55,8 +55,8 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
         raise KcalcError(
-            f"the kernel's parameters are {shape}, got {glimpse(params)}; {{}} keeps the "
-            f"network's numbers"
+            f"the kernel's parameters are {shape}, got {glimpse(params)}; pass {{}} to keep the "
+            "network's values"
         )
     for key in params:
         choice(key, "kernel parameter", GROUPS)
@@ -227,7 +227,7 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
     if wanted:
         raise KcalcError(
             "uniform=True, but the mean squares of the rows have a relative difference of "
-            f"{spread:.1e}; leave uniform=None, or rescale"
+            f"{spread:.1e}; omit uniform, or rescale the rows to one norm"
         )
     return None
 

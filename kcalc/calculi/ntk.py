@@ -71,7 +71,8 @@ Node = Hashable
 Array = np.ndarray
 Kind = Literal["ntk", "nngp"] | None
 WIDTH = Assumption(
-    "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
+    "network",
+    "infinite width; independent weights with mean 0; the kernel is taken at initialisation",
 )
 NUMBERS_HELD = 1 << 25  # largest number of values in memory for one pass over many layers
 
@@ -657,8 +658,8 @@ class KernelFunction(OfReading, Formula):
         """
         if options.get("kind") == "both":
             raise KcalcError(
-                "kind='both' gives two matrices with separate condition numbers; call with "
-                "kind='ntk' and kind='nngp'"
+                "kind='both' gives two matrices with separate condition numbers; call "
+                "condition_number once for each of kind='ntk' and kind='nngp'"
             )
         return self._on_rows.condition_number(self.matrix(X, **options))
 
@@ -788,8 +789,8 @@ class KernelFunction(OfReading, Formula):
             except FreshnessError as error:  # the rule exists only in double precision
                 why = str(error).split(";")[0]
                 raise KcalcError(
-                    f"{why}; it has no certified enclosure. {self.name}(c) computes it in double "
-                    "precision"
+                    f"{why}; the kernel has no certified enclosure. {self.name}(c) computes it in "
+                    "double precision"
                 ) from None
             found = {
                 node: kernel.kernels(states[node])[self._part] for node in self.network.outputs

@@ -203,9 +203,9 @@ class Products:
         """``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
         if a.source is not b.source or a.source is None:
             raise KcalcError(
-                f"node {node!r} adds activations of dependent Gaussians; there are no "
-                "derivatives in q for them. Evaluate the map without derivatives, or put an "
-                "Affine after one of the activations"
+                f"node {node!r} adds activations of dependent Gaussians, for which derivatives in "
+                "q are not available. Evaluate the map without derivatives, or put an Affine "
+                "after one of the activations"
             )
         q = a.source.moments.q1
         value = q.compose(phi.q_product_series(psi, q.value, q.order))

@@ -172,9 +172,10 @@ class ZeroTangent(Tangent):
         dead = (np.asarray(m.q1) == 0) | (np.asarray(m.q2) == 0)
         if op.bias and np.any(dead):
             raise KcalcError(
-                f"node {owner(node)!r}: all values from the zero input to this trained bias are "
-                "0, and the bias starts at 0. The standard parameterisation needs sigma_b > 0 "
-                "there for a zero row. Set it, use parameterization='ntk', or leave the row out"
+                f"node {owner(node)!r}: all values between the zero input and this trained bias "
+                "are 0, and the bias starts at 0. With a zero row, the standard parameterisation "
+                "needs sigma_b > 0 there. Set sigma_b, use parameterization='ntk', or leave the "
+                "row out"
             )
         live = [np.where(np.asarray(q) == 0, 1.0, q) for q in (m.q1, m.q2)]
         safe = replace(pair, moments=replace(m, q1=live[0], q2=live[1]))

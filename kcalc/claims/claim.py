@@ -196,7 +196,8 @@ class Claim(Shown):
             )
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(
-                f"claim {self.id}: a claim has a caveat if and only if it holds with one"
+                f'claim {self.id}: a claim has a caveat if and only if its verdict is "holds with '
+                'a caveat"'
             )
 
     @property

@@ -70,8 +70,8 @@ class Journal:
                 if number == len(lines):
                     break
                 raise KcalcError(
-                    f"{printable(path)}, line {number} is not a finding; remove the file to start "
-                    f"again"
+                    f"{printable(path)}: line {number} is not a finding; remove the file to start "
+                    "again"
                 ) from None
             if finding.error is None:
                 self.known[finding.claim.id] = finding

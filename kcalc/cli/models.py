@@ -36,7 +36,7 @@ def sizes(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(
             f"{glimpse(text)} is not a shape; write positive integers separated by commas, "
-            f"starting with the number of examples: 1,3,224,224"
+            "starting with the number of examples, as in 1,3,224,224"
         )
     try:
         return example_shape([int(part[:LONGEST]) for part in parts], "--input")
@@ -88,8 +88,8 @@ Inputs: TypeAlias = Annotated[
         metavar="SIZES",
     ),
     Option(
-        "shape of an example input, starting with the number of examples: 1,3,224,224; repeat for "
-        "each input of the model, or give it by name: mask=2,16",
+        "shape of an example input, starting with the number of examples, as in 1,3,224,224; "
+        "repeat for each input of the model, or give it by name: mask=2,16",
         type=by_name(sizes),
         metavar="SIZES",
     ),

@@ -85,7 +85,7 @@ def run(
         if apart and (plot or export):
             raise KcalcError(
                 "--plot and --export need a single network, but shaping leaves some operations of "
-                "this model alone; --json writes the constants of all regions"
+                "this model unchanged; --json writes the constants of all regions"
             )
         network, activation = named.reading, named.activation
     else:
@@ -126,8 +126,9 @@ def _check_editable(named: Named) -> None:
     reading = named.reading
     if reading is None or reading.framework != "torch":
         raise KcalcError(
-            "--edits and --patch are for unchanged PyTorch models, module:attribute; drop options "
-            "that change the network, because kcalc shape removes norms and normalises sums itself"
+            "--edits and --patch need an unchanged PyTorch model, given as module:attribute; drop "
+            "the options that change the network, because kcalc shape removes norms and "
+            "normalises sums itself"
         )
 
 

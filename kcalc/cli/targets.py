@@ -32,7 +32,9 @@ def image_shape(text: str) -> tuple[int, ...]:
     """Parse ``32x32`` as (32, 32). Raises: argparse.ArgumentTypeError for other text."""
     parts = text.lower().split("x")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an image shape; write 32x32")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an image shape; write, for example, 32x32"
+        )
     return tuple(int(part) for part in parts)
 
 

@@ -124,7 +124,9 @@ def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
     """Split a list of methods, and check that every part names a method of kcalc."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise KcalcError(f"--compare {text!r} is not a method; write --compare none,dks")
+        raise KcalcError(
+            f"--compare {text!r} is not a method; write, for example, --compare none,dks"
+        )
     methods = [choice(part.partition(":")[0], "method", NAMES) for part in found]
     for target in targets:
         if not any(method in owners(target) for method in methods):

@@ -99,19 +99,19 @@ def _transfer(
     deep = sizes["depth"][0] is not None
     if not PYTHON.fullmatch(network):
         if deep:
-            raise KcalcError("--depth is for functions that build models; drop it")
+            raise KcalcError("--depth applies only to functions that build models; drop it")
         found = named_network(network, None, None, inputs).network
         if not open_nodes(found):
             raise KcalcError(
-                f"all widths of {network} are fixed; name a built-in network such as vanilla-4, or "
-                f"module:attribute, a function of the width that builds a model"
+                f"all widths of {network} are fixed; name a built-in network such as vanilla-4, "
+                "or a function of the width that builds a model, as module:attribute"
             )
         return transfer(found, base=width, to=to, **settings)
     build = python_attribute(network)
     if width is None:
-        raise KcalcError("give the widths of both models, --width and --to")
+        raise KcalcError("give the widths of both models with --width and --to")
     if not inputs:
-        raise KcalcError("give the sizes of the model's inputs, --input SIZES or --ids SIZES")
+        raise KcalcError("give the sizes of the model's inputs with --input SIZES or --ids SIZES")
     inputs = assembled(inputs)
     if not deep:
         return transfer(build, *inputs, base=width, to=to, **settings)

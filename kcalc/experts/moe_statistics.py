@@ -17,8 +17,8 @@ from .scores import SCORES, check_variance
 from .two_tokens import shared
 
 TEXT = (
-    "router weights are independent Gaussians of mean 0; experts are independent, identically "
-    "distributed and of mean 0; no capacity limits and no router biases"
+    "router weights are independent Gaussians with mean 0; experts are independent and "
+    "identically distributed, with mean 0; no capacity limits and no router biases"
 )
 CLOSEST = 0.995  # cosines between CLOSEST and 1 are not supported
 

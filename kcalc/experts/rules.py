@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 TEXT = (
-    "random router and experts: independent weights of mean 0, no capacity limits, no "
+    "random router and experts: independent weights with mean 0, no capacity limits, no "
     "load-balancing biases; the {} experts are identically distributed"
 )
 

@@ -198,8 +198,9 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
     twice = next((symbol for symbol in every if names[sp.latex(symbol)] > 1), None)
     if twice is not None:
         raise KcalcError(
-            f"two quantities in the formula have the name {twice}; rename the symbol of a layer, "
-            f"net.subs({{'{twice}': sympy.Symbol(...)}}), or rename the input, net.relabelled(...)"
+            f"two quantities in the formula have the name {twice}; rename the symbol of a layer "
+            f"with net.subs({{'{twice}': sympy.Symbol(...)}}), or the input with "
+            "net.relabelled(...)"
         )
     return every
 

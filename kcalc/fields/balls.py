@@ -418,9 +418,9 @@ class Enclosure:
                 else "the bounds are far wider than the value"
             )
             raise KcalcError(
-                f"{what}: found no useful enclosure, {known}; use smaller q values, q values "
+                f"{what}: found no useful enclosure, {known}. Use smaller q values, q values "
                 "closer to each other, c away from -1 and 1, another digits=, or an activation "
-                "declared with growth=(A, p, B); call the map itself for the value in double "
+                "declared with growth=(A, p, B). Call the map itself for the value in double "
                 "precision"
             )
         return self

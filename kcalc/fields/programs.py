@@ -133,9 +133,8 @@ class Program(Fold[int]):
     def function(self, kind: Any, *arguments: Any) -> int:
         if kind not in FUNCTIONS:
             raise KcalcError(
-                f"{kind.__name__} has no certified enclosures; it occurs in "
-                f"{glimpse(kind(*arguments))}; evaluate in double precision, without digits or a "
-                "field"
+                f"{kind.__name__}, which occurs in {glimpse(kind(*arguments))}, has no certified "
+                "enclosures; evaluate in double precision, without digits or a field"
             )
         (argument,) = arguments
         inner = self(argument)

@@ -160,7 +160,7 @@ class Readings:
             for option in options.keys() & other.options.keys() if other != made else ():
                 raise KcalcError(f"readings: both {other.name} and {name} claim {option}=")
         if self.known.setdefault(name, made) != made:
-            raise KcalcError(f"readings: two of them are named {name}")
+            raise KcalcError(f"readings: two readings are named {name}")
 
     def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
         """Return the function that answers a question under the given options.

@@ -130,8 +130,8 @@ def real_array(value: Any, what: str) -> Array:
     """
     if isinstance(value, sp.Basic) and value.free_symbols:
         raise KcalcError(
-            f"{what} = {value} has symbols; evaluate with numbers, or use .expr for the symbolic "
-            f"map"
+            f"{what} = {value} contains symbols; evaluate the map with numbers, or use .expr for "
+            "the symbolic map"
         )
     array = raw_array(value, what)
     if array.dtype.kind == "b":

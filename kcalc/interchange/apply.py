@@ -124,8 +124,9 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     left = {node: why for node, why in edits.left_alone.items() if node in nodes}
     for node, why in left.items():
         raise KcalcError(
-            f"node {node!r} of the shaped network cannot be edited in the model: {why}. Shape the "
-            f"reading itself, kc.shape(kc.read(model, x)); it leaves such nodes unchanged"
+            f"node {node!r} of the shaped network cannot be edited in the model: {why}. Instead, "
+            "shape the reading itself with kc.shape(kc.read(model, x)), which leaves such nodes "
+            "unchanged"
         )
     return apply_edits(model, edits, **options)
 

@@ -44,7 +44,7 @@ def network_to_dict(network: Network) -> dict[str, Any]:
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):
             raise KcalcError(
-                f"node label {node!r} cannot be written to JSON; relabel the nodes first, "
+                f"node label {node!r} cannot be written to JSON; relabel the nodes first with "
                 "net.relabelled(str)"
             )
         # a deep network has few distinct layers, and naming their activations with SymPy is slow
@@ -148,7 +148,7 @@ def _notes(entries: Any) -> Iterator[Note]:
             or not isinstance(of_weights, bool)
         ):
             raise KcalcError(
-                f"{where}: text and source must be strings, of_weights must be true or false"
+                f"{where}: text and source must be strings, and of_weights must be true or false"
             )
         words = utf8(text, where), utf8(source, where)
         yield Note(entry["node"], entry["level"], *words, of_weights)

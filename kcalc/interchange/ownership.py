@@ -27,7 +27,7 @@ def is_standardised(op: Linear) -> bool:
 
 
 def has_mean(op: Linear) -> bool:
-    """Whether the means of the weights are too large for independent weights of mean 0.
+    """Whether the means of the weights are too large for independent weights with mean 0.
 
     The threshold is ten standard errors.
     """

@@ -33,8 +33,8 @@ from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
-    "it adds one bias per channel after an activation; they are read as independent biases of "
-    "mean 0 with the same root mean square, {:.3g}"
+    "it adds one bias per channel after an activation; they are read as independent biases with "
+    "mean 0 and the same root mean square, {:.3g}"
 )
 SLOPES = "every channel has a different slope; all are read as the root mean square, {:.4g}"
 

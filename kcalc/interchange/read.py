@@ -182,7 +182,7 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
             return trace
     raise KcalcError(
         f"kcalc cannot read a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
-        f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
-        f"in .onnx or .json, or a kcalc.Network. Call a function that builds a model first, "
-        f"kc.read(build(), *inputs)"
+        "Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
+        "in .onnx or .json, or a kcalc.Network. If you have a function that builds a model, call "
+        "it first, as in kc.read(build(), *inputs)"
     )

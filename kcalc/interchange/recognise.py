@@ -109,7 +109,7 @@ MAXOUT = (
 )
 COMPLEX = "its numbers are complex, but the kernel calculus needs real feature maps"
 ONE = "a single number for every example (a time, a class) is not a feature map with many channels"
-MEAN = "its weights do not have mean 0; they are read as independent weights of mean 0"
+MEAN = "its weights do not have mean 0; they are read as independent weights with mean 0"
 ZERO = "its weights are all 0; they are read as if they were drawn with sigma_w = 1"
 PAIRED = (
     "it permutes channels and then adds them to others or multiplies them elementwise, but kernel "

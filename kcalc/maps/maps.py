@@ -79,7 +79,7 @@ class Assumption:
 
 INFINITE_WIDTH = Assumption(
     "network",
-    "infinite width; weights of mean 0, independent between layers, i.i.d. Gaussian or uniform "
+    "infinite width; weights with mean 0, independent between layers, i.i.d. Gaussian or uniform "
     "orthogonal in each layer",
 )
 

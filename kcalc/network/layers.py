@@ -1016,8 +1016,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask that shows the first tokens to all tokens, and "
-                "causal=True would hide them from each other; use causal=False",
+                "prefix is a causal mask that shows the first tokens to all tokens, but "
+                "causal=True would hide these first tokens from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
@@ -1042,14 +1042,14 @@ class Attend(Layer):
                 if getattr(self, name) != 0:
                     raise _fail(
                         self,
-                        f"{name} applies only to softmax, and the normaliser is "
+                        f"{name} applies only to softmax, but the normaliser is "
                         f"{self.normaliser!r}",
                     )
             if self.scale == "linear":
                 raise _fail(
                     self,
                     "scores divided by key_width vanish for wide heads, and so do the weights of "
-                    f"{self.normaliser!r}; use 'sqrt'",
+                    f"{self.normaliser!r}; use scale='sqrt'",
                 )
         if self.sink and (self.identity != 0 or self.centre != 0):
             raise _fail(self, "a sink cannot be combined with identity or centre; drop one of them")
@@ -1080,7 +1080,7 @@ class Attend(Layer):
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(
                 self,
-                f"rotary embeddings rotate pairs of channels, and key_width = {self.key_width} is "
+                f"rotary embeddings rotate pairs of channels, but key_width = {self.key_width} is "
                 "odd",
             )
 

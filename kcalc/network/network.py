@@ -428,8 +428,8 @@ class Network:
         given = items(notes, "notes")
         if not all(isinstance(note, Note) for note in given):
             raise KcalcError(
-                "notes must come from a reading, r.notes, or another network, net.notes; [] "
-                "removes them"
+                "notes must come from a reading (r.notes) or another network (net.notes); pass [] "
+                "to remove them"
             )
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)

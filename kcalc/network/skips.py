@@ -113,8 +113,8 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
         raise KcalcError(
-            "the network has no projection shortcut (an Affine of one tap that a Sum adds to a "
-            "branch), so there is nothing to change"
+            "the network has no projection shortcut (an Affine with a single tap, added to a "
+            "branch by a Sum), so there is nothing to change"
         )
     require_kind(network, chosen, ", not an Affine shortcut", L.Affine)
     steps: list[Step] = []

@@ -48,8 +48,8 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
     if tokens is None:
         if token_cosine is not None:
             raise KcalcError(
-                "token_cosine is the cosine of two tokens of one input; give the number of "
-                "tokens, tokens="
+                "token_cosine is the cosine of two tokens of one input; also give the number of "
+                "tokens as tokens="
             )
         return None
     if has_distinct_tokens(tokens):

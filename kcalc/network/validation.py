@@ -72,8 +72,8 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
     for parent, slot in edges:
         if slot is None:
             raise GraphError(
-                f"edge {parent!r} -> {node!r} has no slot; give each input of {node!r} slot=0 ... "
-                f"{total - 1}"
+                f"edge {parent!r} -> {node!r} has no slot; give the inputs of {node!r} the slots "
+                f"0 ... {total - 1}"
             )
         for taken in slot if isinstance(slot, tuple | list) else (slot,):
             if isinstance(taken, bool) or not isinstance(taken, int) or not 0 <= taken < total:

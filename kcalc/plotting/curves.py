@@ -344,7 +344,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     if new and len(new) != len(old):
         raise KcalcError(
             f"got {len(old)} activations before and {len(new)} after; they are paired in order, "
-            f"so give equal numbers"
+            "so give as many before as after"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)

@@ -261,7 +261,7 @@ def save(target: Any, path: str | os.PathLike[str]) -> Path:
     figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in PICTURES:
         raise KcalcError(
-            f"a plot is written as {', '.join(PICTURES)}, got "
+            f"a plot can be written as {', '.join(PICTURES)}, got "
             f"{path.suffix or 'a name without suffix'!r}: {path}"
         )
     kind = path.suffix.lower()[1:]

@@ -275,7 +275,7 @@ class _Block:
             self.gradient(self.output, q, x)
         except KcalcError as error:
             raise KcalcError(
-                f"laws of depth need exact gradients of a block: {error}. Use kc.depth_profile "
+                f"depth laws need the exact gradients of a block: {error}. Use kc.depth_profile "
                 "with many blocks, which accepts sampling=kc.Sampling()"
             ) from None
 
@@ -715,7 +715,7 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
         if found is None:
             raise KcalcError(
                 f"the stream settles near q = {q:.6g}, but so slowly that rounding hides the "
-                "limit; change the block a little"
+                "limit; change the block slightly"
             ) from None
         return _settled(block, *found, start)
     return _led(block, way, *path[-1], start)

@@ -415,8 +415,8 @@ def _check_leaky(slope: float, phi: Activation | None = None) -> None:
     """Raise UnreachableTarget for a slope above a ReLU's slope, with remedies for ``phi``."""
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
-            f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
-            f"(that of ReLU), not {slope:.6g}"
+            "a leaky ReLU with a negative slope in [0, 1) has C'(1) of at most "
+            f"{STEEPEST_LEAKY:.6g} (the value for ReLU), so it cannot have C'(1) = {slope:.6g}"
         ).advising("choose a smaller zeta", "" if phi is None else _kept_slope(phi, slope))
 
 

@@ -376,8 +376,8 @@ def eoc(
             notes.append(
                 Assumption(
                     "network",
-                    f"q* = {point.q:.6g} is repelling for {phi.name}: deviations from rounding and "
-                    "finite width grow",
+                    f"q* = {point.q:.6g} is a repelling fixed point for {phi.name}: deviations "
+                    "due to rounding and finite width grow",
                 )
             )
     notes += [

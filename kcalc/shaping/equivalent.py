@@ -201,7 +201,7 @@ def equivalent_parameters(
         raise KcalcError(f"expected a Shaping or a kcalc.Network, got {type(network).__name__}")
     choice(border, "treatment of borders", BORDERS)
     if network.free_symbols:
-        raise KcalcError("the network has symbols; substitute numbers first, net.subs({...})")
+        raise KcalcError("the network has symbols; substitute numbers first with net.subs({...})")
     return _result(network, Absorption(network, border))
 
 
@@ -303,7 +303,7 @@ def _changed(
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Return W and b as float64 arrays. Raises: KcalcError if shapes do not match the layer."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise KcalcError(f"node {node!r}: give the pair (W, b), with b = None for no bias")
+        raise KcalcError(f"node {node!r}: give the pair (W, b), with b = None if there is no bias")
     try:
         weights = np.asarray(given[0], dtype=float)
         bias = None if given[1] is None else np.asarray(given[1], dtype=float)

@@ -125,4 +125,6 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
                 f"their means add up and q is {met:.6g} instead of {alone:.6g}, so {promise} would "
                 "not hold"
             )
-            raise refusal.advising("end all addends but one in their own Affine", instead).at(node)
+            raise refusal.advising(
+                "end all but one of the addends in separate Affine layers", instead
+            ).at(node)

@@ -316,7 +316,9 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
     if "slope" not in options:
         return []
     if "local_slope" not in options:
-        first = Remedy("dks", words="shape the activations with method='dks' first (mean 0)")
+        first = Remedy(
+            "dks", words="shape the activations with method='dks' first, which gives them mean 0"
+        )
         refuse_means(shaped, f"the maximal slope {options['slope']:g}", first)
         return []
     text = (
@@ -368,7 +370,7 @@ def _weights(
         }
     if scheme in ("inverse_sqrt", "power"):
         if scheme == "power" and "power" not in options:
-            raise KcalcError("scheme 'power' needs power: a = L^-power for L blocks")
+            raise KcalcError("scheme 'power' needs power=, which gives a = L^-power for L blocks")
         square = 1 / count if scheme == "inverse_sqrt" else count ** (-2 * options["power"])
         pair = math.sqrt(1 / (1 + square)), math.sqrt(square / (1 + square))
     elif scheme == "common":
@@ -389,7 +391,7 @@ def _by_slope(
 ) -> tuple[float, float]:
     if "slope" not in options:
         raise KcalcError(
-            "scheme 'slope' needs slope: the maximal slope of a subnetwork's C map at 1"
+            "scheme 'slope' needs slope=, the largest slope at c = 1 of any subnetwork's C map"
         )
     chosen = _with(network, activation)
     slopes = {

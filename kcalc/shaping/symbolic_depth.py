@@ -252,8 +252,8 @@ class VanillaMaps(Shown):
         phi = self._known("flow")
         if phi.degree != 1:
             raise KcalcError(
-                f"the flow of arc-cosine maps belongs to piecewise linear activations (relu, "
-                f"leaky_relu, abs), not to {phi.name}"
+                "the flow of arc-cosine maps is defined only for piecewise linear activations "
+                f"(relu, leaky_relu, abs), not for {phi.name}"
             )
         return _local_c(phi, sp.Integer(0))
 

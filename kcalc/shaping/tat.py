@@ -220,9 +220,10 @@ def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumpt
         smaller = 0.5 if eta > 0.5 else float(f"{eta / 2:.2g}")
         yield Assumption(
             "network",
-            f"with eta={eta:g} the activations are nearly plain ReLUs (negative slope {slope:.3g}, "
-            f"below {NEARLY_RELU:g}), so shaping changes little; a smaller eta= changes more: "
-            f"eta={smaller:g} gives {negative_slope(network, smaller):.3g}",
+            f"with eta={eta:g} the activations are nearly plain ReLUs (negative slope "
+            f"{slope:.3g}, below {NEARLY_RELU:g}), so shaping changes little; a smaller eta "
+            f"changes more: eta={smaller:g} gives a negative slope of "
+            f"{negative_slope(network, smaller):.3g}",
         )
 
 
@@ -248,9 +249,8 @@ def negative_slope(network: Network, eta: float) -> float:
         nearest = math.floor(reached * 1e6) / 1e6
         words = f"the nearest that can be reached is eta = {nearest:.6g}"
         raise UnreachableTarget(
-            f"eta = {eta!r} is not reachable: the network is too shallow (a plain one needs "
-            f"{plain_depth(eta)} layers); even with ReLUs "
-            f"its largest c value is {reached:.6g}"
+            f"eta = {eta!r} is not reachable: the network is too shallow (a plain network needs "
+            f"{plain_depth(eta)} layers); even with ReLUs its largest c value is {reached:.6g}"
         ).advising(Remedy("tat", {"eta": nearest}, words))
     return max(float(most.inverse(eta)), 0.0)
 

@@ -471,8 +471,8 @@ def _activated(
     slope = as_number(zeta, "zeta")
     if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
         raise KcalcError(
-            "with shortcuts, activations are kept, or shaped by mlp='dks' to C'(1) = zeta > 1, got "
-            f"mlp={mlp!r}, zeta={zeta}"
+            "with shortcuts, activations are either left unchanged or shaped by mlp='dks' to "
+            f"C'(1) = zeta > 1, got mlp={mlp!r}, zeta={zeta}"
         )
     table = constants_of(network, lambda phi: constants_for(phi, float(slope)))
     plain = {n: 1.0 for node in table.by_node for n in network.parents(node)}

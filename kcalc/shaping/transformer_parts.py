@@ -98,8 +98,8 @@ def parts_of(network: Network) -> Parts:
     if len(held) < len(attentions):
         bare = next(a for a in attentions if a not in held)
         raise KcalcError(
-            f"node {bare.node!r} attends outside all residual blocks, but {held[0].node!r} inside "
-            "one; shape the two parts of the network separately"
+            f"node {bare.node!r} attends outside all residual blocks, but node {held[0].node!r} "
+            "attends inside one; shape the two parts of the network separately"
         )
     order = {node: k for k, node in enumerate(network)}
     first = min(blocks, key=lambda b: order[b.node])

@@ -271,8 +271,9 @@ class Skipless(TransformerSystem):
         elif asked:
             near = self.at([0.0] * (VARIANCE in targets))[asked[0]]
             raise UnreachableTarget(
-                f"with centre=1 attention preserves nearly equal tokens, so the {asked[0]} is that "
-                f"of the MLPs, {near:.6g}, for any identity: choose zeta, or centre=0"
+                "with centre=1 attention preserves nearly equal tokens, so for any identity the "
+                f"{asked[0]} equals that of the MLPs alone, {near:.6g}; choose zeta, or use "
+                "centre=0"
             )
         if VARIANCE in targets:
             self.request.check_scores()

@@ -23,14 +23,22 @@ from ..network.primitives import owner
 Node = Hashable
 MOST_PIECES = 4000
 HELP = {
-    P.Window: "kc.verify_kernels measures its singular values; without the pooling the law is "
-    "exact",
-    P.Attend: "it mixes positions; the law is exact for the blocks between attention layers",
-    P.Positions: "the law is for networks of one position, without tokens",
-    P.Prefix: "the law is for networks of one position, without tokens",
-    P.Moving: "it moves positions, but the law is for networks of one position",
-    P.Surrogate: "its backward pass is not the derivative; with layers.Nonlinear the law is exact",
-    P.Stop: "its backward pass is not the derivative; with layers.Identity the law is exact",
+    P.Window: (
+        "measure its singular values with kc.verify_kernels, or remove the pooling, without "
+        "which the law is exact"
+    ),
+    P.Attend: (
+        "attention mixes positions, but the law is exact for the blocks between attention layers"
+    ),
+    P.Positions: "the law holds only for networks with one position, without tokens",
+    P.Prefix: "the law holds only for networks with one position, without tokens",
+    P.Moving: "it moves positions, but the law holds only for networks with one position",
+    P.Surrogate: (
+        "its backward pass is not the derivative; use layers.Nonlinear, for which the law is exact"
+    ),
+    P.Stop: (
+        "its backward pass is not the derivative; use layers.Identity, for which the law is exact"
+    ),
 }
 
 
@@ -187,8 +195,8 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
     if isinstance(op, P.Source):
         if network.layer(node).image_shape is not None:
             raise NoRule(
-                f"{where} is an image: Jacobian spectra are for networks of one position; give "
-                "vectors, layers.Input(), and dense layers"
+                f"{where} is an image: Jacobian spectra are available only for networks with one "
+                "position; use vector inputs, layers.Input(), and dense layers"
             )
     elif isinstance(op, P.Fresh):
         problem = _dense_problem(op)
@@ -216,8 +224,8 @@ def _dense_problem(op: P.Fresh) -> str:
         )
     if not op.dense:
         return (
-            "a window reads several positions, and Jacobian spectra are for one position; kernel=1 "
-            "and stride=1 are exact"
+            "a window reads several positions, but Jacobian spectra are available only for "
+            "networks with one position; use kernel=1 and stride=1"
         )
     if op.groups != 1:
         return (

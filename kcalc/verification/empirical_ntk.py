@@ -128,8 +128,8 @@ def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayP
         axes = len(plan.shapes[node].axes)
         if array.ndim != axes + 1:
             raise KcalcError(
-                f"{what} must be a batch, but the input {node!r} has shape {tuple(array.shape)} "
-                f"instead of {axes + 1} axes"
+                f"{what} must be a batch with {axes + 1} axes, but the input {node!r} has shape "
+                f"{tuple(array.shape)}"
             )
         counts.add(array.shape[0])
     if len(counts) != 1 or 0 in counts:

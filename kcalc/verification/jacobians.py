@@ -126,7 +126,8 @@ def layer_jacobians(
     for node, matrix in matrices.items():
         if not np.isfinite(matrix).all():
             raise KcalcError(
-                f"node {node!r}: its Jacobian overflows; use a higher dtype or fewer layers"
+                f"node {node!r}: its Jacobian overflows; use a dtype of higher precision or fewer "
+                "layers"
             )
         if not matrix.any():
             raise KcalcError(

@@ -152,7 +152,7 @@ def verify_kernels(
     elif sampling is not None:
         raise KcalcError(
             "sampling= sets how attention over tokens is sampled in kernel maps; also pass the "
-            "number of tokens, tokens="
+            "number of tokens as tokens="
         )
     if tangent or gradients:
         _refuse_masks(model.network)
@@ -370,7 +370,8 @@ class _Work:
             draw, node = int(bad[:, 0].min()), self.nodes[int(bad[:, 1].min())]
             raise KcalcError(
                 f"node {node!r}: its feature map vanishes or overflows in draw {draw} of {draws}, "
-                "so it has no c value; use a larger width, a smaller q, or a higher dtype"
+                "so it has no c value; use a larger width, a smaller q, or a dtype of higher "
+                "precision"
             )
         return found
 

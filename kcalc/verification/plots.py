@@ -88,8 +88,8 @@ def errors_by_width(
     ax = panel(ax, *SIZE)
     if len(check.widths) < 2:
         raise KcalcError(
-            "errors by width need a check with at least two widths; call verify_kernels(model, "
-            "widths=(...))"
+            "a plot of errors by width needs a check with at least two widths; call "
+            "verify_kernels(model, widths=(...))"
         )
     one, widths = check.fluctuation(quantity), np.array(check.widths, float)
     for name, power, style in (("one draw", one, "-"), ("mean", check.bias(quantity), ":")):

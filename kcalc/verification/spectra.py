@@ -223,7 +223,7 @@ def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
     last = (cuts[-1] if cuts else network.outputs[0]) if end is None else end
     if first is None or order.index(first) >= order.index(last):
         raise KcalcError(
-            f"start {first!r} must come before end {last!r} in the network; choose others"
+            f"start {first!r} must come before end {last!r} in the network; choose other nodes"
         )
     return first, last
 

@@ -58,7 +58,7 @@ def test_coordinate_check():
     assert "affine_2" in str(growing) and repr(good).endswith("passed)")
     with refused("two widths"):
         kc.coordinate_check(net, x, 3, widths=(64,))
-    with refused("leaves its width open"):
+    with refused("hidden layer has a fixed width"):
         kc.coordinate_check(kc.architectures.vanilla(2, features=6), x, 3)
 
 

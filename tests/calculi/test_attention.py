@@ -356,7 +356,7 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
     (PLAIN, {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
-    (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
+    (plain(rotary=1e4), {"tokens": 4}, "the angles depend on key_width"),
     (PLAIN, {"c": 0.5, "tokens": [0, 1]}, "drop c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
     (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),

@@ -150,7 +150,7 @@ def test_formulas_have_the_values_of_maps(activation: str) -> None:
         names = {str(f.function) for f in formula.functions}
         assert f"S_{TOKENS}" in names and rf"\mathcal{{S}}_{{{TOKENS}}}" in formula.latex()
     assert token.closed_form is None and "softmax" in str(token.closed_form_obstacle)
-    assert "overlap of rows of softmax over 12 tokens" in str(token.expr)
+    assert "overlap of softmax rows over 12 tokens" in str(token.expr)
 
 
 def test_derivatives_of_formulas_name_those_of_overlaps() -> None:

@@ -33,7 +33,7 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     assert half.density(x / 2) == pytest.approx(2 * law.density(x), abs=1e-7)
     # A = -I/2 is not shifted upwards
     assert np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
-    assert "not for a single matrix" in law.assumptions[0].text
+    assert "not a single matrix" in law.assumptions[0].text
     assert "support" in str(law) and "\n" not in repr(law)
     json.dumps(law.to_dict(), allow_nan=False)
 

@@ -105,12 +105,12 @@ def test_hermite_coefficients_of_tanh_and_relu():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: activation(sp.besselj(0, X)), "besselj has no certified"),
+        (lambda: activation(sp.besselj(0, X)), "besselj, .*has no certified"),
         (
             lambda: activation("sign").composed(
                 activation("softplus").transformed(output_shift=-1)
             ),
-            "only known to double precision",
+            "known only to double precision",
         ),
         (lambda: activation(lambda x: np.tanh(x), name="mine"), "callable"),
     ],

@@ -38,7 +38,7 @@ def test_kinks_are_enclosed(expr: sp.Expr, equation: Any) -> None:
 
 
 def test_kinks_that_nothing_proves() -> None:
-    with refused("only known to double precision"):
+    with refused("known only to double precision"):
         certain_kinks(activation(sp.Piecewise((0, sp.exp(X) + X < 3), (1, True))))
 
 

@@ -326,7 +326,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "parts": (
         case("Split", "x s", outputs="a y", axis=1, s=[2, 3]),
-        "do not add up to axis 1",
+        "do not add up to the length of axis 1",
     ),
     "step 0": (
         case("Slice", "x s e a t", s=[0], e=[2], a=[1], t=[0]),

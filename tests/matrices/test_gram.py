@@ -128,7 +128,10 @@ def test_bad_options() -> None:
     cases = [
         (lambda: K.matrix(x, np.ones((3, 5))), "same number of features, got 4 and 5"),
         (lambda: K.matrix(x, kind="ntkk"), "unknown kind"),
-        (lambda: K.nngp.matrix(x, kind="ntk"), "is one part and only has matrices of kind 'nngp'"),
+        (
+            lambda: K.nngp.matrix(x, kind="ntk"),
+            "is one part of a kernel and has only matrices of kind 'nngp'",
+        ),
         (lambda: K.matrix(x, method="fast"), "unknown method"),
         (lambda: K.matrix(x, backend="torch"), "unknown backend"),
         (lambda: K.matrix(x, q=-1), "must be > 0"),

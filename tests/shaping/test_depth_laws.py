@@ -63,7 +63,7 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
 test_what_has_no_law_is_refused = refusals(
     [
         (stack(placement="none"), {"tokens": T}, "put a norm before attention"),
-        (stack(attention={"wide": False}), {"tokens": T}, "laws of depth need exact gradients"),
+        (stack(attention={"wide": False}), {"tokens": T}, "depth laws need the exact gradients"),
         (A.gpt2(2), {"tokens": T}, "keeps tokens exchangeable"),
         (stack(), {}, "tokens"),
         (stack(), {"tokens": T, "token_cosine": 2}, "token_cosine"),

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "slope of centred attention": (
         BARE,
         {"tokens": 8, "centre": 1, "token_slope": 1},
-        "for any identity: choose zeta, or centre=0",
+        "for any identity .*; choose zeta, or use centre=0",
     ),
     "slope beyond the MLPs": (
         BARE,

@@ -107,8 +107,8 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
         return 0
     if op.normaliser != "softmax" or op.sink:
         raise KcalcError(
-            f"node {node!r} reads values whose channel mean is not 0, and the sums of its weights "
-            f"differ between heads; put an Affine layer before the values"
+            f"node {node!r} reads values whose channel mean is not 0, and the sum of its "
+            "attention weights differs between heads; put an Affine layer before the values"
         )
     return mean * (1 + float(op.identity) - float(op.centre))
 

@@ -248,7 +248,7 @@ def token_map(
     """
     given = read_tokens(tokens, None)
     if given is None:
-        raise KcalcError("token_map needs tokens=, the number of tokens of a sequence")
+        raise KcalcError("token_map needs tokens=, the number of tokens in a sequence")
     return TokenMap(TokenMapReading(network, assume_independent, given))
 
 

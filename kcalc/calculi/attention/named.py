@@ -56,12 +56,15 @@ class OverlapFunction(LocalFunction):
     @property
     def body(self) -> str:
         """The definition in words."""
-        return f"overlap of rows of softmax over {self.activation} tokens"
+        return f"overlap of softmax rows over {self.activation} tokens"
 
     @property
     def obstacle(self) -> str:
         """The reason why there is no closed form."""
-        return "the overlap of two rows of softmax has no closed form; use .expr, which names it"
+        return (
+            "the overlap of two softmax rows has no closed form; use .expr, in which it is a "
+            "named function"
+        )
 
     def definition(self) -> None:
         """None, because there is no activation to define."""

@@ -454,8 +454,8 @@ class Sampled:
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
-                f"node {node!r} rotates queries and keys (rotary), and the angles need "
-                "key_width; give the number of channels per head"
+                f"node {node!r} rotates queries and keys (rotary), and the angles depend on "
+                "key_width; give key_width, the number of channels per head"
             )
 
     @rule.register

@@ -77,8 +77,8 @@ class Sampling(Shown):
         given = self.draws is not None or self.chains is not None
         if given and (self.error is not None or self.seconds is not None):
             raise KcalcError(
-                "Sampling: error= and seconds= set when sampling stops, draws= and chains= set "
-                "how many draws it makes; give only one of these pairs"
+                "Sampling: error= and seconds= determine when sampling stops, and draws= and "
+                "chains= determine the number of draws; give only one of these pairs"
             )
         own: dict[str, Any] = {"seed": whole(self.seed, "Sampling: seed", 0)}
         if given:

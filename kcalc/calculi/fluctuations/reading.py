@@ -79,8 +79,8 @@ class FunctionRules:
         layer: Any = self.network.layer(node)
         if layer.image_shape is not None:
             raise NoRule(
-                f"node {node!r} (Input) is an image: fluctuations are computed for dense layers "
-                f"of one vector only"
+                f"node {node!r} (Input) is an image, but fluctuations are computed only for dense "
+                "layers and vector inputs"
             )
         return (self._made(node, layer.features, {ChannelGaussian(node, "input"): 1.0}),)
 
@@ -162,7 +162,7 @@ class FunctionRules:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
                     "its channels are not Gaussian; fluctuations support sums whose addends all "
-                    "end in separate Affine layers (or are such sums, or the input)"
+                    "end in separate Affine layers (or are themselves such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)

@@ -173,7 +173,7 @@ class _Program:
     def stop(self, node: Node, why: str) -> NoReturn:
         """Raise an error because a node has no rule."""
         raise NoRule(
-            f"node {owner(node)!r}: the variance of the tangent kernel is computed for dense "
+            f"node {owner(node)!r}: the variance of the tangent kernel is computed only for dense "
             f"layers, activations of their outputs, and sums with outputs of dense layers; {why}. "
             "kc.verify_kernels measures any network"
         )
@@ -318,7 +318,7 @@ def tangent_variance(network: Network, q: float) -> TangentVariance:
     ordered = {node: parts[node] for node in network if parts.get(node, 0.0) != 0}
     note = Assumption(
         "network",
-        "the variance of the tangent kernel is the leading order in 1/width, for independent "
+        "the variance of the tangent kernel is given to leading order in 1/width, for independent "
         "Gaussian weights and one output channel",
         "convention",
     )

@@ -165,8 +165,8 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
         return "the moments of Jacobians were not requested; use jacobian=True"
     for node in read.network.nodes_of(StopGradient):
         return (
-            f"node {node!r} has a custom gradient (a stop of gradients), but the formulas are for "
-            "the function itself; use kc.gradients(net) for infinite width"
+            f"node {node!r} has a custom gradient (a stop of gradients), but the formulas hold "
+            "for the function itself; use kc.gradients(net) for infinite width"
         )
     if any(isinstance(v, Rectified) for v in read.vectors.all):
         for node, law in laws.items():
@@ -209,7 +209,7 @@ def _assumptions(
             )
         )
     notes += [
-        Assumption(node, "dropout is the identity (evaluation)")
+        Assumption(node, "dropout is the identity, as in evaluation")
         for node in network.nodes_of(Dropout)
     ]
     biased = [

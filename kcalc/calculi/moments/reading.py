@@ -29,7 +29,7 @@ INSTEAD = (
 HINTS = {
     P.Norm: "do not support division by a random norm; they apply without it "
     f"(net.without_normalization()), and {INSTEAD}",
-    P.Window: f"support only dense layers of one vector, and no pooling; {INSTEAD}",
+    P.Window: f"support only dense layers and vector inputs, without pooling; {INSTEAD}",
 }
 
 
@@ -68,8 +68,8 @@ def compiled(network: Network, laws: Mapping[Node, WeightLaw]) -> Compiled:
     layer: Any = network.layer(source)
     if layer.image_shape is not None:
         raise NoRule(
-            f"node {source!r} (Input) is an image: exact moments support only dense layers of one "
-            f"vector; {INSTEAD}"
+            f"node {source!r} (Input) is an image, but exact moments support only dense layers "
+            f"and vector inputs; {INSTEAD}"
         )
     reading = VectorRules(network, laws)
     start = reading.vectors.source(source, layer.features)
@@ -134,8 +134,8 @@ class VectorRules:
             return made
         raise NoRule(
             f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
-            "need each activation directly after separate weights, because the signs of their "
-            f"inputs must be independent. Put an Affine before it; {INSTEAD}"
+            "require that each activation directly follows separate weights, because the signs of "
+            f"its inputs must be independent. Put an Affine before it; {INSTEAD}"
         )
 
     @rule.register

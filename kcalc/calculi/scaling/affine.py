@@ -50,8 +50,8 @@ def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
         return
     if below.flat or len(below.parts) > 1:
         raise NoRule(
-            f"node {node!r}: groups of flattened or concatenated channels are not followed; use "
-            f"groups=1, or split the layer"
+            f"node {node!r}: groups of flattened or concatenated channels are not supported; use "
+            "groups=1, or split the layer"
         )
     for count, what in ((below.channels, "input"), (outputs, "output")):
         if int(count) % op.groups:

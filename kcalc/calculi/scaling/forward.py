@@ -140,8 +140,8 @@ class ScalingForward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so moments differ between locations; no "
-                    "symbolic rule covers that; substitute numbers with net.subs, or use "
+                    f"node {node!r} pads with zeros, so moments differ between locations, for "
+                    "which there is no symbolic rule; substitute numbers with net.subs, or use "
                     "padding='valid' or 'circular'"
                 )
             return window
@@ -194,9 +194,9 @@ class ScalingForward:
     def _check_law(self, phi: Any, node: Node, below: State) -> None:
         if below.law.kind == "post":
             raise KcalcError(
-                f"node {node!r} is an activation of an activation ({below.law.node!r}), whose "
-                "values are not symmetric; compose the two, phi.composed(inner), or put an Affine "
-                "between them"
+                f"node {node!r} applies an activation to another activation ({below.law.node!r}), "
+                "whose values are not symmetric; compose the two with phi.composed(inner), or put "
+                "an Affine between them"
             )
         rectifies = act.half(phi) is not None
         if below.law.kind == "mixed":

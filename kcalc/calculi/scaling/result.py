@@ -258,8 +258,8 @@ class Scaling(Shown):
         """
         if self.symbolic:
             raise KcalcError(
-                "the spread of gamma needs numbers: give symbols values with net.subs, or compare "
-                ".weights[node].gamma"
+                "the spread of gamma needs numbers: substitute numbers for the symbols with "
+                "net.subs, or compare .weights[node].gamma"
             )
         values = [weight.relative for weight in self.weights.values()]
         return max(values) / min(values) if values else 1.0

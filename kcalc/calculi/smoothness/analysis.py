@@ -194,7 +194,8 @@ def _locations(shape: Any, node: Node) -> tuple[int, int] | None:
         return None
     if len(shape) != 2:
         raise KcalcError(
-            f"the input {node!r} has image_shape={shape}; bounds are for images of (height, width)"
+            f"the input {node!r} has image_shape={shape}; bounds require image_shape=(height, "
+            "width)"
         )
     return tuple(shape)
 
@@ -214,8 +215,8 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
         ):
             expected = layer.features or "features"
             raise KcalcError(
-                f"X of {node!r} must be (N, {expected}) or (N, height, width, {expected}), got "
-                f"shape {array.shape}"
+                f"X of {node!r} must have shape (N, {expected}) or (N, height, width, "
+                f"{expected}), got shape {array.shape}"
             )
         locations = (array.shape[1], array.shape[2]) if array.ndim == 4 else None
         flat = array.reshape(len(array), -1)

@@ -163,8 +163,8 @@ class Smoothness(Shown):
         if self.rough:
             node, why = next(iter(self.rough.items()))
             raise KcalcError(
-                f"node {node!r}: {why}; the loss has no Lipschitz gradient, hence no beta and no "
-                f"step size"
+                f"node {node!r}: {why}; the gradient of the loss is not Lipschitz, so beta and "
+                "the step size do not exist"
             )
 
     # -- lower bounds ------------------------------------------------------------------------------

@@ -143,8 +143,8 @@ class ResidualSpectrum(Printed):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the distribution."""
         text = (
-            "square weights with independent entries of mean 0 and equal variance, in the limit "
-            "of infinite width; for the bulk, not for a single matrix"
+            "square weights whose entries are independent with mean 0 and equal variance, in the "
+            "limit of infinite width; the law describes the bulk, not a single matrix"
         )
         return (Assumption("network", text, "convention"),)
 
@@ -214,7 +214,7 @@ class ResidualSpectrum(Printed):
     def _points(self, x: Any) -> Array:
         points = real_array(x, "x")
         if np.any(points < 0):
-            raise KcalcError(f"singular values are >= 0, got {points[points < 0].ravel()[0]}")
+            raise KcalcError(f"singular values must be >= 0, got {points[points < 0].ravel()[0]}")
         return points
 
     def _density(self, x: Array) -> Array:

@@ -37,8 +37,8 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
         if given is None and said is None:
             raise KcalcError(
                 f"the exact recursion over locations needs the image shape of the input {node!r}: "
-                f"pass image_shape=(height, width), or "
-                "give the layer one, L.Input(image_shape=(height, width))"
+                "pass image_shape=(height, width), or set it in the layer, as in "
+                "L.Input(image_shape=(height, width))"
             )
         shapes[node] = extents(said if given is None else given, "image_shape")
     if len({len(shape) for shape in shapes.values()}) > 1:

@@ -226,7 +226,7 @@ class LocationReading:
             arrays[node] = np.broadcast_to(colours, (2, int(np.prod(shape)), channels))
         images = Images.of(arrays)
         kernel, _ = self.run(images, images, self.trial)
-        width = Assumption("network", "infinite width; independent Gaussian weights of mean 0")
+        width = Assumption("network", "infinite width; independent Gaussian weights with mean 0")
         own = (a for a in kernel.notes.values() if a.text != CENTRED)
         return (width, *self.network.assumptions, *own)
 

@@ -154,7 +154,9 @@ class ForwardSlope:
         networks without nonlinear layers.
         """
         if not self.depth:
-            raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
+            raise KcalcError(
+                "the forward slope has no inverse, because the network has no nonlinear layer"
+            )
         return inverse(
             lambda log: self._greatest(log)[:2], target, math.exp(self._greatest(0.0)[0])
         )

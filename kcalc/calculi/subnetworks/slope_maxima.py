@@ -239,7 +239,7 @@ class MaximalSlope(Approximable):
                 if self.symbols
                 else "the network has no nonlinear layer"
             )
-            raise KcalcError(f"the maximal slope function has no inverse: {reason}")
+            raise KcalcError(f"the maximal slope function has no inverse, because {reason}")
         least = float(self({str(self.symbols[0]): 1.0}))
         return inverse(self._log_and_slope, target, least)
 
@@ -638,7 +638,8 @@ class MaximalCurvature:
         values = real_array(target, "target")
         if not self.multiplier:
             raise KcalcError(
-                "the maximal curvature function has no inverse: the network has no nonlinear layer"
+                "the maximal curvature function has no inverse, because the network has no "
+                "nonlinear layer"
             )
         if not np.all(values > 0):
             raise KcalcError(f"a target curvature must be > 0, got {glimpse(target)}")

@@ -120,7 +120,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     for node in ("queries", "keys"):
         ratios = [one[node] / gap**2 for one, gap in zip(found, gaps, strict=True)]
-        yield equal(ratios[1] / ratios[0], 1.0, f"{node}: over (1 - rho)^2", 5e-3)
+        yield equal(ratios[1] / ratios[0], 1.0, f"{node}: divided by (1 - rho)^2", 5e-3)
         limit = 1.5 * 1.2 * (tokens - 1) / tokens**2
         yield equal(
             ratios[1] / limit, 1.0, f"{node}: times sigma_Q^2 sigma_K^2 v (T - 1) / T^2", 5e-3

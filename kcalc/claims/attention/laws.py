@@ -79,8 +79,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     k = 1 + SIZE
     found = depth_laws(architectures.transformer_stack(2, 8, 2), 2)
     yield equal(found.cosine_exponent, SLOPE / k - 1, "kcalc's exponent of 1 - rho", 1e-5)
-    yield equal(found.gradient_mean, (1 + SLOPE) / k, "of the mean mode", 1e-5)
-    yield equal(found.gradient_difference, SLOPE / k, "of the difference mode", 1e-5)
+    yield equal(found.gradient_mean, (1 + SLOPE) / k, "kcalc's exponent of the mean mode", 1e-5)
+    yield equal(
+        found.gradient_difference, SLOPE / k, "kcalc's exponent of the difference mode", 1e-5
+    )
     q, rho = stream(400, 0.97)
     yield equal(
         np.log((1 - rho[400]) / (1 - rho[200])) / np.log(q[400] / q[200]),
@@ -130,7 +132,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         a, b = (2 * blocks) ** 0.5, 1 / (8 * blocks)
         yield equal(slope, a / (a + b), f"kcalc's slope, N = {blocks}", 1e-9)
         yield at_most(
-            1 - 1 / (8 * (2 * blocks) ** 0.5), slope**blocks, f"of N = {blocks} blocks", 1e-9
+            1 - 1 / (8 * (2 * blocks) ** 0.5),
+            slope**blocks,
+            f"kcalc's slope of N = {blocks} blocks",
+            1e-9,
         )
 
 

@@ -189,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         0.9 * c * (1 - rho) * 1.3 * c * keys * traces,
         part,
-        "the derivative of drawn rows of softmax",
+        "the derivative of random softmax rows",
     )
     deep = block()
     K = ntk(deep, tokens=tokens, token_cosine=rho)

@@ -48,7 +48,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 gains={"values": sqrt(v) / (factor * edge), "down": 1 / along},
             )  # fmt: skip
             found = depth_laws(net, 8, token_cosine=0.9)
-            text = f"a_M = {along:g}, v = {v:g}, a_A = {factor:g} times that of the line"
+            text = f"a_M = {along:g}, v = {v:g}, a_A = {factor:g} times its value on the line"
             if factor == 1:
                 yield equal(found.slope, 1.0, text, 1e-9)
                 block = repeated_block(net)
@@ -130,7 +130,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     angle = acos(second / first)
     wrong = (second + (np.sin(angle) + (pi - angle) * cos(angle)) / (2 * pi)) / (first + 0.5)
     yield counterexample(
-        (found - wrong) / 1e-3, "q = 10, beta = 0.5: with that of the stream, in units of 0.001"
+        (found - wrong) / 1e-3,
+        "q = 10, beta = 0.5: with the scale of the stream, in units of 0.001",
     )
 
 

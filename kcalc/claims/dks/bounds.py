@@ -263,9 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
-    yield at_most(
-        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=1 / root[-1]
-    )
+    yield at_most(off[2:], 1e-5, r"this is below $10^{-5}$ for $j \ge 100$", steepest=1 / root[-1])
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:

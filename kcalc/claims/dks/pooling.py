@@ -302,13 +302,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [_second_moment_of_maximum(2, r) for r in rhos],
         1,
-        "the library's maximum of windows of two",
+        "the library's max pooling with window size 2",
         1e-7,
     )
     yield equal(
         _second_moment_of_maximum(1, 0.0, L.Nonlinear("relu")),
         0.5,
-        "the library's maximum of windows of one, after a rectifier",
+        "the library's max pooling with window size 1, after a rectifier",
         1e-7,
     )
 

@@ -44,7 +44,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$x+R(x)$ with $E[R^2]=s^2E[x^2]$ multiplies both moments by $1+s^2$ and keeps $\varsigma$;
     $ax+cF(x)$ does the same with $a^2+c^2s^2$
 
-    Under: R ends in fresh weights of mean 0 and preserves $\varsigma$
+    Under: R ends in fresh weights with mean 0 and preserves $\varsigma$
     """
     for a, c, s in ((1.0, 1.0, 0.7), (1.0, 1.0, 1.0), (0.8, 0.6, 1.0), (0.5, 1.4, 0.6)):
         net = residual(a, c, s)

@@ -388,4 +388,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(sizes, reach, "outputs over all of parameter space", 0.0)
     yield at_most(floor, losses, "the loss is never below it", 0.0)
     s = bounds([d, d], 1, X, 0.5, biases=False)
-    yield at_most(sizes, s.size, "kcalc's bound of |F|", 0.0, bound=s.size)
+    yield at_most(sizes, s.size, "kcalc's bound on |F|", 0.0, bound=s.size)

@@ -49,7 +49,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 s.regularity - true * (1 + 1e-9),
                 0.0,
-                "kcalc's bound of lambda(DF) against the smallest eigenvalue",
+                "kcalc's bound on lambda(DF) against the smallest eigenvalue",
             )
     yield at_most(0.2, np.mean(share), "and it is positive for many of them")
     A, B = bench.normal(3, 4), bench.normal(4, 5)

@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(squares - 2 * cubes + squares**2, law.router, "sampled slopes of weights")
     net = chain(L.Input(), L.RMSNorm(), L.MoE(EXPERT, EXPERTS, SELECTED))
     yield equal(gradients(net).nodes["moe_1.1"], law.router, "the router of a network", 1e-9)
-    yield equal(moe_statistics(EXPERTS, 1, 1.0).router, 0.0, "one expert of weight 1")
+    yield equal(moe_statistics(EXPERTS, 1, 1.0).router, 0.0, "one expert with weight 1")
 
 
 @claim("MOE-load", PLACE)

@@ -77,7 +77,7 @@ class CertifiedActivation:
                 return piece
             if not x > kink():
                 raise KcalcError(
-                    f"{self.name} is evaluated at a kink, or too close to one for the precision"
+                    f"{self.name} is evaluated at a kink, or too close to a kink for this precision"
                 )
         return self.pieces[-1]
 

@@ -47,8 +47,8 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
         if root.bracketed():
             return root
     raise KcalcError(
-        f"{phi.name}: the kink near x = {float(kink):.6g} is only known to double precision, and "
-        "the function does not simply bend there; give it exactly in kinks=[...]"
+        f"{phi.name}: the kink near x = {float(kink):.6g} is known only to double precision, and "
+        "the pieces on its two sides do not cross near it; give the kink exactly in kinks=[...]"
     )
 
 

@@ -77,8 +77,8 @@ def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) ->
     total, whole = np.zeros_like(centres), first == last
     if int((last - first).sum()) > _MOST:
         raise KcalcError(
-            f"activation {profile.name!r} varies too fast near |c| = 1 at so large a q: more than "
-            f"{_MOST} panels"
+            f"activation {profile.name!r} varies too fast near |c| = 1 at such a large q: more "
+            f"than {_MOST} panels are needed"
         )
     if whole.any():
         total[whole] = _full_integral(values, centres[whole], every[whole], sigma, _STEP)

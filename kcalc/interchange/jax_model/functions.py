@@ -356,7 +356,7 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
         )
         raise KcalcError(
             f"{framework}: give an example input, {form}, or a shape that starts with the number "
-            f"of examples, kc.read(model, (2, 64))"
+            "of examples, as in kc.read(model, (2, 64))"
         )
     for array in arrays:
         if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):

@@ -38,8 +38,8 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
     shown = tuple(inputs) or (_example(model),)
     if not model.built:
         raise KcalcError(
-            f"keras: {model.name!r} has no variables yet; call it once on an example, model(x), "
-            f"before reading it"
+            f"keras: {model.name!r} has no variables yet; call the model once on an example, "
+            "model(x), before reading it"
         )
     trained = list(model.trainable_variables)
     values = _values(model)
@@ -108,7 +108,7 @@ def _example(model: Any) -> Any:
     spec = getattr(model, "inputs", None) or getattr(model, "_inputs", None)
     if not spec:
         raise KcalcError(
-            f"keras: {model.name!r} does not specify its input shape; give an example, "
+            f"keras: {model.name!r} does not specify its input shape; give an example, as in "
             "kc.read(model, x)"
         )
     given = getattr(model, "input", spec)
@@ -118,7 +118,7 @@ def _example(model: Any) -> Any:
         if any(k is None for k in tensor.shape[1:]):
             raise KcalcError(
                 f"keras: the input shape {tuple(tensor.shape)} of {model.name!r} is not fixed; "
-                f"give an example, kc.read(model, x)"
+                "give an example, as in kc.read(model, x)"
             )
         return jax.ShapeDtypeStruct(
             (2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype)

@@ -40,8 +40,8 @@ def split(node: Node) -> Made:
         sizes = equal_parts(x.shape[axis], count)
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 1:
         raise node.fail(
-            f"parts of sizes {sizes[:8]} do not add up to axis {axis} of an array of shape "
-            f"{x.shape}"
+            f"parts of sizes {sizes[:8]} do not add up to the length of axis {axis} of an array "
+            f"of shape {x.shape}"
         )
     if count == 1:
         return x

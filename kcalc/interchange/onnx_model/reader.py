@@ -75,7 +75,7 @@ def trace_onnx(
         raise
     except MISFITS as error:  # protobuf returns names that are not UTF-8 as bytes
         raise KcalcError(
-            f"onnx: the file is malformed, its names or parts do not fit together "
+            "onnx: the file is malformed, because its names or parts do not fit together "
             f"({type(error).__name__})"
         ) from None
 
@@ -163,7 +163,7 @@ class OnnxReader(Context):
             scope.tensors[tensor.name] = tensor
         if graph.sparse_initializer:
             raise KcalcError(
-                "onnx: sparse initializers are not read; store the weights as ordinary tensors"
+                "onnx: sparse initializers are not supported; store the weights as ordinary tensors"
             )
         self.run_nodes(graph.node, scope, depth, self.opset)
         return [self.look_up(item.name, scope, "the graph's output") for item in graph.output]

@@ -216,7 +216,9 @@ class _Heads(MixingPlacement):
             parts.append(turned(part, channels, source.norm, what))
         (queries, turn), (keys, other), (values, moved) = parts
         if moved is not None:
-            raise NoAttentionError("rotary embeddings rotate its values; kcalc has no rule for it")
+            raise NoAttentionError(
+                "rotary embeddings rotate its values, for which kcalc has no rule"
+            )
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):

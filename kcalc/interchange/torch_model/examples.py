@@ -31,8 +31,9 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
     """
     if not examples:
         raise KcalcError(
-            "kcalc reads a PyTorch model by running it: give example inputs or their shapes, "
-            "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
+            "kcalc reads a PyTorch model by running it: give example inputs or their shapes, as "
+            "in kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, "
+            "32)])"
         )
     positional, named = by_name(model.forward, examples)
     given = tuple(
@@ -57,8 +58,8 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     required = [p for p in signature.parameters.values() if p.default is p.empty]
     for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
-            f"the model takes its input {name!r} by keyword only; give it by name, in a dictionary "
-            f"after the other inputs, kc.read(model, {{{name!r}: {name}}})"
+            f"the model takes its input {name!r} by keyword only; give it by name, in a "
+            f"dictionary after the other inputs, as in kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"

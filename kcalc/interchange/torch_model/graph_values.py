@@ -96,7 +96,7 @@ def numbers_of(tensor: Any) -> Any:
     if plain.device.type == "meta":
         raise ModelError(
             "torch: the model's parameters are on the meta device and have no values; materialise "
-            "them first (model.to_empty)"
+            "them first with model.to_empty"
         )
     if plain.is_sparse or plain.layout != torch.strided:
         plain = plain.to_dense()

@@ -32,7 +32,7 @@ CLOSE = 2e-3  # relative tolerance; errors in single precision are about 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
 CORRECTED = (
     "its correction biases, which balance the load, are not 0; they change which experts are "
-    "selected, and kernel maps need logits of mean 0"
+    "selected, and kernel maps need logits with mean 0"
 )
 ABSENT = "its correction biases are 0, as at the start of training; they are left out"
 GROUPED = "it selects groups of experts first; kcalc has no rule for it, so use a single group"

@@ -423,13 +423,13 @@ def _outputs(layer: Any) -> int:
 def _check_values(name: str, tensor: Any) -> None:
     if not tensor.is_floating_point():
         raise KcalcError(
-            f"the parameter {name!r} has dtype {tensor.dtype}, which cannot be drawn; shape the "
-            f"model before you quantise it"
+            f"the parameter {name!r} has dtype {tensor.dtype}, for which random weights cannot be "
+            "drawn; shape the model before you quantise it"
         )
     if tensor.device.type == "meta":
         raise KcalcError(
             f"the parameter {name!r} is on the meta device and has no values; materialise the "
-            f"model first, model.to_empty(device='cpu')"
+            "model first with model.to_empty(device='cpu')"
         )
 
 

@@ -98,14 +98,14 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
             return _pretrained(kind, path, _edits_of(path, edits, options), options)
     if edits is None:
         raise KcalcError(
-            "a file of weights does not contain the edits; pass them as well, "
+            "a file of weights does not contain the edits; pass them as well, as in "
             "kc.load_edited(model, 'weights.pt', 'edits.json')"
         )
     found = _edits_of(path, edits, options)
     if found.framework != "torch":
         raise KcalcError(
-            f"load_edited is for PyTorch models, but these edits are for {found.framework}; edit a "
-            "new model, kc.apply_edits(model, edits), and load its parameters as usual"
+            f"load_edited is for PyTorch models, but these edits are for {found.framework}; edit "
+            "a new model with kc.apply_edits(model, edits) and load its parameters as usual"
         )
     return _with_weights(model, path, found, options)
 
@@ -146,8 +146,8 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         place = _from_hub(cached_file, path, FILE, **given)
     if place is None or not Path(place).is_file():
         raise KcalcError(
-            f"{path} has no {FILE}; if the model has no edits, load it with from_pretrained, else "
-            f"pass edits="
+            f"{path} has no {FILE}; if the model has no edits, load it with from_pretrained; "
+            "otherwise, pass edits="
         )
     return load_edits(place)
 

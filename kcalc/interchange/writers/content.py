@@ -133,7 +133,7 @@ def _grouped(
             except TypeError:
                 raise KcalcError(
                     f"node {node!r}: {layer} contains symbols, but exported code needs numbers; "
-                    "substitute them with net.subs"
+                    "substitute numbers with net.subs"
                 ) from None
     return {value: tuple(nodes) for value, nodes in found.items()}
 

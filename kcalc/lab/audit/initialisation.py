@@ -89,7 +89,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "warning",
             members,
             f"the {count} matrices stacked in {named(members)} start as copies of one another",
-            "draw the whole stack, because repeat and expand copy one draw",
+            "draw the whole stack at once, because repeat and expand copy a single draw",
             subject.place(members),
         )
 

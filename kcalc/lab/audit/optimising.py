@@ -15,10 +15,9 @@ STALLED = 0.5  # least fraction of unchanged weights for a finding
 
 @criterion(
     "OPT-MISSING",
+    "error or warning",
     "a trainable parameter is in no group of the given optimizer, in two, or in a group with "
     "learning rate 0 and no schedule; a warning if all learning rates are 0",
-    "a trainable parameter is in no group of the given optimizer, in two, or in one with "
-    "learning rate 0 and no schedule; warning: all rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that belong to no parameter group, or to two."""

@@ -208,7 +208,8 @@ def checked(recipe: Any) -> Any:
             raise unknown("recipe", recipe, RECIPES)
         if recipe == "mup":
             raise KcalcError(
-                'the recipe "mup" compares two widths; use ("mup", a builder of the base width)'
+                'the recipe "mup" compares two widths; use ("mup", build), where build() returns '
+                "the model of the base width"
             )
         return recipe
     if not isinstance(recipe, Mapping):

@@ -23,10 +23,8 @@ LARGEST = 65504.0  # the largest float16
 
 @criterion(
     "RESULT-SIZE",
+    "warning or error",
     "the rms of the input of the last contraction before a result, relative to the rms of the "
-    "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
-    "LOSS-START covers logits",
-    "the rms of the input of the last contraction before a result, relative to that of the "
     "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
     "LOSS-START covers logits",
 )

@@ -245,8 +245,8 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 names,
                 f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times the "
                 "gradient at the last",
-                "scale these layers, which write to the stream, for depth, or put the norm before "
-                "the branch",
+                "scale down these layers, which write to the residual stream, as depth grows, or "
+                "put the norm before the branch",
                 subject.place(names),
             )
 

@@ -129,7 +129,7 @@ def refuse_nested(found: tuple[Branch, ...]) -> None:
         inner = next((other for other in found if other.sum in branch.inside), None)
         if inner is not None:
             raise KcalcError(
-                f"the residual branch that node {branch.sum!r} adds contains another branch, added "
-                f"by {inner.sum!r}. Depth has exponents only for branches in sequence; keep the "
-                "depth of the base"
+                f"the residual branch that node {branch.sum!r} adds contains another branch, "
+                f"added by {inner.sum!r}. There are exponents in the depth only for branches in "
+                "sequence; use the same depth as the base"
             )

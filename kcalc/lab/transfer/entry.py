@@ -161,8 +161,8 @@ def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
     made = hasattr(build, "named_parameters") and not isinstance(build, type)
     if made or not callable(build):
         raise KcalcError(
-            f"to= needs a function that builds a model, got {type(build).__name__}; for a model, "
-            "pass the smaller model as base="
+            f"to= needs a function that builds a model, got {type(build).__name__}; if you have a "
+            "larger model instead, pass the smaller model as base= and omit to="
         )
     return call_builder(build, base, "base"), call_builder(build, to, "to")
 

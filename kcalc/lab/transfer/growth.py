@@ -63,14 +63,14 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         channels[node] = WIDTH if width and is_open else ONE
     if width and WIDTH not in channels.values():
         raise KcalcError(
-            "no hidden layer leaves its width open; build the network with features=None, or pass "
-            "a base of another width, base="
+            "every hidden layer has a fixed width; build the network with features=None, or pass "
+            "a network of another width as base="
         )
     found = branches(network)
     if axes is not None and "depth" in axes and not found:
         raise KcalcError(
-            "the network has no residual branches, x + f(x), and depth has exponents only for "
-            "their number; leave 'depth' out of axes"
+            "the network has no residual branches, x + f(x), and exponents in the depth exist "
+            "only for the number of such branches; leave 'depth' out of axes"
         )
     deep = found if axes is None or "depth" in axes else ()
     refuse_nested(deep)
@@ -80,9 +80,9 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     for node, op, _ in network.operations:
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
-                f"node {owner(node)!r} and others like it have weights on the stream between "
-                "residual branches, and depth has exponents only if the number of branches is all "
-                "that grows; leave 'depth' out of axes"
+                f"node {owner(node)!r} and similar nodes have weights on the stream between "
+                "residual branches, but exponents in the depth exist only if nothing except the "
+                "number of branches grows; leave 'depth' out of axes"
             )
     given = carried_alone(network, deep, along) if deep else Carried()
     return Growth(channels, {}, scores, deep, known, along, given)
@@ -196,9 +196,9 @@ def _check_places(
         for other in others:
             if large.get(node) != small.get(other):
                 raise KcalcError(
-                    f"node {node!r} and {other!r} of the base have different places on residual "
-                    "branches; if depths differ, nodes are matched by name, such as blocks.7.up "
-                    "with blocks.0.up"
+                    f"node {node!r} and node {other!r} of the base are at different places on "
+                    "residual branches; if the depths differ, nodes are matched by name, such as "
+                    "blocks.7.up with blocks.0.up"
                 )
     outside, inside = (
         [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
@@ -206,8 +206,8 @@ def _check_places(
     )
     if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
         raise KcalcError(
-            "the networks differ in depth by more than the number of equal residual branches, "
-            "x + f(x), and only that number has exponents; keep the depth of the base"
+            "the networks differ in depth by more than the number of equal residual branches, x + "
+            "f(x), and there are exponents only for that number; use the same depth as the base"
         )
 
 
@@ -238,7 +238,7 @@ def counterparts(
     if not named:
         raise NotInNetwork(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
-            f"more than width and depth; build both with one function"
+            "more than width and depth; build both networks with the same function"
         )
     if kind is L.Affine:
         own = network.layer(node)
@@ -334,8 +334,8 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
         if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
             return grown ** (power - 1)
     raise KcalcError(
-        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base; it must "
-        f"be the same or change as a power of the channels of a head"
+        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base; it "
+        "must be the same or change as a power of the number of channels per head"
     )
 
 

@@ -167,8 +167,8 @@ def named_optimizer(name: Any) -> str:
     """
     if isinstance(name, str) and name.lower() == "adam":
         raise KcalcError(
-            "Adam adds weight decay to the gradient and then divides by its size, so decay has no "
-            "exponent; use optimizer='adamw', which is Adam if there is no decay"
+            "Adam adds weight decay to the gradient and then divides the sum by its size, so "
+            "decay has no exponent; use optimizer='adamw', which equals Adam without decay"
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise KcalcError(

@@ -193,7 +193,8 @@ def derive(
     """
     if growth.branches and not chosen.aligned:
         raise KcalcError(
-            "with alignment='none', depth has no exponents; keep the depth of the base"
+            "with alignment='none', there are no exponents in the depth; use the same depth as "
+            "the base"
         )
     zeros = frozenset(one.node for one in placed if one.zero)
     told = replace(setting(growth, chosen), zeros=zeros)
@@ -439,7 +440,7 @@ class _Book:
     def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
         node = owner(one.node)
         self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
-        reason = f": {one.name} is the table of an embedding, too" if tied else ""
+        reason = f": {one.name} is also the table of an embedding" if tied else ""
         what = "logits" if use.role == "readout" else "product with the weights"
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
@@ -453,7 +454,7 @@ class _Book:
         for power, nodes in needed.items():
             self.edits.append(
                 f"multiply the scores of {_listed(nodes)} by {self._told(power)}, because scores "
-                "must be divided by the channels of a head, not by their square root"
+                "must be divided by the number of channels per head, not by its square root"
             )
 
     def branches(self) -> None:
@@ -482,8 +483,8 @@ class _Book:
             yield Assumption(
                 owner(node),
                 "its output has size 1 initially, because the weights that read it start at 0. "
-                "This is right for the first steps; later it may grow as the square root of the "
-                "width",
+                "This is right for the first steps; later the output may grow as the square root "
+                "of the width",
                 "heuristic",
             )
 

@@ -31,7 +31,7 @@ EXACT = 1e-6
 PROBES = np.linspace(-3.1, 2.9, 9)
 ADVICE = (
     "use shortcuts of weight 1, x + f(x), or put a norm on the stream after every sum, or keep "
-    "the depth of the base, axes='width'"
+    "the depth of the base and use axes='width'"
 )
 
 
@@ -134,8 +134,9 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} adds with the factor {weight}, but powers of the depth need "
-            "numbers; substitute them with net.subs, or keep the depth of the base, axes='width'"
+            f"node {owner(node)!r} multiplies an addend by {weight}, but powers of the depth need "
+            "numbers; substitute numbers with net.subs, or keep the depth of the base and use "
+            "axes='width'"
         ) from None
 
 
@@ -155,7 +156,8 @@ def _check_carries(op: Any, node: Node) -> None:
     word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
     raise KcalcError(
         f"node {owner(node)!r}, {word}, acts on the residual stream after every block. The stream "
-        f"forgets the contributions of blocks, and depth has no exponents; {ADVICE}"
+        "therefore forgets the contributions of earlier blocks, and there are no exponents in the "
+        f"depth; {ADVICE}"
     )
 
 
@@ -182,8 +184,8 @@ def carried(small: Stream, large: Stream) -> Carried:
         last = [*large.factors][-1].sum
         raise _forgets(last, kept, "in the base and in this network")
     text = (
-        f"shortcuts carry {kept[0].share:.3g} of the stream to its end in the base, "
-        f"{kept[1].share:.3g} here; the powers of L treat these as equal"
+        f"shortcuts carry a fraction {kept[0].share:.3g} of the stream to its end in the base, "
+        f"but {kept[1].share:.3g} here; the powers of L treat these fractions as equal"
     )
     notes = (Assumption("network", text, "heuristic"),) if apart > EXACT else ()
     return Carried(_powers(small, large), notes)
@@ -205,7 +207,7 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
         else [one.total for one in kept]
     )
     return KcalcError(
-        f"the residual stream that ends at node {owner(node)!r} forgets its past: because of "
+        f"the residual stream that ends at node {owner(node)!r} forgets its past. Because of "
         f"shortcut weights other than 1, the shares that reach its end are {use[0]:.3g} and "
         f"{use[1]:.3g} ({where}), but powers of the depth need equal shares; {ADVICE}, or choose "
         "shortcut weights so that their product over all blocks does not depend on the depth"

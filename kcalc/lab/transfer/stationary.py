@@ -124,8 +124,8 @@ def equilibrium(
     rate, decay = _positive(lr, "lr"), _positive(weight_decay, "weight_decay")
     if not rate * decay < 1:
         raise KcalcError(
-            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}, with which a step "
-            "would remove more than the whole weight"
+            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}: such a step would "
+            "remove more than the whole weight"
         )
     given = items(betas, "betas")
     if len(given) != 2:

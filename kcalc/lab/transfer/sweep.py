@@ -132,8 +132,8 @@ class TransferCheck(Shown):
         pair = (self.losses, self._plain())
         if self.losses.shape[2] < FEWEST:
             raise KcalcError(
-                f"an interval needs {FEWEST} seeds or more, got {self.losses.shape[2]}; use "
-                f"seeds={FEWEST}"
+                f"a confidence interval needs at least {FEWEST} seeds, got "
+                f"{self.losses.shape[2]}; use seeds={FEWEST}"
             )
         size = -1 if at == "optimum" else 0
         rows = [np.log(one[-1, int(np.argmin(_means(one)[size]))]) for one in pair]
@@ -141,7 +141,7 @@ class TransferCheck(Shown):
 
     def _plain(self) -> np.ndarray:
         if self.plain is None:
-            raise KcalcError("there are no runs without rules here; leave out standard=True")
+            raise KcalcError("this check has no runs without rules; leave out standard=True")
         return self.plain
 
     def crossing_shift(self, level: float) -> float:

@@ -23,7 +23,7 @@ def param_groups(
     if optimizer is None and len(takers) > 1:
         raise KcalcError(
             f"the parameters are divided between {' and '.join(takers)}; request the groups of "
-            f"each, for example with optimizer={takers[0]!r}"
+            f"each optimizer, for example with optimizer={takers[0]!r}"
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
@@ -66,8 +66,8 @@ def rescale(transfer: Transfer, model: Any) -> None:
     for name in own:
         if transfer.parameters[name].base_std is None:
             raise KcalcError(
-                f"the standard deviation of {name} in the base is unknown; use a model as the base "
-                "to rescale"
+                f"the standard deviation of {name} in the base is unknown; to rescale, pass a "
+                "model as the base"
             )
     with torch.no_grad():
         for name, parameter in own.items():
@@ -130,11 +130,13 @@ def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
         if shape and shape != tuple(parameter.shape):
             raise KcalcError(
                 f"{name!r} has the shape {tuple(parameter.shape)}, but the rules are for {shape}; "
-                "give kc.transfer this model's width, to="
+                "pass this model's width to kc.transfer as to="
             )
     for name in transfer.parameters:
         if name not in own:
-            raise KcalcError(f"the model has no parameter {name!r}, which has a rule")
+            raise KcalcError(
+                f"there is a rule for a parameter {name!r}, which this model does not have"
+            )
     return own
 
 

@@ -47,8 +47,8 @@ def torch_transfer(
     """
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
-            f"base={base} is a size, so the model is a function that builds models; also give the "
-            "size of the larger model, to="
+            f"base={base} is a size, so the first argument must be a function that builds models; "
+            "also give the size of the larger model as to="
         )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
@@ -56,7 +56,7 @@ def torch_transfer(
     if not inputs:
         raise KcalcError(
             "PyTorch models are read by running them; pass example inputs, or their shapes, after "
-            "the model, such as kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+            "the model, as in kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     if axes is not None and "rank" in axes:
         if "width" not in axes:

@@ -525,7 +525,7 @@ def _channels(count: Any) -> sp.Expr:
     """
     if count is None:
         raise KcalcError(
-            "geometric weights need the numbers of channels; give integers >= 1 or SymPy symbols"
+            "geometric weights need channel counts; give integers >= 1 or SymPy symbols"
         )
     L.Affine(count)
     return sp.sympify(count, strict=True)

@@ -385,7 +385,7 @@ def llama(
             raise KcalcError(f"top_k = {selected} exceeds experts = {count}; lower top_k")
         mixture = _Mixture(count, route, shared)
     elif shared_hidden is not None:
-        raise KcalcError("shared_hidden is for mixtures of experts; give experts=")
+        raise KcalcError("shared_hidden applies only to mixtures of experts; also give experts=")
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
         features,
         heads,

@@ -111,7 +111,7 @@ def test_labels_go_in_a_dictionary() -> None:
         ({"recipe": {"first.weight": "hee"}}, "must be a standard deviation"),
         ({"recipe": {"nothing": 0.1}}, "no parameter name matches"),
         ({"recipe": 3}, "recipe must be"),
-        ({"recipe": "mup"}, "a builder of the base width"),
+        ({"recipe": "mup"}, "the model of the base width"),
         ({"recipe": ("mup", 64)}, "expected a torch.nn.Module"),
         ({"recipe": ("mup", linear())}, "no parameter first.weight"),
         ({"optimizer": 3}, "optimizer must be"),

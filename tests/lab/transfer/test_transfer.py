@@ -176,8 +176,8 @@ REFUSED = {
     "axes must not be empty": lambda: transfer(perceptron(), axes=()),
     "both widths": lambda: transfer(perceptron(), base=64),
     "needs no example inputs": lambda: transfer(perceptron(), 64),
-    "leaves its width open": lambda: transfer(vanilla(2, features=8)),
-    "depth has no exponents": lambda: transfer(residual_network(), alignment="none"),
+    "hidden layer has a fixed width": lambda: transfer(vanilla(2, features=8)),
+    "no exponents in the depth": lambda: transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: transfer(residual_network(16), base=residual_network(16)),
     "has a different width": lambda: transfer(
         residual_network(16), base=residual_network(8), axes="depth"

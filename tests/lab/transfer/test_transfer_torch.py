@@ -303,7 +303,7 @@ def test_refusals() -> None:
         assert twice["two.weight"].exponent(quantity) == once["2.weight"].exponent(quantity)
     with refused("base=16 is a size.* to="):
         transfer(perceptron, X, base=16)
-    with refused(r"after the model, such as kc\.transfer"):
+    with refused(r"after the model, as in kc\.transfer"):
         transfer(perceptron, base=16, to=32)
     with refused("two torch.nn.Modules"):
         transfer(perceptron(8), X, base=3)
@@ -356,7 +356,7 @@ test_what_changes_beside_the_width_is_named = refusals(
 def test_rules_are_those_of_one_width() -> None:
     found = transfer(perceptron, X, base=16, to=32)
     for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
-        with refused("shape .*give kc.transfer this model's width"):
+        with refused("shape .*pass this model's width to kc.transfer"):
             ask(perceptron(64))
 
 
