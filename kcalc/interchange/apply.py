@@ -117,6 +117,13 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
             raise unknown("option of apply_to", option, known)
     if reading.framework in JAX and reading.trace is not None:
         model = reading.trace.model.subject
+    shaped = getattr(shaping, "reading", None)
+    for node in reading.unmerged if shaped is not None else ():
+        if node not in shaped.unmerged:
+            raise KcalcError(
+                f"node {node!r} of this model is not in the model that was shaped; shape this "
+                "model, kc.shape(kc.read(model, x))"
+            )
     edits = (
         shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
     )

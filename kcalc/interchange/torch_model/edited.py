@@ -410,6 +410,9 @@ CHANGED = (
     "the source code of {} has changed since it was shaped, or cannot be read; read and shape the "
     "model again"
 )
+OVERRIDDEN = (
+    "the class {} overrides {}, which has the edited calls; read and shape a model of this class"
+)
 Functions = tuple[Any, ...]  # the functions of a plan, outer functions first
 
 
@@ -451,13 +454,20 @@ def checked_entry(cls: Any, plan: FunctionPlan) -> Any:
     found = cls.forward if _is_of(plan, cls.forward) else None
     found = found or method_of(cls, lambda function: _is_of(plan, function))
     if found is None:
+        overridden = any(method_of(kind, lambda f: _is_of(plan, f)) for kind in cls.__mro__)
+        if overridden:
+            raise KcalcError(OVERRIDDEN.format(cls.__name__, plan.name))
         raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
     return found
 
 
 def method_of(cls: Any, chosen: Callable[[Any], bool]) -> Any:
-    """Return the method whose plain function ``chosen`` accepts, or None if there is none."""
-    methods = (value for kind in cls.__mro__ for value in vars(kind).values())
+    """Return the method whose plain function ``chosen`` accepts, or None if there is none.
+
+    Methods that a subclass overrides do not count.
+    """
+    names = dict.fromkeys(name for kind in cls.__mro__ for name in vars(kind))
+    methods = (inspect.getattr_static(cls, name) for name in names)
     plain = (value for value in methods if inspect.isfunction(value))
     return next((value for value in plain if chosen(innermost(value))), None)
 

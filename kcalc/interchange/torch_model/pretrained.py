@@ -222,9 +222,14 @@ def _state(path: Any) -> Mapping[str, torch.Tensor]:
             found = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise KcalcError(f"cannot read the weights in {path}: {error}") from None
+    except OSError as error:
+        raise KcalcError(f"cannot read the weights in {path}: {first_line(error)}") from None
+    except Exception:
+        found = None
     good = isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())
     if not good:
-        raise KcalcError(f"{path} must be a file written by torch.save(model.state_dict(), path)")
+        raise KcalcError(
+            f"{path} must be a file written by torch.save(model.state_dict(), path), or a "
+            ".safetensors file"
+        )
     return {name: tensor for name, tensor in found.items() if name != MARK}
