@@ -94,6 +94,7 @@ def load(source: str) -> dict[str, Any]:
     return names
 
 
+@cache
 def module(target: str) -> dict[str, Any]:
     """The names in the module of all activations."""
     return load(WRITERS[target].text(everything()))

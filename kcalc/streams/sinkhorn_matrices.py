@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, glimpse
@@ -72,7 +71,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     floor = np.log(eps) if eps > 0 else -np.inf
     for _ in range(count):  # work with logarithms, because exp of a logit may overflow
         for along in (1 - axis, axis):
-            sums = logsumexp(matrix, axis=along, keepdims=True)
+            sums = np.logaddexp.reduce(matrix, axis=along, keepdims=True)
             matrix = matrix - np.logaddexp(sums, floor)
     return np.exp(matrix)
 

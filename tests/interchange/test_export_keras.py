@@ -6,20 +6,22 @@ import os
 
 os.environ["KERAS_BACKEND"] = "jax"
 
+from functools import partial
+
 import exported
 import numpy as np
 import pytest
 
 keras = pytest.importorskip("keras")
-NAMES = exported.module("keras")
+names = partial(exported.module, "keras")
 
 
 def test_initialisers() -> None:
     kinds = {"delta_orthogonal": "DeltaOrthogonal", "delta_gaussian": "DeltaGaussian"}
     exported.check_weights(
-        lambda name, shape, groups: NAMES[kinds[name]](groups, seed=1)(shape), exported.FEW
+        lambda name, shape, groups: names()[kinds[name]](groups, seed=1)(shape), exported.FEW
     )
-    law = NAMES["DeltaOrthogonal"](groups=2, sigma_w=1.5, seed=3)
+    law = names()["DeltaOrthogonal"](groups=2, sigma_w=1.5, seed=3)
     again = keras.initializers.deserialize(keras.initializers.serialize(law))
     first, second, same = (np.asarray(each((3, 4, 8))) for each in (law, law, again))
     assert np.array_equal(first, same) and not np.array_equal(first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import exported
@@ -10,17 +11,17 @@ import pytest
 
 import kcalc as kc
 
-NAMES = exported.module("numpy")
+names = partial(exported.module, "numpy")
 
 
 def test_initial_weights() -> None:
-    rng, gaussian = np.random.default_rng(0), NAMES["delta_gaussian"]
-    exported.check_weights(lambda name, *given: NAMES[name](rng, *given))
+    rng, gaussian = np.random.default_rng(0), names()["delta_gaussian"]
+    exported.check_weights(lambda name, *given: names()[name](rng, *given))
     assert gaussian(rng, (3, 8, 8), dtype=np.float32).dtype == np.float32
     wide = gaussian(rng, (300, 300), sigma_w=2.0)
     assert np.mean(wide**2) == pytest.approx(4 / 300, rel=0.03)
     with pytest.raises(ValueError, match="cannot be divided into 3 groups"):
-        NAMES["delta_orthogonal"](rng, (3, 8, 8), 3)
+        names()["delta_orthogonal"](rng, (3, 8, 8), 3)
 
 
 def test_orthogonal_weights_are_uniform() -> None:
@@ -28,7 +29,7 @@ def test_orthogonal_weights_are_uniform() -> None:
     moment is 3/8.
     """
     rng = np.random.default_rng(1)
-    entries = np.array([NAMES["delta_orthogonal"](rng, (2, 2))[0, 0] for _ in range(4000)])
+    entries = np.array([names()["delta_orthogonal"](rng, (2, 2))[0, 0] for _ in range(4000)])
     assert np.mean(entries) == pytest.approx(0, abs=4 * np.sqrt(0.5 / 4000))
     assert np.mean(entries**4) == pytest.approx(3 / 8, abs=4 * 0.36 / np.sqrt(4000))
 

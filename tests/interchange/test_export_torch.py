@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import exported
 import numpy as np
 import pytest
@@ -9,24 +11,24 @@ import pytest
 import kcalc as kc
 
 torch = pytest.importorskip("torch")
-NAMES = exported.module("torch")
+names = partial(exported.module, "torch")
 
 
 def drawn(name: str, shape: tuple[int, ...], groups: int) -> np.ndarray:
     """Kernels (*window, in, out) from a function that fills weights (out, in, *window)."""
     weight = torch.full((shape[-1], shape[-2], *shape[:-2]), 7.0)
-    assert NAMES[f"{name}_"](weight, groups) is weight
+    assert names()[f"{name}_"](weight, groups) is weight
     return np.moveaxis(weight.numpy(), (0, 1), (-1, -2))
 
 
 def test_initial_weights() -> None:
     torch.manual_seed(0)
     exported.check_weights(drawn)
-    half = NAMES["delta_orthogonal_"](torch.empty(8, 8, dtype=torch.bfloat16))
+    half = names()["delta_orthogonal_"](torch.empty(8, 8, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
     seeds = (torch.Generator().manual_seed(3) for _ in range(2))
     assert torch.equal(
-        *(NAMES["delta_gaussian_"](torch.empty(8, 8), generator=seed) for seed in seeds)
+        *(names()["delta_gaussian_"](torch.empty(8, 8), generator=seed) for seed in seeds)
     )
 
 
@@ -35,7 +37,7 @@ def test_initialise_a_model() -> None:
     convolutions = nn.Conv2d(4, 16, 3, stride=2), nn.Conv1d(16, 8, 5, groups=4)
     model = nn.Sequential(*convolutions, nn.Linear(8, 6), nn.BatchNorm1d(6))
     nn.init.constant_(model[3].weight, 3.0)
-    assert NAMES["initialise"](model, sigmas={"2": (2.0, 1.0)}) is model
+    assert names()["initialise"](model, sigmas={"2": (2.0, 1.0)}) is model
     for layer, centre in (
         (model[0], model[0].weight[:, :, 1, 1]),
         (model[1], model[1].weight[:, :, 2]),
