@@ -47,14 +47,13 @@ def padded(*widths: int, mode: str = "constant") -> Callable[[Any, Any], Any]:
 
 
 # of arrays and a layer of an image with its activation
-BEHIND_A_LAYER: dict[str, Callable[[Any, Any], Any]] = {
+AFTER_A_LAYER: dict[str, Callable[[Any, Any], Any]] = {
     "mean that counts zeros": lambda m, h: F.avg_pool2d(h, 3, 2, 1),
     "mean that counts zeros, one window more": lambda m, h: F.avg_pool2d(
         h, 3, 2, 1, ceil_mode=True
     ),
     "windows": lambda m, h: F.avg_pool2d(h, 2),
     "upsampled": lambda m, h: F.interpolate(h, scale_factor=2),
-    "flattened": lambda m, h: F.avg_pool2d(h, 2).flatten(1).tanh(),
     "an image added to its mean": lambda m, h: h + h.mean((2, 3), keepdim=True),
     "an image as a row": lambda m, h: F.conv1d(h.flatten(2), m.k[:, :, 0].mT.reshape(3, 4, 3)),
     "an image handed on as rows": lambda m, h: h.flatten(2).mT,
@@ -62,16 +61,17 @@ BEHIND_A_LAYER: dict[str, Callable[[Any, Any], Any]] = {
         h.reshape(2, 4, 8, 6), m.k.reshape(3, 4, 3, 3)[..., :2]
     ),
     "an image handed on with other rows": lambda m, h: h.reshape(2, 4, 8, 6),
-    "squeeze and excitation": lambda m, h: excited(h, m),
-    "windows of one location": lambda m, h: F.avg_pool2d(h, 1).sin(),
 }
 OF_IMAGES: dict[str, Callable[[Any, Any], Any]] = {
     "uneven padding": padded(1, 2, 0, 1),
     "reflected": padded(1, 2, 1, 1, mode="reflect"),
     "wrapped": padded(1, 1, 1, 1, mode="circular"),
-    "replicated twice": lambda m, x: padded(0, 1, 0, 0, mode="replicate")(
-        m, F.pad(x, (1, 1, 1, 1), "replicate")
-    ),
+    "replicated twice": lambda m, x: F.conv2d(
+        F.pad(F.pad(x, (1, 1, 1, 1), "replicate"), (0, 1, 0, 0), "replicate"), m.k
+    ).tanh(),
+    "flattened": lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 2).flatten(1).tanh(),
+    "squeeze and excitation": lambda m, x: excited(conv(m, x).tanh(), m),
+    "windows of one location": lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 1).sin(),
     "a row plus an image": lambda m, x: (conv(m, x).tanh() + row(m, x).reshape(2, 4, 6, 8)).sin(),
     "an image plus a row": lambda m, x: (conv(m, x).flatten(2).tanh() + row(m, x)).sin(),
     "a row beside an image": lambda m, x: torch.cat(
@@ -99,7 +99,7 @@ OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 OF_IMAGES |= {
     name: (lambda m, x, f=function: f(m, conv(m, x).tanh()))
-    for name, function in BEHIND_A_LAYER.items()
+    for name, function in AFTER_A_LAYER.items()
 }
 MODELS: dict[str, Any] = {
     name: (function, shape)
