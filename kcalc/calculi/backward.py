@@ -283,12 +283,15 @@ def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
 
 
 def refuse_shared(notes: Iterable[Assumption]) -> None:
-    """Over tokens, reject sums whose addends share weights, according to the notes."""
+    """For tokens followed one by one, reject sums whose addends share weights.
+
+    The notes name these sums.
+    """
     for note in notes:
         if note.kind == "exact":
             raise KcalcError(
                 f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
-                "gradients over tokens. The layers of kc.ntk(net, tokens=...) give the exact "
-                "squared gradients of the weights at c = 1. If the network has no attention, "
-                "leave out tokens="
+                "gradients over tokens that are followed one by one. If the tokens are "
+                "exchangeable, give their number, tokens=T, and token_cosine=, without sampling=. "
+                "Without attention, leave out tokens="
             )

@@ -8,12 +8,12 @@ addends share weights then include the covariances of gradients.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from .second_moments import Moments, Part, is_zero
 from .tangent import Tangent
 
 Node = Hashable
+Value = TypeVar("Value")
 NUMBERS_HELD = 1 << 22  # directions times nodes in one pass
 
 
@@ -52,12 +53,15 @@ class Probed(Tangent):
         """The state that a primitive emits, with its probe."""
         return self.probed(node, super().rule(op, node, inputs), isinstance(op, P.Fresh))
 
-    def probed(self, node: Node, state: Channels, new: bool) -> Channels:
+    def probed(
+        self, node: Node, state: Channels, new: bool, direction: np.ndarray | None = None
+    ) -> Channels:
         """Add the node's probe to its state.
 
-        ``new``: whether the state is one atom that no other node has read yet.
+        ``new``: whether the state is one atom that no other node has read yet. ``direction``
+        replaces the node's own direction.
         """
-        direction = self.directions.get(node)
+        direction = self.directions.get(node) if direction is None else direction
         if direction is None:
             return state
         return state.map(lambda pair: self._with(direction, pair, node, new))
@@ -96,15 +100,34 @@ def probed_gradients(
     functions that are fused with an activation, because the activation reads one function of a
     Gaussian.
     """
-    hidden = _inside_fusions(reading.network, states)
-    nodes = [node for node in reading.network if node not in hidden]
+    return known_gradients(
+        reading.network,
+        states,
+        lambda nodes: _passes(reading, q, output, [(node,) for node in nodes]),
+    )
+
+
+def known_gradients(
+    network: Network,
+    states: Mapping[Node, Channels],
+    compute: Callable[[Sequence[Node]], Sequence[Value]],
+) -> dict[Node, Value]:
+    """{node: what ``compute`` finds}, for the nodes of which gradients have rules."""
+    hidden = _inside_fusions(network, states)
+    nodes = [node for node in network if node not in hidden]
     try:
-        found = _passes(reading, q, output, [(node,) for node in nodes])
+        found = compute(nodes)
     except FreshnessError:  # a probe prevents a rule for shared weights
-        new = {node for node, op, _ in reading.network.operations if isinstance(op, P.Fresh)}
-        nodes = [node for node in nodes if node in new or node in reading.network.inputs]
-        found = _passes(reading, q, output, [(node,) for node in nodes])
+        new = {node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+        nodes = [node for node in nodes if node in new or node in network.inputs]
+        found = compute(nodes)
     return dict(zip(nodes, found, strict=True))
+
+
+def with_scales(network: Network) -> Network:
+    """Return the network with a primitive at every node, so that every node can have a probe."""
+    aliases = {node for node, op, reads in network.operations if op is None and reads}
+    return network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)
 
 
 def joint_gradients(
@@ -129,9 +152,7 @@ def _passes(
 ) -> list[float]:
     """The mean squared gradient for each group: at its node, or jointly at all of its nodes."""
     network = reading.network
-    aliases = {node for node, op, reads in network.operations if op is None and reads}
-    seen = network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)
-    reading = TangentReading(seen, None, reading.assume)
+    reading = TangentReading(with_scales(network), None, reading.assume)
     room = max(64, NUMBERS_HELD // len(network))
     found: list[float] = []
     for start in range(0, len(groups), room):

@@ -25,7 +25,7 @@ from ..foundation.moved import formerly_a_function
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Attend, Nonlinear
+from ..network.layers import Affine, Attend, Nonlinear, Product, Scale, Sum
 from ..network.network import Network
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable, constants_of
@@ -202,17 +202,47 @@ class TransformerShaping(Shaping):
         factors = {a.queries: self.query_key_scale for a in parts.attentions}
         for block in parts.blocks:
             along, through = self.weights[block.node]
-            last = block.branch
-            while self.original.layer(last).passes:
-                (last,) = self.original.parents(last)
-            if not isinstance(self.original.layer(last), Affine) or along != block.weights[0]:
+            ends = self._ends(block.branch)
+            if not ends or along != block.weights[0]:
+                why = (
+                    "its shortcut weight changes"
+                    if ends
+                    else f"its branch {block.branch!r} does not end in Affine layers"
+                )
                 raise KcalcError(
-                    f"node {block.node!r}: its shortcut weight changes or its branch does not end "
-                    "in an Affine layer, so multiplying weights of the model is not enough; build "
+                    f"node {block.node!r}: {why}, so multiplying weights of the model is not "
+                    "enough; in your code, give this sum the weights "
+                    f"{float(along):.6g} (shortcut) and {float(through):.6g} (branch), or build "
                     "the model from .network"
                 )
-            factors[last] = through / float(block.weights[1])
+            factors |= dict.fromkeys(ends, through / float(block.weights[1]))
         return {node: factor for node, factor in factors.items() if factor != 1}
+
+    def _ends(self, node: Node) -> list[Node]:
+        """Return Affine layers whose weights are a factor of a node's output; [] if there are none.
+
+        A mixture of experts is a linear function of its experts, and so is its sum with shared
+        experts. In a product, one factor is enough.
+        """
+        layer, parents = self.original.layer(node), self.original.parents(node)
+        if isinstance(layer, Affine):
+            return [node]
+        if layer.passes or isinstance(layer, Scale):
+            return self._ends(parents[0])
+        if node in self._mixtures:
+            return self._ends(parents[-1])
+        found = [self._ends(parent) for parent in parents]
+        if isinstance(layer, Sum) and all(found):
+            return list(dict.fromkeys(end for ends in found for end in ends))
+        if isinstance(layer, Product):
+            return next(filter(None, found), [])
+        return []
+
+    @cached_property
+    def _mixtures(self) -> frozenset[Node]:
+        """The nodes that read logits and one expert."""
+        selecting = (n for n, op, _ in self.original.operations if op is not None and op.selects)
+        return frozenset(n for n in selecting if len(self.original.parents(n)) == 2)
 
     def plot(self, ax: Any = None) -> Figure:
         """Plot q and the token cosine along the stream, before and after shaping.

@@ -10,6 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 
+from ..calculi.attention.probes import joint_modes
 from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
@@ -49,11 +50,12 @@ def stream_profile(
 
     end = means[-1] if output is None and network.outputs == levels[-1] else output
     notes: tuple[Assumption, ...] = ()
-    gradient = own = None
+    modes: tuple[Any, ...] = (None, None)
+    own = None
     if backward:
         asked = several if end in means else network
         try:
-            gradient, own, notes = _gradients(asked, levels, q, end, options)
+            modes, own, notes = _gradients(asked, levels, q, end, options)
         except KcalcError as error:
             if end is not None and end not in asked.outputs:
                 raise
@@ -69,8 +71,8 @@ def stream_profile(
         "c": c if np.ndim(cosines) else c[:, 0],
         "score_variance": None,
         "entropy": None,
-        "gradient_mean": gradient,
-        "gradient_difference": None,
+        "gradient_mean": modes[0],
+        "gradient_difference": modes[1],
         "errors": {},
         "assumptions": (*values.assumptions, *notes),
         "stream_q": np.array([sizes(level) for level in levels]),
@@ -99,13 +101,21 @@ def _gradients(
     q: float,
     output: Node | None,
     options: Mapping[str, Any],
-) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Return squared gradients at all streams jointly and at each stream, and the notes."""
+) -> tuple[tuple[Array, Array | None], Array, tuple[Assumption, ...]]:
+    """Return squared gradients at all streams jointly and at each stream, and the notes.
+
+    The joint gradients are those of the two modes over tokens; the second is None without tokens.
+    """
     chosen = chosen_output(network, output)
     found = gradients(network, q, chosen, **options)
     own = np.array([[found.nodes[node] for node in level] for level in levels])
-    joint = joint_gradients(network, q, chosen, levels)
-    return np.array(joint), own, found.assumptions
+    if options.get("tokens") is None:
+        joint = joint_gradients(network, q, chosen, levels)
+        return (np.array(joint), None), own, found.assumptions
+    one, mean = np.array(joint_modes(network, q, chosen, levels, options)).T
+    count = int(options["tokens"])
+    difference = (count * one - mean) / (count - 1) if count > 1 else None
+    return (mean, difference), own, found.assumptions
 
 
 def _first(value: Any, *names: str) -> float:

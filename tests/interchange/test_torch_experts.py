@@ -206,13 +206,17 @@ def explicit_mixture(mixture: Any, turned: bool, gated: Any, x: Any) -> tuple[An
     return out, every
 
 
+def built(name: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{name}Config")(**SIZES, **FAMILIES[name])
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_stacked_experts_are_shaped_in_place(name: str) -> None:
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(1)
-    config = getattr(transformers, f"{name}Config")(**SIZES, **FAMILIES[name])
-    own = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    own = built(name)
     ids = torch.randint(0, 64, (2, 6))
     s: Any = kc.shape(kc.read(own, ids), zeta=1.5 if name == "GptOss" else 2.5)
     shaped = s.apply_to(own, weights="gaussian_delta")
@@ -262,3 +266,31 @@ def test_stacked_experts_are_shaped_in_place(name: str) -> None:
     shaped.train()
     shaped(input_ids=ids, labels=ids).loss.backward()
     assert mixture.experts.gate_up_proj.grad.abs().max() > 0
+
+
+@pytest.mark.slow
+def test_sums_and_branches_of_a_mixtral_model() -> None:
+    """DKS gives the residual sums weights; "edge" multiplies the last layers of branches."""
+    own, ids = built("Mixtral"), torch.randint(0, 64, (2, 6))
+    reading = kc.read(own, ids)
+    s: Any = kc.shape(reading, zeta=2.5)
+    assert not [node for node in s.left_alone if "add" in node]
+    layer, seen = s.apply_to(own).model.layers[0], []
+    first = lambda found: found[0] if isinstance(found, tuple) else found  # noqa: E731
+    for part in (layer.input_layernorm, layer.post_attention_layernorm):
+        part.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    for part in (layer.self_attn, layer.mlp, layer):
+        part.register_forward_hook(lambda *given: seen.append(first(given[-1])))
+    with torch.no_grad():
+        x, turned = torch.randn(2, 6, 64), own.model.rotary_emb(torch.zeros(()), ids[:, :6])
+        layer(x, position_embeddings=turned)
+    x, attended, middle, mixed, out = seen
+    torch.testing.assert_close(middle, (x + attended) / 2**0.5)
+    torch.testing.assert_close(out, (middle + mixed) / 2**0.5)
+
+    edge: Any = kc.shape(reading, method="edge", tokens=6, gradient_difference=1.5)
+    sums = [node for node in reading.network if str(node).startswith("model.layers.0.add")]
+    (_, attention), (_, mixture) = (edge.weights[node] for node in sums)
+    new, old = (model.model.layers[0] for model in (edge.apply_to(own), own))
+    torch.testing.assert_close(new.self_attn.o_proj.weight, attention * old.self_attn.o_proj.weight)
+    torch.testing.assert_close(first(new.mlp(x)), mixture * first(old.mlp(x)), rtol=1e-4, atol=1e-5)

@@ -14,13 +14,14 @@ from ...network.compose import interpret_back, require_network
 from ...network.network import Network
 from ...network.primitives import owner
 from ...network.tokens import read_tokens
-from ..backward import left_out, mean_slopes, own_parameters, refuse_shared
+from ..backward import left_out, mean_slopes, own_parameters
 from ..batch_gradients import refuse_batches_of_tokens
-from ..gradients import MODES, Gradients, asked_at
+from ..gradients import MODES, NO_RULE, Gradients, asked_at
 from ..gradients import gradients as plain_gradients
 from ..ntk import WIDTH
 from ..tangent import trained_part
 from .backward import TokenBackward, both_added
+from .probes import probed_modes
 from .sampled_gradients import Chains, followed
 from .sampling import Draws, Sampling, read_sampling, until_accurate, worst_of
 from .structure import given_tokens, one_by_one
@@ -137,29 +138,38 @@ def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node)
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)
-    refuse_shared(kernel.notes.values())
+    simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = TokenBackward(kernel, states)
-    messages = interpret_back(network, backward.rule, backward.start(output), both_added)
     counts = {node: states[owner(node)].count or 1 for node in states}
-    # tokens of a node per token of the output
-    share = {node: count / counts[output] for node, count in counts.items()}
-    one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
-    two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
+    if simple:
+        messages = interpret_back(network, backward.rule, backward.start(output), both_added)
+        # tokens of a node per token of the output
+        share = {node: count / counts[output] for node, count in counts.items()}
+        one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
+        two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
+    else:
+        modes = probed_modes(reading, q, output, states)
+        one = {node: own for node, (own, _) in modes.items()}
+        two = {n: (mean - own) / max(counts[n] - 1, 1) for n, (own, mean) in modes.items()}
+    known = [node for node in network if node in one]
     weights = {}
     for node, (made, op) in own_parameters(network).items():
+        if made not in one:
+            continue
         size, _, gap = kernel.whole(states[made])
         own, other = (
             trained_part(op, float(size) * cosine) for cosine in (1, 1 - float(gap.value))
         )
         weights[node] = own * one[made] + (counts[made] - 1) * two[made] * other
-    mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
-    difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
+    mean = {node: one[node] + (counts[node] - 1) * two[node] for node in known}
+    difference = {node: one[node] - two[node] for node in known if counts[node] > 1}
+    hidden = (Assumption(n, NO_RULE, "convention") for n in network if n not in one)
     return Gradients(
         output,
-        {node: one[node] for node in network},
+        {node: one[node] for node in known},
         weights,
-        mean_slopes(network, backward.one),
-        (*reading.noting(WIDTH, kernel.notes.values()), *left_out(network)),
+        mean_slopes(network, backward.one, simple),
+        (*reading.noting(WIDTH, kernel.notes.values()), *left_out(network), *hidden),
         mean,
         difference,
     )

@@ -20,19 +20,23 @@ Node = Hashable
 
 
 def over_tokens(
-    make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool
-) -> Exchangeable:
+    make: Callable[[bool], Any],
+    own: Callable[[], Any],
+    uniform: bool,
+    paired: bool,
+    calculus: type[Exchangeable] = Exchangeable,
+) -> Any:
     """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
 
     ``own()`` makes the calculus for two tokens of one sequence, and ``make(uniform)`` makes the
-    calculus for two sequences.
+    calculus for two sequences. ``calculus`` joins them.
     """
     kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:
         kernels |= {Relation.SAME_TOKEN: make(uniform), Relation.OTHER_TOKEN: make(uniform)} | (
             {} if uniform else {Relation.SECOND_INPUT: own()}
         )
-    return Exchangeable(kernels)
+    return calculus(kernels)
 
 
 def inputs_over(

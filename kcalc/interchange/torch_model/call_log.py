@@ -275,7 +275,7 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
     numbers = {
         node: node.meta["custom"][KEY]
         for node in graph.nodes
-        if KEY in (node.meta.get("custom") or {})
+        if KEY in (node.meta.get("custom") or {}) and not _is_check(node)
     }
     if not numbers:
         return None
@@ -298,6 +298,15 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
         call.begin, call.end = call.begin - begin, call.end - begin
     numbers = {node: number - begin for node, number in numbers.items()}
     return CallGraph(tuple(calls), tuple(modules), numbers)
+
+
+def _is_check(node: Any) -> bool:
+    """Whether a node returns nothing, such as the check of a dtype that an exporter adds.
+
+    Such a check before ``x.to(dtype)`` has the mark of the call that made ``x``.
+    """
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:

@@ -44,11 +44,12 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
 def stream_remarks(subject: Subject) -> list[str]:
     """Return remarks on the gates of several streams. These are not faults."""
     gates, texts = subject.stream_weights, list[str]()
-    still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
+    still = subject.idle
     if still:
         texts.append(
-            f"{len(still)} parameters act as weights of streams that are equal at initialisation, "
-            f"so their gradient is 0 or only rounding error: {named(still)}"
+            f"{len(still)} parameters act as weights of residual streams that are equal at "
+            "initialisation, or that the readout adds up with equal weights, so their gradient is "
+            f"0 or only rounding error: {named(still)}"
         )
     if _only_truncation(subject):
         texts.append(

@@ -11,6 +11,7 @@ from ...foundation.families import family
 from ...foundation.process_state import cached_property
 from .contractions import Contraction
 from .gates import Gates, gates_of
+from .idle import idle_gates
 from .laws import Law, alike
 from .measuring import Measured
 from .routers import Router, routers_of
@@ -107,6 +108,14 @@ class Subject:
                     names.update(dict.fromkeys(value.weights))
             seen |= made_from
         return tuple(names)
+
+    @cached_property
+    def idle(self) -> tuple[str, ...]:
+        """Return weights of streams whose gradient vanishes only because the streams are equal."""
+        still = (*self.measured.dead, *self.measured.rounded)
+        small = [name for name in still if name in self.gates]
+        rest = [name for name in still if name not in self.gates]
+        return (*small, *idle_gates(self, rest))
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:
         """Return the place at which the first of the parameters was last written."""

@@ -48,7 +48,7 @@ VANISHED, EXPLODED = 1e-9, 1e5
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that training cannot change."""
-    measured, gates = subject.measured, subject.gates
+    measured, idle = subject.measured, subject.idle
     for severity, members, text, fix in (
         (
             "error",
@@ -61,11 +61,11 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "warning",
             measured.rounded,
             "is only rounding error in 4 steps, and vanishes in 64-bit arithmetic",
-            "check what cancels it, such as a weight divided by itself, or values that are equal "
-            "for all keys",
+            "check what cancels it, such as a weight divided by itself, values that are equal for "
+            "all keys, or residual streams that stay equal",
         ),
     ):
-        names = tuple(n for n in members if n not in gates)  # gates are named in a remark instead
+        names = tuple(n for n in members if n not in idle)  # a remark names these instead
         if names:
             message = f"the gradient of {named(names)} {text}"
             yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))

@@ -140,3 +140,83 @@ def test_streams_in_separate_tensors(make: Any, alike: str | None) -> None:
     assert [f"streams {alike}." in finding.message for finding in told] == [True] * bool(alike)
     named = any("3 residual streams are in separate tensors" in r for r in found.remarks)
     assert named == (make is Unlike)
+
+
+class Dynamic(nn.Module):
+    """Gates that separate matrices compute from the streams, with homes, in three forms.
+
+    Permutation matrices mix the streams, so all row and column sums are exactly 1. ``cancelled``
+    names the sub-layer in which a matrix is divided by itself.
+    """
+
+    def __init__(self, form: str, *, cancelled: int | None = None, apart: bool = True) -> None:
+        super().__init__()
+        self.form, self.cancelled = form, cancelled
+        self.embed, self.head = nn.Linear(16, 16), nn.Linear(16, 10)
+        self.register_buffer("cycles", torch.stack([torch.eye(3).roll(k, 0) for k in range(3)]))
+        self.pre, self.post, self.res = (
+            nn.ParameterList(0.1 * torch.randn(48, 3) for _ in range(3)) for _ in range(3)
+        )
+        self.home = nn.ParameterList(6 * torch.eye(3)[i] - 3 for i in range(3))
+        self.write = nn.ParameterList(torch.zeros(3 if apart else 1) for _ in range(3))
+        self.dead = nn.Parameter(torch.randn(16, 16))
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+            for _ in range(3)
+        )
+
+    def gates(self, streams: Any, i: int) -> tuple[Any, Any, Any]:
+        normed = nn.functional.rms_norm(streams, (48,))
+        write = (normed @ self.post[i] if len(self.write[i]) > 1 else 0) + self.write[i]
+        res = (normed @ self.res[i] + 6 * torch.eye(3)[0].to(normed)).softmax(-1)
+        mixing = torch.einsum("bk,kij->bij", res, self.cycles)
+        return (normed @ self.pre[i] + self.home[i]).sigmoid(), 2 * write.sigmoid(), mixing
+
+    def branch(self, x: Any, i: int) -> Any:
+        if i == self.cancelled:
+            y = x @ self.dead
+            x = x * (y / y).mean(-1, keepdim=True)
+        return self.branches[i](x)
+
+    def forward(self, x: Any) -> Any:
+        x = self.embed(x)
+        if self.form == "einsum":
+            streams = x.unsqueeze(1).repeat(1, 3, 1)
+            for i in range(3):
+                read, write, mixing = self.gates(streams.flatten(1), i)
+                y = self.branch(torch.einsum("bn,bnd->bd", read, streams), i)
+                mixed = torch.einsum("bij,bjd->bid", mixing, streams)
+                streams = mixed + write.unsqueeze(-1) * y.unsqueeze(1)
+            return self.head(streams.mean(1))
+        streams = [x] * 3 if self.form == "one tensor" else [x.clone() for _ in range(3)]
+        for i in range(3):
+            read, write, mixing = self.gates(torch.cat(streams, -1), i)
+            write = write.expand(len(x), 3)
+            y = self.branch(sum(read[:, j, None] * streams[j] for j in range(3)), i)
+            mixed = [sum(mixing[:, k, j, None] * streams[j] for j in range(3)) for k in range(3)]
+            streams = [mixed[k] + write[:, k, None] * y for k in range(3)]
+        return self.head(sum(streams))
+
+
+GATES: dict[str, tuple[Any, set[str]]] = {
+    "einsum": (lambda: Dynamic("einsum"), set()),
+    "clones": (lambda: Dynamic("clones"), set()),
+    "one tensor": (lambda: Dynamic("one tensor"), set()),
+    "einsum, cancelled": (lambda: Dynamic("einsum", cancelled=0), {"dead"}),
+    "clones, cancelled": (lambda: Dynamic("clones", cancelled=1), {"dead"}),
+    "streams that stay equal": (
+        lambda: Dynamic("clones", apart=False),
+        {"pre.1", "pre.2", "res.1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GATES)
+def test_gradients_of_matrices_that_compute_gates(case: str) -> None:
+    """Only the first reads and the first and last mixtures may cancel."""
+    torch.manual_seed(0)
+    make, dead = GATES[case]
+    found = audited(make(), (6, 16))
+    assert {name for f in found.findings for name in f.parameters} == dead
+    (remark,) = [r for r in found.remarks if "act as weights of residual streams" in r]
+    assert "pre.0" in remark and "dead" not in remark
