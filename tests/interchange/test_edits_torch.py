@@ -266,3 +266,23 @@ def test_sums_before_a_cast(x):
         hidden = (hidden + down(inner)) / 2**0.5
     expected = new.last(hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6))
     torch.testing.assert_close(new(x), expected, rtol=1e-5, atol=1e-5)
+
+
+class Entered(nn.Module):
+    """A norm of the input, whose result is changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.a, self.b = nn.BatchNorm1d(5), nn.Linear(5, N), nn.Linear(N, 2)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(torch.tanh_(self.norm(x)))))
+
+
+def test_inputs_are_not_changed(x):
+    """Without the norm, the activation would write into the input."""
+    model, before = Entered().eval(), x.clone()
+    s = kc.shape(kc.read(model, x), assume_independent=True)
+    assert any(edit.kind == "norm" for edit in s.edits)
+    s.apply_to(model)(x).sum().backward()
+    assert torch.equal(x, before)
