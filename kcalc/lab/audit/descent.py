@@ -154,8 +154,12 @@ def _rounded(
         )
 
     try:
+        model = fresh().double()
+        for module in model.modules():  # tensors that are neither parameters nor buffers
+            own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+            vars(module).update(pytree.tree_map(wide, own))
         found = differentiated(
-            fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
+            model, pytree.tree_map(wide, call), classes, seed, list(gradients), values
         )
     except Exception:  # some models work only in one precision
         return set()

@@ -74,3 +74,20 @@ def test_correct_models_have_no_finding(case: tuple[Any, Any]) -> None:
 def test_results_that_a_model_keeps_are_not_differentiated_twice() -> None:
     (finding,) = audit(cached, (16, 4), predict=False).findings
     assert (finding.code, finding.parameters) == ("GRAD-DEAD", ("gain",))
+
+
+def test_rounded_gradients_beside_plain_tensors() -> None:
+    """The gradient of a quotient y / y is only rounding, which 64 bits show."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x @ m.dead
+        return m.last(m.first(x * (y / y).mean(-1, keepdim=True) @ m.matrices["fixed"]).relu())
+
+    def build() -> Any:
+        dead, fixed = nn.Parameter(torch.randn(16, 16)), {"fixed": torch.eye(16)}
+        return Model(
+            forward, first=nn.Linear(16, 8), last=nn.Linear(8, 3), dead=dead, matrices=fixed
+        )
+
+    (finding,) = audit(build, (16, 16), predict=False).findings
+    assert (finding.code, finding.parameters) == ("GRAD-DEAD", ("dead",))
