@@ -70,6 +70,7 @@ OF_STREAMS = {"profile of streams": "streams.profile:stream_profile"}
 OF_TOKENS = {
     "tokens": "shaping.tokens:given_tokens",
     "depth trace": "shaping.traces:depth_trace",
+    "joint gradients": "calculi.attention.probes:joint_modes",
 }
 
 PLOTTING = {  # a class, or a class and a method other than plot

@@ -10,11 +10,11 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from ..calculi.attention.probes import joint_modes
 from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
 from ..foundation.errors import KcalcError
+from ..foundation.guests import SHAPING
 from ..foundation.process_state import decimal_digits
 from ..maps.maps import Assumption
 from ..network.layers import Sum
@@ -112,7 +112,7 @@ def _gradients(
     if options.get("tokens") is None:
         joint = joint_gradients(network, q, chosen, levels)
         return (np.array(joint), None), own, found.assumptions
-    one, mean = np.array(joint_modes(network, q, chosen, levels, options)).T
+    one, mean = np.array(SHAPING["joint gradients"](network, q, chosen, levels, options)).T
     count = int(options["tokens"])
     difference = (count * one - mean) / (count - 1) if count > 1 else None
     return (mean, difference), own, found.assumptions
