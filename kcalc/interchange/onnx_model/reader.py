@@ -249,7 +249,7 @@ class OnnxReader(Context):
         except Exception as error:  # a failure in one part must not stop the rest from being read
             if isinstance(error, MISFITS) and not _sound(node):
                 raise node.fail(
-                    f"its attributes do not match the shapes of its inputs ({type(error).__name__})"
+                    f"its attributes do not fit the shapes of its inputs ({type(error).__name__})"
                 ) from None
             for name in list(self.ops)[made:]:
                 del self.ops[name]

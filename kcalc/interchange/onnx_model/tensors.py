@@ -54,9 +54,7 @@ def checked_count(dims: Any, what: str, rank: int = 16) -> int:
     """
     dims = tuple(int(d) for d in dims)
     if len(dims) > rank or any(d < 0 for d in dims):
-        raise KcalcError(
-            f"onnx: {what} declares {str(list(dims))[:80]}, which is not a valid shape"
-        )
+        raise KcalcError(f"onnx: {what} declares the invalid shape {str(list(dims))[:80]}")
     return math.prod(dims)
 
 

@@ -102,9 +102,7 @@ def _told(
     left = {**found.left_alone, **not_run}
     if isinstance(found, RegionalShaping):
         return replace(found, left_alone=left)
-    notes = tuple(
-        Assumption(what, f"{what} is left unchanged: {why}") for what, why in not_run.items()
-    )
+    notes = tuple(Assumption(what, f"{what} is left alone: {why}") for what, why in not_run.items())
     return replace(found, left_alone=left, warnings=(*found.warnings, *notes))
 
 
@@ -143,9 +141,7 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
     edits: list[str] = []
     network = _before(network, last) if last else network
     found = asked(_ready(network, asked.method, edits))
-    notes = tuple(
-        Assumption(node, f"{node!r} is left unchanged: {why}") for node, why in last.items()
-    )
+    notes = tuple(Assumption(node, f"{node!r} is left alone: {why}") for node, why in last.items())
     changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
     return replace(found, changes=changes, warnings=warnings, left_alone=last)
 
@@ -435,7 +431,7 @@ def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) ->
     first = [*(n for n in activations if n in left), *(n for n in left if n not in activations)]
     listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
     return KcalcError(
-        "no region of the model has activations, so there is nothing to shape (left "
-        f"unchanged: {listed}); replace these operations, or shape a network that you build "
-        "yourself, as in kc.shape(kc.chain(...))"
+        "no region of the model has activations, so there is nothing to shape (left alone: "
+        f"{listed}); replace these operations, or shape a network that you build yourself, "
+        "as in kc.shape(kc.chain(...))"
     )

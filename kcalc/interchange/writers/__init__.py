@@ -95,7 +95,7 @@ def export_regions(shaping: Any, target: str, path: str | os.PathLike[str] | Non
     if target != "json" and shaping.left_alone:
         node, reason = next(iter(shaping.left_alone.items()))
         raise KcalcError(
-            f"node {node!r} was left unchanged ({reason}), so the whole network cannot be "
+            f"node {node!r} was left alone ({reason}), so the whole network cannot be "
             f"written for {target!r}; use .apply_to(model) and export the edited copy with "
             f"its framework, use .regions[name].export({target!r}) for one region, or use "
             "target='json'"
