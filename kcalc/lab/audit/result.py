@@ -228,8 +228,8 @@ class Audit(Tabled):
         ending = file_path(path).suffix
         if ending not in DOCUMENTS:
             raise KcalcError(
-                f"{path}: an audit can be saved only with one of the suffixes "
-                f"{', '.join(DOCUMENTS)}"
+                f"{path}: an audit can be saved only as {', '.join(DOCUMENTS)}; use one of "
+                "these suffixes"
             )
         return write_whole(path, DOCUMENTS[ending](self))
 
