@@ -271,7 +271,7 @@ class _Work:
         try:
             return make()
         except KcalcError as error:
-            self.remarks.append(Assumption("network", f"{what} could not be compared: {error}"))
+            self.remarks.append(Assumption("network", f"{what} not compared: {error}"))
             return None
 
     def _tangent_theory(self) -> np.ndarray:
