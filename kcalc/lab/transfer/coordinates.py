@@ -36,7 +36,7 @@ class TrainedCoordinates(Shown):
     losses
         The training losses before the last step, with shape (sizes, seeds).
     edits
-        Changes to the model that the rules require. The check does not make them.
+        Changes to the model that the rules require. They are not applied.
 
     """
 
@@ -128,8 +128,8 @@ def trained_coordinates(
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`.
 
-    The check does not make the changes to the model that the rules require (multipliers);
-    ``.edits`` lists them.
+    The rules may also call for changes to the model itself, such as multipliers. These are not
+    applied; ``.edits`` lists them.
 
     Parameters
     ----------

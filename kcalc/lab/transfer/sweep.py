@@ -66,7 +66,7 @@ class TransferCheck(Shown):
     plain
         The losses without rules, or None if these runs were not made.
     edits
-        Changes to the model that the rules require. The check does not make them.
+        Changes to the model that the rules require. They are not applied.
 
     """
 
