@@ -56,7 +56,7 @@ def given_widths(
         if stated not in (None, width):
             raise KcalcError(
                 f"the layer of node {node!r} sets features={stated}, but features= has "
-                    f"{width}; leave one of them out"
+                f"{width}; leave one of them out"
             )
     if default is not None:
         _check(default, "", symbols)

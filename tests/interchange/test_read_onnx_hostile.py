@@ -71,7 +71,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: changed(lambda p: p.graph.ClearField("input"), x=weights(2, 3)),
         "does not use its inputs",
     ),
-    "constant": (lambda: one(node("Relu", "w", "y"), w=weights(2)), "no output of the model was traced"),
+    "constant": (
+        lambda: one(node("Relu", "w", "y"), w=weights(2)),
+        "no output of the model was traced",
+    ),
     "misfit": (
         lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 5, 3, 3)),
         "do not fit",

@@ -250,7 +250,7 @@ def with_images(network: Network, image_shape: Any) -> Network:
         if stated not in (None, shapes[node]):
             raise KcalcError(
                 f"the layer of input {node!r} sets image_shape={stated}, but {shapes[node]} "
-                    "was passed; leave one of them out"
+                "was passed; leave one of them out"
             )
     return network.map_layers(
         lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input

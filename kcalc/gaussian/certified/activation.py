@@ -167,7 +167,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
     if any(piece.atoms(AppliedUndef) for piece in pieces):
         raise KcalcError(
             f"{phi.name} is a plain callable, so nothing can be proven about it; pass a "
-                "SymPy expression for certified results"
+            "SymPy expression for certified results"
         )
     for piece in pieces:
         # raises an error that names a function without enclosures
