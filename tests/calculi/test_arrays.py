@@ -228,7 +228,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         chain(Input(), Affine(6, groups=3)),
         {"features": {"input": 4}},
-        r"'affine_1': 3 groups.*4 input",
+        r"'affine_1': its 4 input channels .* 3 equal groups",
     ),
     (MLP, {"features": 4, "remat": True, "rolled": False}, r"rolled=True"),
 ]

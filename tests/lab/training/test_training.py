@@ -147,7 +147,7 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
     run = training.fit(model, SPLIT, QUICK)
     loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
-    with refused(r"keeps statistics; pass state=run\.state"):
+    with refused(r"running statistics; pass state=run\.state"):
         training.evaluate(model, run.params, SPLIT)
     spoilt = jax.tree.map(lambda array: array * np.inf, run.params)
     with refused("infinite or nan"):
