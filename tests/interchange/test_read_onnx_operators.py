@@ -335,10 +335,13 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "place": (case("Gather", "x i", axis=1, i=6), "index 6 from an axis of length 6"),
     "pooled vector": (case("MaxPool", kernel_shape=[2]), "but its input has shape"),
     "no locations": (case("GlobalMaxPool"), "has none"),
-    "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "for 3 channels"),
+    "batch norm": (
+        case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)),
+        "each have 3 entries, one per channel",
+    ),
     "instance norm": (
         case("InstanceNormalization", "x g g", SQUARE, g=weights(4)),
-        "for 3 channels",
+        "each have 3 entries, one per channel",
     ),
     "group norm": (
         case("GroupNormalization", "x g g", SQUARE, 21, g=weights(3), num_groups=2),

@@ -176,7 +176,7 @@ test_bad_layers_are_refused = refusals(
         (lambda: Pool("maxx"), "unknown pooling kind.*max"),
         (lambda: Nonlinear("rleu"), "unknown activation.*relu"),
         (lambda: Input(features=0), "features"),
-        (lambda: Opaque(1, "x"), "text"),
+        (lambda: Opaque(1, "x"), "must be strings"),
         (lambda: Opaque("a", "b", 0), "features must be a positive integer"),
     ]
 )

@@ -67,7 +67,7 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     unpacked = list(packed.values()) if isinstance(packed, Mapping) else packed
     if isinstance(unpacked, list | tuple) and _binds(signature, unpacked, {}):
         raise KcalcError(
-            f"the example inputs are packed into one object; pass them as {call}"
+            f"the example inputs are packed into one object; pass the inputs as {call}"
             + (f", or by name: {', '.join(names)}" if isinstance(packed, Mapping) else "")
         )
     missing = [name for name in names[len(given) :] if name not in named]
