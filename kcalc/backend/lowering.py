@@ -92,7 +92,9 @@ class Lowering:
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
         """Return the channels per part. Raises KcalcError if ``parts`` does not divide them."""
         if channels % parts:
-            raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
+            raise KcalcError(
+                f"node {node!r}: its {channels} {of} cannot be split into {parts} equal {what}"
+            )
         return channels // parts
 
     # -- rules -------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def given_widths(
         stated = network.layer(node).features
         if stated not in (None, width):
             raise KcalcError(
-                f"node {node!r} has features={stated} in its layer, got {width} in features=; "
-                f"leave one of them out"
+                f"the layer of node {node!r} sets features={stated}, but features= has "
+                f"{width}; leave one of them out"
             )
     if default is not None:
         _check(default, "", symbols)

@@ -165,8 +165,8 @@ def _file(
         with _guarded(str(path)):
             return recognise(trace_onnx(path, inputs, shapes), sigmas)
     raise KcalcError(
-        f"{path}: kcalc reads files that end in {' or '.join(FORMATS)}; give other models as "
-        "Python objects"
+        f"{path}: kcalc reads only files that end in {' or '.join(FORMATS)}; pass other "
+        "models as Python objects"
     )
 
 
@@ -181,8 +181,8 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
         if trace is not None:
             return trace
     raise KcalcError(
-        f"kcalc cannot read a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
-        "Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
-        "in .onnx or .json, or a kcalc.Network. If you have a function that builds a model, call "
-        "it first, as in kc.read(build(), *inputs)"
+        f"kcalc cannot read a {type(model).__name__}; pass a torch.nn.Module, an Equinox, "
+        "Flax or Keras model, a JAX function with its parameters, kc.read(f, params, x), a "
+        "path that ends in .onnx or .json, or a kcalc.Network. If you have a function that "
+        "builds a model, call it first, as in kc.read(build(), *inputs)"
     )

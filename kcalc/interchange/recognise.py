@@ -209,7 +209,9 @@ class Recogniser(ElementwiseRules):
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
         """Return how an operation is read."""
-        raise NotImplementedError(f"{self.trace.framework}: no rule for {type(op).__name__}")
+        raise NotImplementedError(
+            f"{self.trace.framework}: there is no rule for {type(op).__name__}"
+        )
 
     @rule.register
     def _(self, op: Entry) -> Form:
@@ -247,7 +249,7 @@ class Recogniser(ElementwiseRules):
             and isinstance(self.by_name.get(first), Lookup)
         ):
             self.note(
-                op.name, "approximate", f"{TIED} {first!r}; they are read as separate weights"
+                op.name, "approximate", f"{TIED} {first!r}, but they are read as separate weights"
             )
         elif first is not None or twin is not None:
             reason = (
@@ -481,8 +483,8 @@ class Recogniser(ElementwiseRules):
             self.note(
                 op.name,
                 "approximate",
-                "in evaluation mode it uses its running mean and variance; it is read as in "
-                "training mode",
+                "in evaluation mode it uses its running mean and variance, but it is read "
+                "as in training mode",
                 of_weights=True,
             )
         self.node(op, layer, [parent])
@@ -504,7 +506,7 @@ class Recogniser(ElementwiseRules):
             self.note(
                 op.name,
                 "approximate",
-                f"its {several} differ by channel; they are left out",
+                f"its {several} differ between channels and are left out",
                 of_weights=True,
             )
             return neutral
@@ -702,7 +704,7 @@ class Recogniser(ElementwiseRules):
                 self.note(
                     place,
                     "approximate",
-                    f"the {op.what} at the output is left out; the network returns its input",
+                    f"the {op.what} at the output is left out, so the network returns its input",
                 )
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)

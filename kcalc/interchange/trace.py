@@ -446,7 +446,7 @@ class Trace:
     def __post_init__(self) -> None:
         doubled = [name for name, count in Counter(op.name for op in self.ops).items() if count > 1]
         if doubled:
-            raise KcalcError(f"{self.framework}: two operations are named {doubled[0]!r}")
+            raise KcalcError(f"{self.framework}: two operations have the name {doubled[0]!r}")
         seen: set[str] = set()
         for op in self.ops:
             missing = [name for name in op.reads if name not in seen]
@@ -457,10 +457,11 @@ class Trace:
                 )
             seen.add(op.name)
         if not self.outputs or not set(self.outputs) <= seen:
-            raise KcalcError(f"{self.framework}: the model has no output that was traced")
+            raise KcalcError(f"{self.framework}: no output of the model was traced")
         if not any(isinstance(op, Entry) for op in self.ops):
             raise KcalcError(
-                f"{self.framework}: the model reads no input, so there is nothing to analyse"
+                f"{self.framework}: the model does not use its inputs, so there is nothing "
+                "to analyse"
             )
 
 

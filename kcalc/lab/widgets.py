@@ -181,7 +181,7 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
         )
     if not controls:
         raise KcalcError(
-            f"the builder has none of the arguments activation, {', '.join(DEPTHS)}, "
+            f"the builder takes none of the arguments activation, {', '.join(DEPTHS)}, "
             "shortcut_weight, so there is nothing to change"
         )
 

@@ -249,7 +249,7 @@ class Composition:
         field = mpmath_field(digits)
         missing = [s.name for s in self.arguments if s not in given]
         if missing:
-            raise KcalcError(f"missing values; pass numbers for {', '.join(missing)}")
+            raise KcalcError(f"some values are missing; pass numbers for {', '.join(missing)}")
         with decimal_digits(field.digits + 10):
             table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
             functions = self._numeric(field.digits + 5)
@@ -435,7 +435,7 @@ def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
     """Evaluate a local map at numbers. Raises KcalcError if it has no closed form."""
     form = forms.get(len(values))
     if form is None:
-        raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
+        raise KcalcError(f"{name} has no closed form; evaluate the map at numbers instead")
     return form(*map(mpmath.mpf, values))  # Python integers would be divided as floats
 
 
@@ -451,7 +451,7 @@ def differentiated(composition: Composition, order: int) -> Composition:
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(
-            f"derivative formulas are available only up to order {len(DOTS) - 1}, got {order}; "
+            f"derivatives have formulas only up to order {len(DOTS) - 1}, got order {order}; "
             "evaluate the derivative at numbers instead"
         )
     rate = _Rate(composition)

@@ -195,8 +195,8 @@ def float_matrix(matrix: Any, what: str) -> Array:
     """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
         raise KcalcError(
-            f"{what} must be one array, got one per output ({', '.join(map(str, matrix))}); "
-            f"choose one"
+            f"{what} must be a single array, got one per output "
+            f"({', '.join(map(str, matrix))}); choose one of them"
         )
     given = raw_array(matrix, what)
     if given.dtype.kind == "b":
@@ -232,9 +232,10 @@ def not_positive_definite(
     enough = max(-2 * smallest, 1e-12 * largest)
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
-        f"the kernel matrix{added} is not positive definite to working precision: its smallest "
-        f"eigenvalue is {smallest:.3e}, its largest {largest:.3e}. The cause is equal inputs or a "
-        f"collapsed kernel; drop duplicates, or use {name} >= {ridge + enough:.1e}"
+        f"the kernel matrix{added} is not positive definite to working precision: its "
+        f"smallest eigenvalue is {smallest:.3e}, its largest {largest:.3e}. Some inputs are "
+        f"equal, or the kernel has collapsed; drop duplicates, or use {name} >= "
+        f"{ridge + enough:.1e}"
     )
 
 

@@ -194,7 +194,7 @@ def _complement(given: Any, name: str) -> Any:
     weight: Any = as_number(given, name)
     if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
         raise KcalcError(
-            f"{name} must lie in [0, 1], got {weight}; give both weights for an unnormalised sum"
+            f"{name} must lie in [0, 1], got {weight}; pass both weights for an unnormalised sum"
         )
     if isinstance(weight, float):
         return float((1 - weight) * (1 + weight)) ** 0.5
@@ -244,8 +244,9 @@ class Builder:
         """
         if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
             raise GraphError(
-                f"a piece needs one input and one output, but this piece has {len(piece.inputs)} "
-                f"and {len(piece.outputs)}; join such networks with networkx and kc.Network"
+                "a piece needs one input and one output, but this piece has "
+                f"{len(piece.inputs)} inputs and {len(piece.outputs)} outputs; join such "
+                "networks with networkx and kc.Network"
             )
         names: dict[Node, Node] = {}
         for node, layer, parents in piece.steps():

@@ -89,7 +89,7 @@ def _fold(
     missing = next((node for node in network.inputs if node not in inputs), None)
     if missing is not None:
         raise KcalcError(
-            f"the input {missing!r} has no value; give a value for every input, {{input: value}}"
+            f"the input {missing!r} has no value; pass a value for every input, {{input: value}}"
         )
     rule = calculus.rule  # look it up once; every look-up creates a new dispatching method
     states: dict[Hashable, State] = {}

@@ -309,7 +309,7 @@ class Affine(Layer):
             if not self.padding and self.kernel:
                 raise _fail(
                     self,
-                    "padding must not be empty; give one number, or one per kernel axis",
+                    "padding must not be empty; pass one number, or one per kernel axis",
                 )
         else:
             object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
@@ -326,7 +326,9 @@ class Affine(Layer):
         for name, value in (("sigma_w", self.sigma_w), ("sigma_b", self.sigma_b)):
             if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
                 raise _fail(
-                    self, f"the square of {name} is beyond double precision, got {glimpse(value)}"
+                    self,
+                    f"the square of {name} exceeds the range of double precision, got "
+                    f"{glimpse(value)}",
                 )
         if not self.bias and self.sigma_b != 0:
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
@@ -338,8 +340,8 @@ class Affine(Layer):
         for count, what in ((reads.channels[0], "input"), (self.features, "output")):
             if count is not None and self.groups != 1 and count % self.groups:
                 raise GraphError(
-                    f"node {reads.node!r}: {self.groups} groups do not divide its {count} {what} "
-                    f"channels"
+                    f"node {reads.node!r}: its {count} {what} channels cannot be split into "
+                    f"{self.groups} equal groups"
                 )
         return self.features
 
@@ -432,9 +434,12 @@ class Sum(Layer):
             for i, w in enumerate(items(self.weights, "Sum.weights"))
         )
         if not weights:
-            raise _fail(self, "weights must not be empty; omit weights to use ones")
+            raise _fail(self, "weights must not be empty; omit weights to set all of them to 1")
         if all(w == 0 for w in weights):
-            raise _fail(self, "all weights are 0, so the output is always 0; give a nonzero weight")
+            raise _fail(
+                self,
+                "all weights are 0, so the output is always 0; use at least one nonzero weight",
+            )
         object.__setattr__(self, "weights", weights)
 
     def lowered(self, reads: Reads) -> Primitive:
@@ -597,8 +602,8 @@ class Normalisation(Layer):
         count, groups = super().emits(reads), getattr(self, "groups", 1)
         if self.over == "channels" and isinstance(count, int) and count % groups:
             raise GraphError(
-                f"node {reads.node!r}: {groups} groups do not divide the {count} channels of its "
-                f"input"
+                f"node {reads.node!r}: the {count} channels of its input cannot be split "
+                f"into {groups} equal groups"
             )
         return count
 
@@ -667,8 +672,8 @@ class L2Norm(Normalisation):
         (count,) = reads.channels
         if count is None:
             raise GraphError(
-                f"node {reads.node!r} (L2Norm): its output depends on the number of channels of "
-                f"{reads.parents[0]!r}, which is unknown; specify features= of that node"
+                f"node {reads.node!r} (L2Norm): its output depends on the number of channels "
+                f"of {reads.parents[0]!r}, which is unknown; set features= for that node"
             )
         size = self.scale * sp.sqrt(sp.sympify(self.groups) / count)
         return [(self.norm(reads), (0,)), (P.Mix(weights=(size,), origin=self), (1,))]
@@ -759,8 +764,8 @@ class TokenMix(Layer):
         if not np.abs(array).sum(axis=1).all():
             raise _fail(
                 self,
-                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its token "
-                "is always 0; give it a nonzero entry",
+                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its "
+                "token is always 0; use at least one nonzero entry",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
         object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
@@ -1060,7 +1065,9 @@ class Attend(Layer):
         if self.relative is not None:
             object.__setattr__(self, "relative", self._relative())
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
-            raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
+            raise _fail(
+                self, f"heads = {self.heads} must be divisible by key_heads = {self.key_heads}"
+            )
         if self.wide and self.rotary is not None:
             raise _fail(
                 self,
@@ -1141,8 +1148,8 @@ class Attend(Layer):
         for width, count, what in widths:
             if width is not None and count is not None and width % count:
                 raise GraphError(
-                    f"node {reads.node!r}: {count} heads do not divide the {width} channels of "
-                    f"its {what}"
+                    f"node {reads.node!r}: the {width} channels of its {what} cannot be "
+                    f"split into {count} equal heads"
                 )
         for width, count, what in widths[:2]:
             if (
@@ -1158,8 +1165,8 @@ class Attend(Layer):
         if heads is None or values is None:
             if heads is None and None not in (queries, keys) and queries != keys:
                 raise GraphError(
-                    f"node {reads.node!r}: queries have {queries} channels and keys have {keys}; "
-                    "give heads= and key_heads="
+                    f"node {reads.node!r}: queries have {queries} channels, but keys have "
+                    f"{keys}; pass heads= and key_heads="
                 )
             return values
         return values // (shared or 1) * heads
@@ -1394,7 +1401,7 @@ class StopGradient(Layer):
 
     def __post_init__(self) -> None:
         if not isinstance(self.unknown, str):
-            raise _fail(self, "unknown must be text")
+            raise _fail(self, "unknown must be a string")
         utf8(self.unknown, "StopGradient: unknown")
 
     def lowered(self, reads: Reads) -> Primitive:
@@ -1425,7 +1432,7 @@ class Opaque(Layer):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.reason, str):
-            raise _fail(self, "name and reason must be text")
+            raise _fail(self, "name and reason must be strings")
         utf8(self.name, "Opaque: name")
         utf8(self.reason, "Opaque: reason")
         _count(self, "features", optional=True)

@@ -617,7 +617,7 @@ class Network:
         """
         if not isinstance(kind, type) or not issubclass(kind, L.Normalisation):
             raise KcalcError(
-                "kind must be a class of normalisations such as kc.layers.BatchNorm, got "
+                "kind must be a normalisation class such as kc.layers.BatchNorm, got "
                 f"{glimpse(kind)}"
             )
         dropped = self.nodes_of(kind)
@@ -748,7 +748,7 @@ def require_numbers(network: Network) -> None:
     if network.free_symbols:
         names = ", ".join(sorted(map(str, network.free_symbols)))
         raise KcalcError(
-            f"the network has symbols ({names}); give them numbers with net.subs({{...}})"
+            f"the network has symbols ({names}); substitute numbers with net.subs({{...}})"
         )
 
 

@@ -122,7 +122,8 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
     if len(first) != len(second):
         raise KcalcError(
-            f"source has {len(first)} tokens, target has {len(second)}; use the same size for both"
+            f"source has {len(first)} tokens, but target has {len(second)}; use the same "
+            "number for both"
         )
     lower = np.linalg.cholesky(second)
     from scipy.linalg import solve_triangular

@@ -48,23 +48,23 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
     if tokens is None:
         if token_cosine is not None:
             raise KcalcError(
-                "token_cosine is the cosine of two tokens of one input; also give the number of "
-                "tokens as tokens="
+                "token_cosine is the cosine between any two tokens of an input; also pass "
+                "the number of tokens as tokens="
             )
         return None
     if has_distinct_tokens(tokens):
         raise KcalcError(
-            "tokens= is the number of tokens of an input here; only kc.node_values, kc.gradients "
-            "and kc.ntk accept arrays of tokens"
+            "here, tokens= must be the number of tokens of an input; only kc.node_values, "
+            "kc.gradients and kc.ntk accept arrays of tokens"
         )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
         least = "-1/(tokens - 1)" if count > 1 else "-inf"
         raise KcalcError(
-            f"token_cosine must lie between {least} and 1, got {cosine:g}: the smallest eigenvalue "
-            f"of the token covariance is {min(1 - cosine, 1 + (count - 1) * cosine):.3g}, but must "
-            "not be negative"
+            f"token_cosine must lie between {least} and 1, got {cosine:g}, which makes the "
+            "smallest eigenvalue of the token covariance "
+            f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}"
         )
     return Tokens(count, float(cosine))
 

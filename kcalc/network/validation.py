@@ -31,8 +31,8 @@ def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ..
     """
     if isinstance(graph, nx.MultiDiGraph):
         raise GraphError(
-            "a network must be an nx.DiGraph; if a node is read twice, give its edge a tuple of "
-            "slots, slot=(0, 1)"
+            "a network must be an nx.DiGraph, which has no parallel edges; if a node is "
+            "read twice, give its edge a tuple of slots, slot=(0, 1)"
         )
     if not isinstance(graph, nx.DiGraph):
         raise GraphError(f"a network must be an nx.DiGraph, got {type(graph).__name__}")
@@ -62,8 +62,8 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
     )
     if empty is not None:
         raise GraphError(
-            f"edge {empty!r} -> {node!r} has an empty slot=(), so nothing is read; give it a slot, "
-            "or remove the edge"
+            f"edge {empty!r} -> {node!r} has slot=(), so nothing is read; give it a slot, or "
+            "remove the edge"
         )
     slots: dict[int, Node] = {}
     total = sum(len(slot) if isinstance(slot, tuple | list) else 1 for _, slot in edges)
@@ -222,7 +222,7 @@ def check_outputs(
     sinks = [node for node in layers if not readers[node]]
     idle = next((node for node in sinks if layers[node].arity[1] == 0), None)
     if idle is not None:
-        raise GraphError(f"input {idle!r} dangles: nothing reads it; connect it or remove it")
+        raise GraphError(f"input {idle!r} is not read by any node; connect it or remove it")
     if declared is None:
         return tuple(sinks)
     try:
@@ -237,7 +237,7 @@ def check_outputs(
     dangling = [node for node in sinks if node not in outputs]
     if dangling:
         raise GraphError(
-            f"node {dangling[0]!r} dangles: nothing reads it and it is not an output; declare it "
+            f"node {dangling[0]!r} is not read by any node and is not an output; declare it "
             "as an output or remove it"
         )
     return tuple(node for node in layers if node in outputs)

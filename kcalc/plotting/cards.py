@@ -31,11 +31,9 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
     try:
         values = tuple(float(value) for value in np.atleast_1d(floats(q)))
     except (TypeError, ValueError):
-        raise KcalcError(
-            f"a card shows C at one to four positive q values, got {glimpse(q)}"
-        ) from None
+        raise KcalcError(f"q must contain one to four positive values, got {glimpse(q)}") from None
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
-        raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}")
+        raise KcalcError(f"q must contain one to four positive values, got {glimpse(q)}")
     three = panels(ax, 3, 8.6, 2.75)
     activations({phi.name: phi}, ax=three[0])
     _q_panel(phi, three[1])

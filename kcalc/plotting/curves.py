@@ -99,7 +99,7 @@ def q_maps(
     ax = axes(ax, 3.6, 3.6)
     low, high = one_q(low, "low"), one_q(high, "high")
     if not low < high:
-        raise KcalcError(f"Q maps need 0 < low < high, got low={low:g} and high={high:g}")
+        raise KcalcError(f"Q maps need 0 < low < high, got low = {low:g} and high = {high:g}")
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
@@ -211,7 +211,9 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
         else [text(label, "a label", empty=True) for label in items(labels, "labels")]
     )
     if len(names) != len(pairs):
-        raise KcalcError(f"got {len(names)} labels for {len(pairs)} {what}s; give one label each")
+        raise KcalcError(
+            f"got {len(names)} labels for {len(pairs)} {what}s; pass one label for each"
+        )
     return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]
 
 
@@ -268,7 +270,7 @@ def _look_of_lines(
     look = line_look(line)
     label = look.pop("label", None)
     if label is not None and labels is not None:
-        raise KcalcError("give label= or labels=, not both")
+        raise KcalcError("pass label= or labels=, not both")
     return (labels if label is None else label), look
 
 
@@ -343,8 +345,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(
-            f"got {len(old)} activations before and {len(new)} after; they are paired in order, "
-            "so give as many before as after"
+            f"got {len(old)} activations before and {len(new)} after; pass equally many, "
+            "because they are paired in order"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)

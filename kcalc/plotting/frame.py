@@ -64,7 +64,7 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
         return plt.subplots(1, count, figsize=(width, height), layout="constrained")[1]
     found = items(given.ravel() if isinstance(given, np.ndarray) else given, "ax")
     if len(found) != count:
-        raise KcalcError(f"this figure has {count} panels, got {len(found)} Axes")
+        raise KcalcError(f"this figure needs {count} Axes, one per panel, got {len(found)}")
     return np.array([axes(ax, width, height) for ax in found], dtype=object)
 
 
@@ -87,7 +87,8 @@ def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(error).split("\n")[0]
         names = ", ".join(map(str, given))
         raise KcalcError(
-            f"{names}: not keywords of a matplotlib line ({reason}); give label=, color=, ls= etc."
+            f"{names} are not keywords of a matplotlib line ({reason}); use label=, color=, "
+            "ls= etc."
         ) from None
     return found
 
@@ -261,8 +262,7 @@ def save(target: Any, path: str | os.PathLike[str]) -> Path:
     figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in PICTURES:
         raise KcalcError(
-            f"a plot can be written as {', '.join(PICTURES)}, got "
-            f"{path.suffix or 'a name without suffix'!r}: {path}"
+            f"{path}: a plot can be saved only as {', '.join(PICTURES)}; use one of these suffixes"
         )
     kind = path.suffix.lower()[1:]
     timeless = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)

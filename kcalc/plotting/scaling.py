@@ -34,7 +34,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     if any(one.symbolic for one in scalings.values()):
         raise KcalcError("a plot of gamma needs numbers; substitute them with net.subs")
     if not scalings or any(not one.weights for one in scalings.values()):
-        raise KcalcError("there are no weights to draw")
+        raise KcalcError("the network has no weights to draw")
     groups: list[Any] = []
     for label, one in scalings.items():
         values = np.array([weight.relative for weight in one.weights.values()])

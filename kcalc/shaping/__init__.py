@@ -335,7 +335,7 @@ def shape(
         if name not in allowed:
             if not allowed - {OPTION}:
                 raise KcalcError(
-                    f"method {glimpse(method)} takes no targets, but {name!r} was given"
+                    f"method {glimpse(method)} takes no targets, but {name!r} was passed"
                 )
             owners = ", ".join(
                 repr(other) for other in METHODS if name in signature(METHODS[other]).parameters

@@ -141,8 +141,9 @@ class Needs:
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
                     f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which "
-                    "require different scales or shifts of it (activations must share their input "
-                    "scale and shift, and outputs allow neither); put an Affine before each"
+                    "require different scales or shifts of it (activations must share their "
+                    "input scale and shift, and outputs allow neither); put an Affine "
+                    "before each of them"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
@@ -356,8 +357,9 @@ class Absorption:
         blocks = self.blocks[parent]
         if not self._uniform(blocks):
             raise KcalcError(
-                f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, "
-                "concatenated blocks with different scales or shifts; put an Affine between them"
+                f"node {node!r} ({type(self.network.layer(node)).__name__}) reads "
+                f"{parent!r}, which concatenates blocks with different scales or shifts; put "
+                "an Affine between them"
             )
         return blocks[0]
 

@@ -404,8 +404,8 @@ def prepared(
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
-                f"node {node!r} is active dropout, so C(1) < 1 after it, but shaping sets slopes "
-                "at C(1) = 1; shape the network with Dropout(rate), active=False"
+                f"node {node!r} is active dropout, so C(1) < 1 after it, but shaping sets "
+                "slopes at C(1) = 1; shape the network with active=False in its Dropout"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")

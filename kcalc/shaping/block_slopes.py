@@ -91,8 +91,8 @@ def common_weights(
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
             raise KcalcError(
-                f"{phi.name} has C'(1) = {slope:.6g} < 1, so slopes decrease with depth; shape the "
-                "activations first, or give local_slope > 1"
+                f"{phi.name} has C'(1) = {slope:.6g} < 1, so slopes decrease with depth; "
+                "shape the activations first, or pass local_slope > 1"
             )
     calculus = _LogSlopes(network, {block.node: block.slot for block in blocks}, slopes)
     pairs = [(piece.entry, piece.exit) for piece in subnetworks(network)]
@@ -137,12 +137,12 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     low, high = min(reached), max(reached)
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
-            f"the maximal slope is {low:.10g} for all weights, not {target:g}: blocks have the "
-            "same slope as their shortcuts (activations with C'(1) = 1?); choose another "
-            "activation, or give local_slope"
+            f"the maximal slope is {low:.10g} for all weights, not {target:g}: blocks have "
+            "the same slope as their shortcuts, perhaps because C'(1) = 1 for the "
+            "activations; choose another activation, or pass local_slope"
         )
     near = low if target <= low else high
     return UnreachableTarget(
-        f"no shortcut weight in (0, 1) gives a maximal slope of {target:g}: weights reach slopes "
-        f"between {low:.10g} and {high:.10g}; the nearest is {near:.10g}"
+        f"no shortcut weight in (0, 1) gives a maximal slope of {target:g}: weights give "
+        f"slopes between {low:.10g} and {high:.10g}; the nearest is {near:.10g}"
     )

@@ -390,7 +390,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
                 "before attention, or keep q with net.normalised()"
             )
         raise KcalcError(
-            f"the stream of this block diverges, and at large q there is no law: {why}"
+            f"the stream of this block diverges, and there is no depth law at large q: {why}"
         ) from None
     power = math.log(high / low) / math.log(APART)
     if power > 1 + WHOLE:
@@ -509,7 +509,7 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     for _ in range(BLOCKS):
         size, cosine = block.step(q, x)
         if not 0 < size < math.inf:
-            raise KcalcError(f"q = {q:.3g} becomes {size:.3g} after one more block")
+            raise KcalcError(f"q changes from {q:.3g} to {size:.3g} in one block")
         path.append((math.log(size), cosine))
         still = abs(math.log(size / q)) < SETTLED
         q, x = size, cosine
@@ -714,8 +714,8 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
         found = _newton(block, q, block.attractor(q, turn.x))
         if found is None:
             raise KcalcError(
-                f"the stream settles near q = {q:.6g}, but so slowly that rounding hides the "
-                "limit; change the block slightly"
+                f"the stream settles near q = {q:.6g}, but too slowly to determine the limit "
+                "in double precision; change the block slightly"
             ) from None
         return _settled(block, *found, start)
     return _led(block, way, *path[-1], start)

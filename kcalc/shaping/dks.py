@@ -265,8 +265,9 @@ def _beyond_reach(
     asked = f"asked for: {slope_text(zeta - 1, digits=9)}"
     if _useless(value, zeta):
         return UnreachableTarget(
-            f"DKS cannot shape this network with this activation: {error}, and slopes of "
-            f"{error.nearest:.4g} at every layer multiply to {near} in this network ({asked})"
+            f"DKS cannot shape this network with this activation: {error}, and a slope of "
+            f"{error.nearest:.4g} at every layer gives a slope of {near} for this network "
+            f"({asked})"
         ).advising(
             "use another activation",
             "fewer nonlinear layers or shortcut weights nearer to 1",
@@ -292,7 +293,7 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
     return [
         Assumption(
             "network",
-            f'{mu.warning}; subnetworks="forward" includes the depth across them',
+            f'{mu.warning}; pass subnetworks="forward" to include the depth across them',
             "heuristic",
         )
     ]
@@ -322,7 +323,7 @@ def _check_reach(
             f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach"
         )
         raise refusal.advising(
-            "put fewer Products one after another",
+            "use fewer Products in sequence",
             Remedy("normalisation", words=keeping),
             *kept,
             then=shortcuts,
@@ -426,7 +427,7 @@ def _kept_slope(phi: Activation, slope: float) -> Advice:
         solve_scale(phi, slope - 1)
     except KcalcError:
         return ""
-    return Remedy("dks", {"free_slope": False}, "give free_slope=False")
+    return Remedy("dks", {"free_slope": False}, "pass free_slope=False")
 
 
 def _systems(

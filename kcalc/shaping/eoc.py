@@ -367,7 +367,7 @@ def eoc(
         plain, lambda phi: Constants(phi, sigma_w=points[phi].sigma_w, sigma_b=points[phi].sigma_b)
     )
     notes = (
-        [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")]
+        [Assumption("network", f"each input has q = 1, and pre-activations have q* = {level:.10g}")]
         if least > 0
         else []
     )
@@ -415,7 +415,7 @@ def _points(
     """Return the point of every activation. Raises: KcalcError if they do not share q*."""
     if q is None and len(kinds) > 1:
         raise KcalcError(
-            f"{len(kinds)} activations share one q*, so give q, not sigma_b or sigma_w"
+            f"{len(kinds)} activations share one q*; pass q instead of sigma_b or sigma_w"
         )
     return {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
 

@@ -150,9 +150,9 @@ class EquivalentParameters(Shown):
         missing = [str(node) for node in self.affine if node not in parameters]
         if missing:
             raise KcalcError(
-                f"weights are missing for "
-                f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}; give all Affine "
-                f"nodes"
+                "weights are missing for "
+                f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}; pass the "
+                "weights of all Affine nodes"
             )
         return {
             node: _changed(node, self.original.layer(node), change, parameters[node])
@@ -201,7 +201,7 @@ def equivalent_parameters(
         raise KcalcError(f"expected a Shaping or a kcalc.Network, got {type(network).__name__}")
     choice(border, "treatment of borders", BORDERS)
     if network.free_symbols:
-        raise KcalcError("the network has symbols; substitute numbers first with net.subs({...})")
+        raise KcalcError("the network has symbols; substitute numbers with net.subs({...})")
     return _result(network, Absorption(network, border))
 
 
@@ -303,7 +303,7 @@ def _changed(
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Return W and b as float64 arrays. Raises: KcalcError if shapes do not match the layer."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise KcalcError(f"node {node!r}: give the pair (W, b), with b = None if there is no bias")
+        raise KcalcError(f"node {node!r}: pass the pair (W, b), with b = None if there is no bias")
     try:
         weights = np.asarray(given[0], dtype=float)
         bias = None if given[1] is None else np.asarray(given[1], dtype=float)
@@ -321,7 +321,8 @@ def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | 
         )
     if layer.features is not None and weights.shape[0] != layer.features:
         raise KcalcError(
-            f"node {node!r}: W has {weights.shape[0]} rows for {layer.features} features"
+            f"node {node!r}: W has {weights.shape[0]} rows, but the layer has "
+            f"{layer.features} features"
         )
     if bias is not None and bias.shape != weights.shape[:1]:
         raise KcalcError(f"node {node!r}: b has shape {bias.shape}, expected {weights.shape[:1]}")

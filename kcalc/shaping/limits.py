@@ -167,10 +167,10 @@ def check_repeats(
         q, x = behind(block, q, x)
     if not np.allclose(three, (q, x), rtol=SAME):
         raise KcalcError(
-            f"three of these blocks have q = {three[0]:.6g}, but applying the Q map of one block "
-            f"three times gives {q:.6g}: the output of the block is not fresh (activations "
-            "without an Affine after them are added, or feed another activation); end its "
-            "branches in an Affine"
+            f"three of these blocks in sequence give q = {three[0]:.6g}, but applying the Q "
+            f"map of one block three times gives {q:.6g}, because activations are added, or "
+            "read by another activation, without an Affine in between; end the branches of "
+            "the block in an Affine"
         )
 
 
@@ -182,7 +182,7 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
         Assumption(
             "network",
             f"q = {q:g} is a repelling fixed point: the slope of Q there is {rate:.6g}, so any "
-            "other q moves away",
+            "other q moves away from it",
         ),
     )
 
@@ -273,7 +273,7 @@ def flow_time(c: float, start: float = 0.0) -> float:
     low, high = _cosine(start, "start"), _cosine(c, "c")
     if not low <= high < 1:
         raise KcalcError(
-            f"the flow goes from start to c with -1 <= start <= c < 1, got start = {start}, c = {c}"
+            f"start and c must satisfy -1 <= start <= c < 1, got start = {start} and c = {c}"
         )
 
     return _time_between(math.acos(high), math.acos(low))
@@ -341,7 +341,7 @@ def flow_slope(network: Network, eta: float) -> float:
     w = math.pi * flow_time(target) / maximal_curvature(network).multiplier
     if w >= 1:
         raise KcalcError(
-            f"the flow predicts that the network is too shallow for eta = {target:g}: even ReLUs "
-            "are too weak"
+            f"the flow predicts that the network is too shallow for eta = {target:g}: even "
+            "ReLUs do not reach it"
         )
     return (1 - w) / (1 + math.sqrt(w * (2 - w)))

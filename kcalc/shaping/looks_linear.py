@@ -173,7 +173,7 @@ class LooksLinear(Shaping):
         if source not in self.constants.by_node:
             raise KcalcError(
                 f"node {node!r} reads a {type(self.network.layer(source)).__name__}, not one "
-                f"activation: mirror its blocks yourself"
+                "activation; mirror its blocks yourself"
             )
         scaled = float(self.constants.by_node[source].output_scale or 1.0) * np.asarray(weights)
         if scaled.ndim < 2:

@@ -77,9 +77,9 @@ def _refuse_attention(network: Network) -> None:
     attending = network.nodes_of(Attend)
     if attending:
         refusal = NoRule(
-            f"node {attending[0]!r} attends over tokens: only method='edge' shapes networks with "
-            "attention; kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) show the "
-            "effect of its initialisation"
+            f"node {attending[0]!r} attends over tokens, and only method='edge' shapes "
+            "networks with attention; use kc.node_values(net, tokens=...) and "
+            "kc.gradients(net, tokens=...) to see the effect of its initialisation"
         )
         refusal.remedies = (Remedy("edge"),)
         raise refusal

@@ -39,7 +39,7 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
         return None
     if not network.nodes_of(TokenMix):
         raise KcalcError(
-            "tokens= gives cosines between tokens, but the network has no TokenMix; omit tokens"
+            "the network has no TokenMix, so cosines between tokens have no effect; omit tokens"
         )
     return SHAPING["tokens"](tokens, rows)
 

@@ -299,7 +299,7 @@ def _standardised(network: Network) -> Network:
                 f"standardised weights over one channel are 0"
             ).advising(
                 "use fewer groups",
-                Remedy("nf", {"standardise": False}, "give standardise=False"),
+                Remedy("nf", {"standardise": False}, "pass standardise=False"),
             )
     return network.map_layers(lambda node, layer: replace(layer, standardised=True), L.Affine)
 

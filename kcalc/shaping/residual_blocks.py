@@ -189,8 +189,8 @@ def with_residual_weights(
     blocks = require_blocks(network)
     if shortcut_weight is None and residual_weight is None:
         raise KcalcError(
-            "give shortcut_weight or residual_weight: a number, {node: number}, or one number per "
-            "block"
+            "pass shortcut_weight or residual_weight as a number, {node: number}, or one "
+            "number per block"
         )
     along, through = _per_block(shortcut_weight, blocks), _per_block(residual_weight, blocks)
     sums: dict[Node, Sum] = {}
@@ -220,7 +220,7 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
     weights = items(value, "weights of the blocks")
     if len(weights) != len(names):
         raise KcalcError(
-            f"the network has {len(names)} residual blocks, but {len(weights)} weights are given"
+            f"the network has {len(names)} residual blocks, but {len(weights)} weights were passed"
         )
     return dict(zip(names, weights, strict=True))
 

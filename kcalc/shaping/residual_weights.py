@@ -300,9 +300,9 @@ def residual_weights(
     )
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
-            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads "
-            "channel means, some bias or concatenation mixes different q values, or some "
-            "activation has an input with q other than 1; remove LayerNorm with "
+            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm "
+            "reads channel means, some bias or concatenation mixes different q values, or "
+            "the inputs of some activation do not have q = 1; remove LayerNorm with "
             "net.without_normalization()"
         )
     return shaped
@@ -333,7 +333,9 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
 
 def _number(value: Any, name: str, scheme: str) -> float:
     if scheme not in OPTIONS[name]:
-        raise KcalcError(f"{name} belongs to scheme {OPTIONS[name][0]!r}, not to {glimpse(scheme)}")
+        raise KcalcError(
+            f"{name} applies only to scheme {OPTIONS[name][0]!r}, not to {glimpse(scheme)}"
+        )
     number = as_number(value, name)
     if getattr(number, "free_symbols", None):
         raise KcalcError(

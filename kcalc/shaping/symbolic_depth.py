@@ -282,8 +282,8 @@ class VanillaMaps(Shown):
     def _known(self, what: str) -> Activation:
         if self.activation is None:
             raise KcalcError(
-                f"without an activation there is no {what}, only slope and curvature as functions "
-                "of psi and kappa; name an activation"
+                f"without an activation there is no {what}, only slope and curvature as "
+                "functions of psi and kappa; pass an activation"
             )
         return self.activation
 

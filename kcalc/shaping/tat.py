@@ -141,7 +141,7 @@ def tat(
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
         raise KcalcError(
-            "eta (leaky ReLUs) and tau (smooth activations) are mutually exclusive; give one"
+            "eta (leaky ReLUs) and tau (smooth activations) are mutually exclusive; pass only one"
         )
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)
@@ -213,8 +213,8 @@ def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumpt
     """Yield notes on the negative slope that eta gives."""
     yield Assumption(
         "network",
-        "eta bounds the c value of orthogonal inputs after any subnetwork; the negative slope is "
-        f"{slope:.10g} everywhere",
+        "eta bounds the c value of orthogonal inputs after any subnetwork; every activation "
+        f"has the negative slope {slope:.10g}",
     )
     if slope < NEARLY_RELU:
         smaller = 0.5 if eta > 0.5 else float(f"{eta / 2:.2g}")
@@ -231,8 +231,8 @@ def _check_tailored(kinds: tuple[Activation, ...]) -> None:
     for phi in kinds:
         if not _is_leaky(phi):
             raise KcalcError(
-                f"eta tailors only relu and leaky_relu, not {phi.name}; use tau for smooth "
-                "activations, or activation='leaky_relu'"
+                f"eta applies only to relu and leaky_relu, not to {phi.name}; use tau for "
+                "smooth activations, or activation='leaky_relu'"
             )
 
 
@@ -332,8 +332,8 @@ def check_curvature(phi: Activation) -> None:
         ).advising(*hints, joint=": ")
     if phi.degree is not None:
         raise KcalcError(
-            f"{phi.name} is positively homogeneous: input scale and shift act as one constant, but "
-            "Q'(1), C'(1) and C''(1) need two"
+            f"{phi.name} is positively homogeneous: its input scale and shift act as one "
+            "constant, but Q'(1), C'(1) and C''(1) need two"
         ).advising("use another activation", DKS)
 
 

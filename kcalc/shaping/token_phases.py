@@ -67,8 +67,9 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
             layer = network.layer(below)
             if not isinstance(layer, Affine):
                 raise KcalcError(
-                    f"node {node!r} reads its {('queries', '', 'values')[slot]} from {below!r}, "
-                    f"which is not an Affine layer: the gain {name!r} would have no effect"
+                    f"node {node!r} reads its {('queries', '', 'values')[slot]} from "
+                    f"{below!r}, which is not an Affine layer, so the gain {name!r} would "
+                    "have no effect"
                 )
             made[below] = replace(layer, sigma_w=layer.sigma_w * gains[name])
     if {"residual", "shortcut"} & set(gains):
@@ -299,7 +300,7 @@ def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> flo
     reached = [goal + value for value in map(known, grid) if math.isfinite(value)]
     span = f"{min(reached):.6g} to {max(reached):.6g}" if reached else "no values"
     raise UnreachableTarget(
-        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: the range is {span}"
+        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}; the range is {span}"
     )
 
 

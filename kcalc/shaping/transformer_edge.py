@@ -510,8 +510,8 @@ def _activated(
     level = Stream.of(network, request.start).level()
     if abs(level - 1) > LEVEL_KEPT:
         raise KcalcError(
-            f"an activation sees q = {level:.6g}, but mlp='dks' needs 1: put a norm before every "
-            "MLP"
+            f"an activation sees q = {level:.6g}, but mlp='dks' needs q = 1; put a norm "
+            "before every MLP"
         )
     edits = [f"{node}: sigma_w -> 1" for node in plain]
     return network, table, [*edits, *table.edits]
@@ -536,8 +536,8 @@ def _without_shortcuts(
             )
     if mlp == "keep":
         raise KcalcError(
-            "without shortcuts, the activations must keep q = 1 and bounded slopes: use mlp='dks' "
-            "or mlp='tat'"
+            "without shortcuts, the activations must keep q = 1 and bounded slopes; use "
+            "mlp='dks' or mlp='tat'"
         )
     plain, changes = prepared(request.network, activation)
     alone = tokens_alone(stream(plain, request.parts))

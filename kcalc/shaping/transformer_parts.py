@@ -72,7 +72,7 @@ def parts_of(network: Network) -> Parts:
     """
     if not network.nodes_of(Attend):
         raise KcalcError(
-            "shaping to the edge is for networks with attention, but this one has none"
+            "shaping to the edge is for networks with attention, but this network has none"
         ).advising((Remedy("dks"), Remedy("residual_weights")))
     if found := network.nodes_of(BatchNorm):
         raise KcalcError(

@@ -119,8 +119,8 @@ class TransformerSystem(ABC):
             return start
         asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
         raise UnreachableTarget(
-            f"found no constants with {asked}; give fewer targets, and read the others from the "
-            "values of the result"
+            f"found no constants with {asked}; pass fewer targets, and read the other values "
+            "from the result"
         )
 
 
@@ -140,8 +140,8 @@ class Ratios(TransformerSystem):
         normed = [n for n in between if isinstance(request.network.layer(n), Normalisation)]
         if GROWTH in request.targets and normed:
             raise KcalcError(
-                f"the stream passes through the norm at node {normed[0]!r}, so it cannot grow; "
-                "give gradient_mean instead of growth"
+                f"the stream passes through the norm at node {normed[0]!r}, so it cannot "
+                "grow; pass gradient_mean instead of growth"
             )
         self.grows = not normed and not all(is_normalised(tuple(b.weights)) for b in parts.blocks)
         self.targets = self._completed(dict(request.targets))
@@ -265,7 +265,7 @@ class Skipless(TransformerSystem):
             if len(asked) > 1:
                 raise KcalcError(
                     "token_slope and gradient_difference depend on the same constant, the "
-                    "identity; give one of them"
+                    "identity; pass only one of them"
                 )
             targets |= {} if asked else {SLOPE: 1.0}
         elif asked:

@@ -195,8 +195,8 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
     if isinstance(op, P.Source):
         if network.layer(node).image_shape is not None:
             raise NoRule(
-                f"{where} is an image: Jacobian spectra are available only for networks with one "
-                "position; use vector inputs, layers.Input(), and dense layers"
+                f"{where} is an image, but Jacobian spectra are available only for networks "
+                "with one position; use vector inputs, layers.Input(), and dense layers"
             )
     elif isinstance(op, P.Fresh):
         problem = _dense_problem(op)
@@ -205,8 +205,9 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
     elif isinstance(op, P.Norm):
         if op.over == "batch":
             raise NoRule(
-                f"{where} couples the examples of a batch, which Jacobian spectra do not cover; "
-                "use LayerNorm or RMSNorm, or drop it with net.without_normalization()"
+                f"{where} couples the examples of a batch, which Jacobian spectra do not "
+                "support; use LayerNorm or RMSNorm, or drop it with "
+                "net.without_normalization()"
             )
     elif not isinstance(op, P.Post | P.Mix | P.Prod | P.Join | P.Mask):
         advice = next(
@@ -257,8 +258,9 @@ def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fractio
     missing = [node for node, count in known.items() if count is None]
     if missing and len(missing) < len(known):
         raise KcalcError(
-            f"node {owner(missing[0])!r} has no width, but other nodes do: the spectrum depends "
-            "on the ratios of widths. Give features= of all nodes, or of none if all are equal"
+            f"node {owner(missing[0])!r} has no width, but other nodes do, and the spectrum "
+            "depends on the ratios of the widths. Set features= for all nodes, or for none "
+            "if all widths are equal"
         )
     width: dict[Node, Fraction] = {}
     for node, op, reads in operations:
@@ -271,8 +273,8 @@ def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fractio
             width[node] = width[reads[0]]
             if any(width[read] != width[node] for read in reads):
                 raise KcalcError(
-                    f"node {owner(node)!r} ({op.kind}) reads feature maps of different widths: "
-                    f"{', '.join(str(width[read]) for read in reads)}; give features="
+                    f"node {owner(node)!r} ({op.kind}) reads feature maps of different "
+                    f"widths: {', '.join(str(width[read]) for read in reads)}; set features="
                 )
     return width
 
@@ -282,8 +284,8 @@ def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
     if any(a * widths[0] != given[0] * b for a, b in zip(given, widths, strict=True)):
         raise KcalcError(
             f"node {owner(node)!r} (Concat) has inputs with channels in the ratio "
-            f"{':'.join(map(str, given))}, but without features= all widths are taken as equal; "
-            "give features= of all nodes"
+            f"{':'.join(map(str, given))}, but without features= all widths are assumed to "
+            "be equal; set features= for all nodes"
         )
 
 
@@ -318,8 +320,8 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
                 cuts[other] |= {cut + second for cut in a}
         if sum(map(len, cuts.values())) > MOST_PIECES + 2 * len(cuts):
             raise KcalcError(
-                "the concatenations of the network do not line up: they have too many common "
-                "parts. Choose features that are multiples of a common number"
+                "the concatenations of the network split its channels into too many parts. "
+                "Choose features that are multiples of a common number"
             )
     return {node: sorted(found) for node, found in cuts.items()}
 

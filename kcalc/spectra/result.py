@@ -139,12 +139,12 @@ class JacobianSpectrum(Shown, Approximable):
         for law in self._reading.laws:
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(
-                    f"slopes are unbounded, and E s^{2 * order} depends on slopes too rare to "
-                    "integrate; use a lower moment"
+                    f"slopes are unbounded, and E s^{2 * order} depends on slopes that are "
+                    "too rare to integrate; use a lower moment"
                 )
         value = float(self._moments(order)[order - 1])
         if not math.isfinite(value):
-            raise KcalcError(f"E s^{2 * order} is beyond double precision")
+            raise KcalcError(f"E s^{2 * order} exceeds the range of double precision")
         return value
 
     def _moments(self, order: int) -> Array:
@@ -194,7 +194,7 @@ class JacobianSpectrum(Shown, Approximable):
         points = real_array(x, "x")
         if np.any(points <= 0):
             raise KcalcError(
-                f"x must be a squared singular value > 0, got {points[points <= 0][0]}"
+                f"x is a squared singular value and must be > 0, got {points[points <= 0][0]}"
             )
         flat = np.atleast_1d(points).ravel()
         found = self._law.density(flat)
@@ -267,8 +267,8 @@ class JacobianSpectrum(Shown, Approximable):
             if width is None:
                 return math.inf
             raise KcalcError(
-                "slopes are unbounded, so the largest singular value grows with the width and "
-                "follows no edge statistics. Use largest() and moment(n)"
+                "slopes are unbounded, so the largest singular value grows with the width "
+                "and does not follow edge statistics; use largest() and moment(n)"
             )
         edge = self._law.top
         value = math.sqrt(edge.z)

@@ -143,8 +143,9 @@ def _check_finite(group: Group, values: Array, shares: Array) -> None:
     if not math.isfinite(float(squares)):
         node = next(step.node for step in group.steps if step.kind in ("post", "prod"))
         raise KcalcError(
-            f"node {owner(node)!r}: the mean square of its slopes is not finite at this q, so the "
-            "spectrum has no moments; lower q or sigma_w, or use an activation with bounded slopes"
+            f"node {owner(node)!r}: the mean square of its slopes is not finite at this q, "
+            "so the spectrum has no moments; reduce q or sigma_w, or use an activation with "
+            "bounded slopes"
         )
 
 

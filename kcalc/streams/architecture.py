@@ -117,7 +117,9 @@ def hyper_connected(
         outputs = [_node(builder, read, "the readout")]
     for i, node in enumerate(outputs):
         if node is None:
-            raise KcalcError(f"stream {i + 1} is 0 at the end; give it a weight in h_res or h_post")
+            raise KcalcError(
+                f"stream {i + 1} is 0 at the end; set a nonzero weight for it in h_res or h_post"
+            )
     builder.steps = _read_by(outputs, builder.steps)
     return titled("hyper-connected", builder.network(outputs))
 
@@ -175,8 +177,8 @@ def _node(builder: Builder, stream: Stream, what: str) -> Node:
     """Return the node of a stream; add a Sum unless the stream already is a single node."""
     if not stream:
         raise KcalcError(
-            f"{what} gives weight 0 to every nonzero stream; give at least one of them a nonzero "
-            "weight"
+            f"{what} has weight 0 for every nonzero stream; set a nonzero weight for at "
+            "least one of them"
         )
     if list(stream.values()) == [1]:
         return next(iter(stream))
@@ -207,7 +209,7 @@ def _at(given: Any, layer: int) -> Any:
 def _vector(given: Any, n: int, what: str) -> list[Any]:
     values = [as_number(value, f"{what}[{i}]") for i, value in enumerate(items(given, what))]
     if len(values) != n:
-        raise KcalcError(f"{what} must hold one number per stream ({n}), got {len(values)}")
+        raise KcalcError(f"{what} must contain one number per stream ({n}), got {len(values)}")
     return values
 
 
@@ -223,8 +225,8 @@ def _matrix(given: Any, n: int, layer: int) -> list[list[Any]]:
     for i, row in enumerate(rows):
         if all(value == 0 for value in row):
             raise KcalcError(
-                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; give the row "
-                "a nonzero weight"
+                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; set at "
+                "least one nonzero weight in this row"
             )
     return rows
 

@@ -59,7 +59,7 @@ def stream_profile(
         except KcalcError as error:
             if end is not None and end not in asked.outputs:
                 raise
-            notes = (Assumption("network", f"no gradients: {error}", "convention"),)
+            notes = (Assumption("network", f"there are no gradients: {error}", "convention"),)
     c = np.array([np.ravel(np.broadcast_to(values[m].c, max(np.size(cosines), 1))) for m in means])
     tokens = [_first(values[m], "token_cosine1", "token_cosine") for m in means]
     rate = forgetting_rate(mixing(network, levels))

@@ -92,7 +92,7 @@ def _logits(given: Any) -> Array:
         empty = np.flatnonzero((matrix == -np.inf).all(axis=axis))
         if len(empty):
             raise KcalcError(
-                f"{name} {empty[0]} of the logits contains only -inf, so its sum is 0; give it a "
-                "finite logit"
+                f"{name} {empty[0]} of the logits contains only -inf, so its sum is 0; set "
+                "at least one finite logit"
             )
     return matrix

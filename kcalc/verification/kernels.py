@@ -369,9 +369,9 @@ class _Work:
         if bad.size:
             draw, node = int(bad[:, 0].min()), self.nodes[int(bad[:, 1].min())]
             raise KcalcError(
-                f"node {node!r}: its feature map vanishes or overflows in draw {draw} of {draws}, "
-                "so it has no c value; use a larger width, a smaller q, or a dtype of higher "
-                "precision"
+                f"node {node!r}: its feature map vanishes or overflows in draw {draw} of "
+                f"{draws}, so its c value is undefined; use a larger width, a smaller q, or "
+                "a dtype of higher precision"
             )
         return found
 

@@ -207,7 +207,7 @@ def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     ):
         raise KcalcError(
             f"labels must be {len(inputs) if inputs.ndim else 0} integers >= 0, got an array "
-            f"{classes.shape} of {classes.dtype}"
+            f"of shape {classes.shape} and dtype {classes.dtype}"
         )
     return inputs, classes
 

@@ -174,7 +174,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "groups": (
         batch_of(kc.chain(L.Input(6), L.Affine(6), L.GroupNorm(4)), X),
-        "4 groups do not divide its 6 channels",
+        "its 6 channels cannot be split into 4 equal groups",
     ),
     "an unknown input": (
         batch_of(kc.chain(L.Input(6), L.Affine(6)), X, image_shape={"zz": (4, 4)}),

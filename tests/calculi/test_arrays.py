@@ -196,7 +196,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         CNN,
         {"features": {"affine_1": 3}, "image_shape": (4, 4)},
-        r"'affine_1' has features=4 in its layer, got 3",
+        r"layer of node 'affine_1' sets features=4",
     ),
     (
         MLP,
@@ -218,7 +218,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         architectures.resnet_v2(),
         {"image_shape": (32, 32)},
-        r"image_shape=\(224, 224\) in its layer",
+        r"sets image_shape=\(224, 224\)",
     ),
     (
         chain(Input(3, (2, 2)), Affine(kernel=3, padding="valid")),
@@ -228,7 +228,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         chain(Input(), Affine(6, groups=3)),
         {"features": {"input": 4}},
-        r"'affine_1': 3 groups.*4 input",
+        r"'affine_1': its 4 input channels .* 3 equal groups",
     ),
     (MLP, {"features": 4, "remat": True, "rolled": False}, r"rolled=True"),
 ]

@@ -319,7 +319,7 @@ REFUSED = {
     ),
     "heads and channels": (
         lambda: wired(("x", Input(4)), *attending(Attend(3), "x", Affine(4))),
-        "3 heads do not divide the 4 channels of its queries",
+        "4 channels of its queries cannot be split into 3 equal heads",
     ),
     "a causal mask in maps": (
         lambda: c_map(plain(causal=True), tokens=4),
@@ -345,7 +345,7 @@ REFUSED = {
 }
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {}, "node 'attention' .* pass tokens="),
-    (PLAIN, {"token_cosine": 0.3}, "give the number of tokens"),
+    (PLAIN, {"token_cosine": 0.3}, "pass the number of tokens"),
     (PLAIN, {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
     (PLAIN, {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (PLAIN, {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
@@ -369,7 +369,7 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {"tokens": 4, "sampling": 3}, r"kc.Sampling\(draws="),
 ]
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
-    ({"heads": 5, "key_heads": 2}, "key_heads = 2 must divide heads = 5"),
+    ({"heads": 5, "key_heads": 2}, "heads = 5 must be divisible by key_heads = 2"),
     ({"window": 0}, "Attend: window"),
     ({"prefix": 0}, "Attend: prefix"),
     ({"prefix": 2, "causal": True}, "prefix is a causal mask.*causal=False"),

@@ -38,7 +38,7 @@ def test_profiles() -> None:
     [
         ({"experts": 4, "top_k": 5}, "lower top_k"),
         ({"experts": 0}, "experts"),
-        ({"shared_hidden": 8}, "give experts="),
+        ({"shared_hidden": 8}, "pass experts="),
         ({"experts": 4, "score": "top"}, "score"),
     ],
 )

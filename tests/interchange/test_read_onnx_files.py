@@ -40,7 +40,7 @@ def adds(held: Any) -> Any:
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers but contains 1"),
+        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers, but it contains 1"),
         (tensor(3, [1], int32_data=[300]), "its element type cannot"),
         (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),

@@ -60,7 +60,7 @@ BAD: dict[str, tuple[Any, str]] = {
         "'y', which comes later or",
     ),
     "missing": (lambda: one(node("Add", "x q", "y")), "'q', which no node"),
-    "doubled": (lambda: one(RELU, node("Tanh", "x", "y")), "two arrays have the name 'y'"),
+    "doubled": (lambda: one(RELU, node("Tanh", "x", "y")), "the name 'y' is used for two arrays"),
     "two initializers": (
         lambda: changed(
             lambda p: p.graph.initializer.extend([numpy_helper.from_array(weights(2), "a")] * 2)
@@ -69,9 +69,12 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "nothing to analyse": (
         lambda: changed(lambda p: p.graph.ClearField("input"), x=weights(2, 3)),
-        "reads no input",
+        "does not use its inputs",
     ),
-    "constant": (lambda: one(node("Relu", "w", "y"), w=weights(2)), "no output that was traced"),
+    "constant": (
+        lambda: one(node("Relu", "w", "y"), w=weights(2)),
+        "no output of the model was traced",
+    ),
     "misfit": (
         lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 5, 3, 3)),
         "do not fit",
@@ -89,9 +92,9 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "short tensor": (
         lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"),
-        "declares 4000000 bytes but contains 4",
+        "declares 4000000 bytes, but it contains 4",
     ),
-    "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "no tensor can have"),
+    "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "declares the invalid shape"),
     "type": (lambda: with_tensor(dims=[2], data_type=22), "4 bits"),
 }
 
@@ -145,20 +148,20 @@ def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("location", "entries", "words"),
     [
-        ("../secret.bin", {}, "must be in the folder"),
-        ("/etc/passwd", {}, "must be in the folder"),
+        ("../secret.bin", {}, "must be in the model's folder"),
+        ("/etc/passwd", {}, "must be in the model's folder"),
         ("a/../../secret.bin", {}, "must be"),
         ("..\\secret.bin", {}, "must be"),
         ("", {}, "must be"),
         ("C:\\w.bin", {}, "must be"),
         ("link.bin", {}, "a link to a file outside"),
-        (".", {}, "cannot read|not an ordinary"),
+        (".", {}, "cannot read|not a regular"),
         ("missing.bin", {}, "No such file"),
         ("w.bin", {"offset": "9999"}, "needs 10047 bytes"),
         ("w.bin", {"offset": "-1"}, "must be a nonnegative integer"),
         ("w.bin", {"length": "9" * 30}, "must be a nonnegative integer"),
         ("w.bin", {"length": "12"}, "declares 48"),
-        ("pipe", {}, "not an ordinary file"),
+        ("pipe", {}, "not a regular file"),
     ],
 )
 def test_external_data_outside_of_the_folder_is_never_opened(
@@ -174,7 +177,7 @@ def test_external_data_outside_of_the_folder_is_never_opened(
 def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(one(RELU).SerializeToString())
-    with refused("exceeds the limit"):
+    with refused("but the limit is"):
         trace_onnx(file, limits=Limits(file_bytes=10))
     with refused("more than 1 nodes"):
         trace_onnx(one(node("Relu", "x", "a"), node("Relu", "a", "y")), limits=Limits(nodes=1))
@@ -182,7 +185,7 @@ def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     with refused("truncated"):
         trace_onnx(file)
     os.mkfifo(tmp_path / "pipe.onnx")
-    with refused("not an ordinary file"):
+    with refused("not a regular file"):
         trace_onnx(tmp_path / "pipe.onnx")
     with refused("expected the path"):
         trace_onnx(3)

@@ -42,7 +42,7 @@ class Two(nn.Module):
 def test_the_right_call_is_said(given: Any, words: str) -> None:
     with pytest.raises(kc.KcalcError) as caught:
         kc.read(Two(), *given)
-    assert f"{words}; give the inputs as kc.read(model, x, y)" in str(caught.value)
+    assert f"{words}; pass the inputs as kc.read(model, x, y)" in str(caught.value)
 
 
 def test_inputs_without_any_tensor() -> None:

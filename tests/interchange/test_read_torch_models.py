@@ -124,8 +124,8 @@ def test_errors_stand_alone() -> None:
     wrapped = "the model returns an object of class Found, .* Wrap the model in a torch.nn.Module"
     line = r"test_read_torch_models.py:\d+ in broken: RuntimeError: the cable is out"
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
-        (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
-        (Named(), ((2, 6),), r"'size' by keyword only; .*kc.read\(model, \{'size': size\}\)"),
+        (linear, (), r"pass example inputs or their shapes, .*kc.report\(model, example_inputs="),
+        (Named(), ((2, 6),), r"'size' only by keyword; .*kc.read\(model, \{'size': size\}\)"),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
         (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of integers"),
         (linear, ((0, 6),), r"positive integers"),
@@ -135,7 +135,7 @@ def test_errors_stand_alone() -> None:
         (
             linear,
             ((2, 6), (2, 6)),
-            r"does not take 2 inputs; give the inputs as kc.read\(model, input\)",
+            r"does not take 2 inputs; pass the inputs as kc.read\(model, input\)",
         ),
         (Fn(Found), ((2, 6),), wrapped),
         (

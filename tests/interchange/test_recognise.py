@@ -81,7 +81,7 @@ def test_what_no_network_is():
     cases: dict[str, Callable[[], Any]] = {
         "no layers": lambda: tape.read("x"),
         "depends on no input": lambda: tape.read(tape.held([1.0])),
-        "reads no input": lambda: Trace("test", (held,), ("h",)),
+        "does not use its inputs": lambda: Trace("test", (held,), ("h",)),
         "two operations": lambda: Trace("test", (entry, entry), ("x",)),
         "is not an earlier operation": lambda: Trace("test", (entry, stray), ("d",)),
         "nan": lambda: broken.read(name, sigmas=True),

@@ -187,5 +187,5 @@ def test_options_that_would_do_nothing_are_refused() -> None:
         K.matrix(da.from_array(x), block_rows=3)
     with refused("progress= has no effect"):
         K.matrix(jnp.asarray(x), progress=True)
-    with refused("leave dtype out"):
+    with refused("omit dtype"):
         K.matrix(x, out=np.empty((8, 8)), dtype="float32")

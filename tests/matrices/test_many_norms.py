@@ -182,11 +182,14 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
         (lambda: ERF.matrix([["a"] * 5]), "real numbers"),
         (lambda: ERF.matrix(np.ma.masked_less(X, 0)), "masked"),
         (lambda: HUGE.matrix(X), "double precision at c = .*reduce sigma_w"),
-        (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision; reduce sigma_w"),
+        (
+            lambda: HUGE.matrix(ONES, method="pairs"),
+            "exceed the range of double precision; reduce sigma_w",
+        ),
         (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
         (
             lambda: HUGE.nngp.matrix(ONES.astype(np.float32)),
-            "exceed single precision; use dtype=float",
+            "exceed the range of single precision; use dtype=float",
         ),
     ],
 )

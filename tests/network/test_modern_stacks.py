@@ -72,7 +72,7 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     json.dumps(s.to_dict())
     axes = [ax for ax in s.plot().axes if ax.get_label() != "<colorbar>"]
     assert len(axes) == 3 and "at the output" in axes[2].get_title(loc="left") + axes[2].get_title()
-    with refused("3 panels, got 1"):
+    with refused("3 Axes, one per panel, got 1"):
         s.plot(ax=axes[:1])
     assert s.compare(s) is not None and "Q(1) at tokens" in s._repr_html_()
 

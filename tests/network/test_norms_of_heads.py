@@ -54,7 +54,7 @@ def test_kernel_maps_and_tangent_kernels() -> None:
 
 @pytest.mark.parametrize("kind", [L2Norm, RMSNorm, LayerNorm])
 def test_groups_that_do_not_fit(kind: Any) -> None:
-    with refused("node 'n0': 5 groups do not divide the 32 channels"):
+    with refused("node 'n0': the 32 channels of its input cannot be split into 5"):
         normed(kind(5))
     with refused("node 'n0' normalises every channel separately"):
         c_map(normed(kind(WIDTH)))

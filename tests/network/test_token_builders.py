@@ -96,7 +96,7 @@ test_what_is_no_mixing_is_refused = refusals(
         (lambda: tm.exponential(3, [0.0]), "stay > 0"),
         (lambda: tm.exponential(3, [1.0], start=0.5), "must decrease"),
         (lambda: tm.exponential(3, [np.inf]), "finite"),
-        (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target has 2"),
+        (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, but target has 2"),
         (lambda: tm.preserving(2 * np.eye(3), np.eye(3)), r"ones on its diagonal .* \(0, 0\) is 2"),
         (lambda: tm.preserving([[1, 0.5], [0.4, 1]], np.eye(2)), r"symmetric, but entry \(0, 1\)"),
         (

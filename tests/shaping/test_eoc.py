@@ -50,5 +50,5 @@ def test_several_activations_share_q() -> None:
     s = kc.shape(net, method="eoc", q=0.7)
     assert max(s.residuals.values()) < 1e-12
     assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
-    with refused("give q"):
+    with refused("pass q"):
         kc.shape(net, method="eoc", sigma_b=0.1)

@@ -181,7 +181,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     good = drawn(s.network, np.random.default_rng(0))
     assert set(equivalent_arrays(s, good)) == set(good)
     for change, message in (
-        ({"affine_2": (np.ones((4, 3)), None)}, "4 rows for 3 features"),
+        ({"affine_2": (np.ones((4, 3)), None)}, "4 rows, but the layer has 3 features"),
         ({"affine_2": (np.ones(3), None)}, "shape"),
         ({"affine_2": (np.ones((3, 3)), np.ones(2))}, "b has shape"),
         ({"affine_2": np.ones((3, 3))}, "pair"),

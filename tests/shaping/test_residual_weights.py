@@ -58,7 +58,7 @@ def test_setting_weights_by_number_node_or_order() -> None:
     plain = with_residual_weights(net, 1, {"sum_1": 0.5, "sum_2": 0.5, "sum_3": 0.5})
     assert plain.layer("sum_3").weights == (1, 0.5)
     for options, words in [
-        ({}, "give shortcut_weight"),
+        ({}, "pass shortcut_weight"),
         ({"residual_weight": {"affine_1": 0.5}}, "unknown residual Sum"),
         ({"residual_weight": [0.5, 0.5]}, "3 residual blocks, but 2"),
         ({"residual_weight": 1.5}, r"'sum_1'.*\[0, 1\]"),
@@ -223,7 +223,7 @@ test_refusals = refusals(
         ({"scheme": "slope"}, "needs slope"),
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),
         ({"scheme": "slope", "slope": 2, "local_slope": 1}, "local_slope must be > 1"),
-        ({"slope": 2}, "belongs to scheme 'slope'"),
+        ({"slope": 2}, "applies only to scheme 'slope'"),
         ({"eta": 2}, "unknown target"),
     ],
     lambda options: kc.shape(A.rescaled_resnet(3), "tanh", method="residual_weights", **options),

@@ -99,7 +99,7 @@ test_what_does_not_close_is_refused = refusals(
         (lambda: vanilla_maps("square").gap, "here 1.33333"),
         (lambda: vanilla_maps("identity").gap, "linear"),
         (lambda: vanilla_maps("square").flow(0.1, 3), "piecewise linear"),
-        (lambda: vanilla_maps().c_map, "name an activation"),
+        (lambda: vanilla_maps().c_map, "pass an activation"),
         (lambda: vanilla_maps("relu", 0), ">= 1"),
         (lambda: vanilla_maps("relu", 2.5), ">= 1"),
         (lambda: vanilla_maps("relu", "os.system"), "depth"),

@@ -41,7 +41,7 @@ test_refusals_say_why = refusals(
         ("selu", {}, r"kink at 0.*infinite"),
         ("hard_swish", {"tau": 0.3}, "kink at -3, 3"),
         ("square", {}, "positively homogeneous"),
-        ("tanh", {"eta": 0.9}, "only relu and leaky_relu"),
+        ("tanh", {"eta": 0.9}, "applies only to relu and leaky_relu"),
         ("tanh", {"eta": 0.9, "tau": 0.3}, "mutually exclusive"),
         ("relu", {"eta": 1.0}, "between 0 and 1"),
         ("relu", {"eta": -0.2}, "between 0 and 1"),

@@ -42,7 +42,7 @@ def test_closed_forms_of_one_block() -> None:
 TWO, BARE = stack(2, 64, 2), stack(2, 64, 2, placement="none", shortcut_weight=0)
 NORMALISED = architectures.llama(1, 64, 2, query_norm=True, hidden=64, vocabulary=9)
 REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
-    "no attention": (architectures.vanilla(3), {}, "this one has none"),
+    "no attention": (architectures.vanilla(3), {}, "this network has none"),
     "growth below 1": (
         TWO,
         {"tokens": 8, "growth": 0.5},
@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "growth of post-norm": (
         stack(2, 64, 2, placement="post"),
         {"tokens": 8, "growth": 2},
-        "cannot grow; give gradient_mean",
+        "cannot grow; pass gradient_mean",
     ),
     "four targets": (
         TWO,

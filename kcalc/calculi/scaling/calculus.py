@@ -249,8 +249,8 @@ def with_images(network: Network, image_shape: Any) -> Network:
         stated, shapes[node] = network.layer(node).image_shape, extents(asked, "image_shape")
         if stated not in (None, shapes[node]):
             raise KcalcError(
-                f"the input {node!r} has image_shape={stated} in its layer, got {shapes[node]}; "
-                f"leave one of them out"
+                f"the layer of input {node!r} sets image_shape={stated}, but {shapes[node]} "
+                "was passed; leave one of them out"
             )
     return network.map_layers(
         lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input

@@ -65,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         read.sum(axis=(1, 2)) / tokens,
         np.full(draws, total),
-        "values, all pairs of tokens: in every draw",
+        "values, all pairs of tokens, in every draw",
     )
 
 
@@ -88,12 +88,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         queries,
         gradient * np.einsum("iab,bc,kcd,da->ik", P, V, P, H),
-        "queries: the derivative of softmax, token by token",
+        "queries, from the derivative of softmax, token by token",
     )
     yield equal(
         keys,
         np.einsum("ik,iab,bc,kcd->ad", W, P, V, P),
-        "keys: the derivative of softmax, token by token",
+        "keys, from the derivative of softmax, token by token",
     )
 
 

@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         token_map(layer(4.0), 2)(-1.0),
         -1.0,
-        "below 0 there is a fixed point: two opposite tokens stay opposite",
+        "there is a fixed point below 0: two opposite tokens stay opposite",
         1e-10,
     )
 
@@ -125,10 +125,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [v.q1 for v in sums],
         stream,
-        "the stream of 5 blocks, by a recursion with another quadrature",
+        "the stream after 5 blocks, by a recursion with a different quadrature",
         1e-6,
     )
-    yield equal([v.token_cosine1 for v in sums], cosines, "its token cosines", 1e-6)
+    yield equal([v.token_cosine1 for v in sums], cosines, "the token cosines of this stream", 1e-6)
     gains = np.diff([2.0, *(v.q1 for v in sums)])
     yield at_most(gains[:-1], gains[1:], "the contribution of a block grows with depth", 0.0)
     yield at_most(gains, 1 + (weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)

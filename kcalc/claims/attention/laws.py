@@ -64,8 +64,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rate = np.log(q[12] / q[0]) / 12
     yield counterexample(
         rate * 240 - np.log(q[240] / q[0]),
-        f"at the rate of the first 12 blocks ln q would be {rate * 240:.1f} after 240; it is "
-        f"{np.log(q[240] / q[0]):.2f}",
+        f"at the rate of the first 12 blocks, ln q would be {rate * 240:.1f} after 240; it "
+        f"is {np.log(q[240] / q[0]):.2f}",
         one_sided=True,
     )
 
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     n = symbols("N", positive=True)
     alpha, beta = (2 * n) ** Rational(1, 4), (8 * n) ** Rational(-1, 4)
-    yield exact(4 * n * beta**2 / alpha**2 - 1, "the condition of the constants")
+    yield exact(4 * n * beta**2 / alpha**2 - 1, "the condition on the constants")
     for blocks in (6, 96):
         net = architectures.transformer_stack(blocks, 8, 2, "relu", "deepnorm", std="xavier")
         slope = depth_laws(net, 8).slope

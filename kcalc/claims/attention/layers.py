@@ -76,7 +76,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         p + (q - p) * Overlap(tokens, variance, variance, variance * p / q).value,
     )
     yield equal(
-        (found.q1, found.q1 * found.token_cosine1), ends, "kcalc's layer and the formulas", 1e-13
+        (found.q1, found.q1 * found.token_cosine1),
+        ends,
+        "kcalc's layer against the formulas",
+        1e-13,
     )
     known = node_values(layer(1.56, 1.56, 1.0), tokens=2, token_cosine=0.35)["attention"]
     yield equal(known.q1, 0.7894179094735, "T = 2, known digits")
@@ -102,13 +105,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for b in ((0, 0), (0, 5), (0.7, 0))
     ]
     read = [(v.q1, v.token_cosine1) for v in values]
-    yield equal(read[1], read[0], "kcalc: a bias of the keys of variance 5", 1e-14)
+    yield equal(read[1], read[0], "kcalc: a key bias with variance 5", 1e-14)
     variance, covariance = (1 + 0.7) * 0.8, (0.2 + 0.7) * 0.8
     q, p = (
         0.2 + 0.8 * s
         for s in (self_overlap(9, variance), Overlap(9, variance, variance, covariance).value)
     )
-    yield equal(read[2], (q, p / q), "kcalc: a bias of the queries of variance 0.7", 1e-13)
+    yield equal(read[2], (q, p / q), "kcalc: a query bias with variance 0.7", 1e-13)
     s, common = bench.normal(2, 8, 8)
     first, second = (
         np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
@@ -137,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
         same,
-        "equal places, drawn matrices and kcalc",
+        "equal places: sampled matrices against kcalc",
     )
     size = c * np.sqrt(q1 * q2)
     first, second = (1.3 * 1.1 * q * q * (1 - rho) for q in (q1, q2))
@@ -149,10 +152,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         overlap = Overlap(tokens, first, second, 1.3 * query * 1.1 * size * (1 - rho)).value
         truth = size * rho + size * (1 - rho) * overlap
         yield statistical(
-            samples.mean(axis=1), truth, f"{name} places, drawn matrices and the formula"
+            samples.mean(axis=1), truth, f"{name} places: sampled matrices against the formula"
         )
         if name == "equal":
-            yield equal(same, truth, "equal places, kcalc and the formula")
+            yield equal(same, truth, "equal places: kcalc against the formula")
 
 
 def block() -> Network:
@@ -182,7 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [K.layers[name](c) for name in ("queries", "keys")],
         [part, part],
-        "kcalc's parts of queries and keys",
+        "the query and key contributions in kcalc",
     )
     a, b = rows(bench, bench.size(10_000, 100_000), tokens, variance, variance, 1.3 * c * keys)
     traces = np.einsum("nij,nji->n", projector(a), projector(b))
@@ -198,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         parts,
         [g.weights[node] for node in K.layers],
-        "two layers and an MLP: jets forward, gradients backward",
+        "two layers and an MLP: forward derivatives against backpropagated gradients",
         1e-10,
     )
-    yield equal(K(1.0), sum(parts), "the kernel is the sum of its layers", 1e-10)
+    yield equal(K(1.0), sum(parts), "the kernel is the sum over its layers", 1e-10)

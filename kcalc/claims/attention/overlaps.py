@@ -60,7 +60,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             Overlap(2, v1, v2, k).value,
             two_tokens(v1, v2, k),
-            "T = 2: an integral of logistic functions",
+            "T = 2: as an integral of logistic functions",
             1e-10,
         )
     for tokens, variance, k, digits in DIGITS:
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.einsum("nij,nji->n", projector(a), projector(b)),
         sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2,
-        "the trace in moments of the rows",
+        "the trace from the moments of the rows",
         1e-14,
     )
     for tokens, variance, k, truth in SLOPES:

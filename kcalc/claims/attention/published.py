@@ -58,9 +58,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield equal(modes.mean[entry], 1 + v / edge**2, f"mean mode, {text}", 1e-8)
                 yield equal(modes.difference[entry], 1.0, f"difference mode, {text}", 1e-8)
             else:
-                yield at_most(0.0, (factor - 1) * (found.slope - 1), f"the side of 1: {text}", 0.0)
+                yield at_most(
+                    0.0, (factor - 1) * (found.slope - 1), f"the same side of 1: {text}", 0.0
+                )
                 same = 1.0 if factor < 1 else 0.0
-                yield equal(float(found.cosine == 1), same, f"tokens equal: {text}")
+                yield equal(float(found.cosine == 1), same, f"equal tokens: {text}")
 
 
 # -- Giorlandino and Goldt -------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 text = f"{placement}-norm, centre {centre}, beta = {beta:g}, rho = 0.2"
                 yield at_most(away, [0.009, 0.0045, 0.0034], f"distances: {text}", 0.0)
                 if beta == 1:
-                    yield at_most(away[1:], away[:-1], f"they fall: {text}", 0.0)
+                    yield at_most(away[1:], away[:-1], f"the distances fall: {text}", 0.0)
     q, rho, beta, tokens = 10.0, 0.2, 0.5, 2**12
     draws, width = bench.size(100, 400), 32
     x = sqrt(q) * bench.normal(draws, 1, width)
@@ -124,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(scores**2, 1.0, "drawn layers: scores after the norm at q = 10")
     found = block("pre", q, rho, tokens, beta, 0)
     right = frozen("pre", q, q * rho, beta, 0)
-    yield equal(found, right, "q = 10, beta = 0.5: with the scale of the normed stream", 1e-3)
+    yield equal(found, right, "q = 10, beta = 0.5: with the scale of the normalised stream", 1e-3)
     own = 1 - sqrt(2 / (q * q * (1 - rho))) / beta
     first, second = q + rho + (1 - rho) * own, q * rho + rho
     angle = acos(second / first)
@@ -218,4 +220,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(c, 4 * alpha / pi * sigma, f"blocks 10,000 to 40,000, {text}", 2e-2)
     for norm, stretch in (("layer", 0.0), (activation("tanh"), 0.5)):
         found = depth_laws(architectures.transformer_stack(2, 8, 2, norm=norm), 16)
-        yield equal(found.gradient_stretch, stretch, f"a transformer, {norm} in front", 1e-9)
+        yield equal(
+            found.gradient_stretch, stretch, f"a transformer with {norm} before each branch", 1e-9
+        )

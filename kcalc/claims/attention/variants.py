@@ -144,7 +144,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)[
         "attention"
     ]
-    yield equal(found.q1, q, "kcalc and the arc-cosine kernel")
+    yield equal(found.q1, q, "kcalc against the arc-cosine kernel")
 
 
 @claim("ATT-sink", VARIANTS)
@@ -193,7 +193,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rest + Overlap(tokens, variance, variance, variance * p).value
     )
     yield equal(
-        (found.q1, found.q1 * found.token_cosine1), (q, both), "kcalc and the formulas", 1e-13
+        (found.q1, found.q1 * found.token_cosine1), (q, both), "kcalc against the formulas", 1e-13
     )
 
 
@@ -214,7 +214,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             (scores**2).mean(),
             12 / width,
-            f"mean square of scores at key width {width}, twice 6 / width",
+            f"mean square of the scores at key width {width}, at most twice 6 / width",
             0.0,
         )
 
@@ -261,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
     p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
-    yield equal(found[0], (q, p / q), "scores of the cosines")
+    yield equal(found[0], (q, p / q), "scores from the cosines")
 
 
 @claim("ATT-rotary", VARIANTS)

@@ -69,14 +69,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             phi.mean(1.7),
             reference.mean(plain.value, 1.7, plain.kinks),
-            "the means of the library",
+            "the means in kcalc",
             1e-11,
         )
     smooth = [FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
     yield equal(
         [activation(name).mean_slope(1.7) for name in names[: bench.size(4, 6)]],
         [reference.mean(f.slope, 1.7, f.kinks) for f in smooth],
-        "the mean slopes of the library",
+        "the mean slopes in kcalc",
         1e-10,
     )
     k, inputs = bench.size(100_000, 2_000_000), 30
@@ -121,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 activation(name).c_map.derivative(1)(at, q1, q2) * norm,
                 r1 * r2 * straight,
-                "the derivative in the library is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$",
+                "the derivative in kcalc is $\\sqrt{q_1q_2}\\,\\Gamma_{\\phi'}$",
                 1e-9,
             )
             yield equal(
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [own.sum(), C.series(100).sum()],
             1,
-            "sums of the coefficients, by quadrature and by the library",
+            "sums of the coefficients: quadrature against kcalc",
             1e-6,
         )
         yield equal(C(1.0), 1, "$C(1)$", 1e-14)
@@ -182,12 +182,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [C.derivative(1)(0.0) - 1 + left, C.derivative(1)(1.0) - 1 - right],
             0,
-            "the slopes of the library at 0 and 1",
+            "kcalc's slopes at 0 and 1",
             1e-9,
         )
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))
     yield at_most(
-        slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail: $(1+c^2)/2$"
+        slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail, as for $(1+c^2)/2$"
     )
 
 
@@ -205,10 +205,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c in (-0.5, 0.0, 0.3, 0.7):
             direct = reference.gamma(name, c)
             yield equal(
-                polyval(c, squares), direct, "Hermite sums from 0 and the joint density", 1e-8
+                polyval(c, squares), direct, "Hermite sums from 0 against the joint density", 1e-8
             )
             yield equal(
-                pair_expectation(name, name, c), direct, "the library and the joint density", 1e-9
+                pair_expectation(name, name, c), direct, "kcalc against the joint density", 1e-9
             )
 
 
@@ -235,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         yield equal(found, 1 - centre**2 / size, "the distance of phi' from its mean", 1e-11)
-        yield equal(1 - C(0.0) / C(1.0), found, "$1-C'(0)/C'(1)$ in the library", 1e-9)
+        yield equal(1 - C(0.0) / C(1.0), found, "$1-C'(0)/C'(1)$ in kcalc", 1e-9)
 
 
 @claim("DKS-D4-7", "App. D.4, D.6, D.7")
@@ -282,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
         phi = activation(name).transformed(output_scale=sqrt(2) if name == "relu" else 1.0)
         C = c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), 120))).derivative(1)
-        yield equal(C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10)
+        yield equal(C(1.0), 1, f"D.6: 120 layers of {name} in kcalc, the slope at 1", 1e-10)
         yield equal(C(-1.0), expected, "and at -1", 1e-10 if name == "abs" else 3e-3)
 
 

@@ -161,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [there[-1], own[::2].sum() < 1e-14],
             [odd, odd],
-            f"{name}: fixed points below 0 that the library finds",
+            f"{name}: fixed points below 0 that kcalc finds",
             0.0,
         )
     for C in curved(power_maps(bench, 300, 3000)):
@@ -174,7 +174,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         C(0.5),
         0.5,
-        "$C(0)=0$: convexity gives $C(c)\\le c$, as the proof needs; concavity would give the "
+        "$C(0)=0$: convexity gives $C(c)\\le c$, as the proof requires; concavity would give the "
         "opposite",
     )
 
@@ -241,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-9,
         )
     yield equal(
-        library, truth, "the number of fixed points that the library finds", 0.0, maps=len(library)
+        library, truth, "the number of fixed points that kcalc finds", 0.0, maps=len(library)
     )
 
 
@@ -279,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             inner.slope,
             truth,
-            "layers with biases: the library's slope against the joint density",
+            "layers with biases: kcalc's slope against the joint density",
             1e-9,
         )
         yield at_most(truth, 1 - 1e-3, "below 1", 0.0)

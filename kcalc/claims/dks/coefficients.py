@@ -159,14 +159,14 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         balls,
         list(series.values()),
-        "coefficients by certified integrals and by quadrature",
+        "coefficients: certified integrals against quadrature",
         1e-11,
         radius=wide,
     )
     yield equal(
         [activation(name).c_map.series(TERMS + 1) for name in NAMES],
         list(series.values()),
-        "the series of the C map and the quadrature",
+        "the series of the C map against quadrature",
         1e-11,
     )
     beyond = []

@@ -90,7 +90,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             1 - C.derivative(1)(0.0) / slope,
             truth,
-            "the distance of phi' from its mean, by quadrature, for transformed activations",
+            "the distance of phi' from its mean for transformed activations, by quadrature",
             1e-9,
         )
         yield at_most(1 - 1 / slope, truth, "the bound for these activations", 1e-10)

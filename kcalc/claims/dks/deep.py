@@ -48,13 +48,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 activation("relu").c_map(c, q),
                 formula,
-                "the library against the closed form",
+                "kcalc against the closed form",
                 1e-14,
             )
     found = activation("relu").c_map.symbolic().closed_form
     yield exact(
         found.subs(Symbol("c"), _C) - _RELU if found is not None else Integer(1),
-        "the library's expression",
+        "kcalc's expression",
     )
     u = bench.rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=bench.size(20000, 400000))
     yield statistical(
@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the slope of eq. 15 is >= 0",
     )
     C = c_map(_layers("relu", 100))
-    yield equal(C(-1.0), least, "the library")
+    yield equal(C(-1.0), least, "kcalc")
     yield at_most(least, C(np.linspace(-1, 1, 41)), "other images")
     direct = -1.0
     for _ in range(100):
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for difference, what in zip(halves, ("positive", "negative"), strict=True):
         yield exact(difference, f"for every {what} u, from $\\max(0,x)=(|x|+x)/2$")
     yield equal(
-        relu.degree if relu.degree is not None else 0, 1, "the degree that the library knows", 0.0
+        relu.degree if relu.degree is not None else 0, 1, "the degree according to kcalc", 0.0
     )
 
 
@@ -148,7 +148,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = bench.uniform(0.05, 9, bench.size(4, 20))
     for x in q:
         yield equal(_erf_q(x), second_moment("erf", x), "Q against quadrature")
-    yield equal(phi.q_map(q), [_erf_q(x) for x in q], "the library's Q", 1e-14)
+    yield equal(phi.q_map(q), [_erf_q(x) for x in q], "kcalc's Q", 1e-14)
     pairs = [(c, x) for c in _POINTS for x in q]
     formula = [_erf_c(c, x) for c, x in pairs]
     yield equal(
@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "C against the joint density",
         1e-10,
     )
-    yield equal([phi.c_map(c, x) for c, x in pairs], formula, "the library's C", 1e-13)
+    yield equal([phi.c_map(c, x) for c, x in pairs], formula, "kcalc's C", 1e-13)
     with decimal_digits(50):
         slow = mpmath.quad(
             lambda x: mpmath.erf(x) ** 2 * mpmath.npdf(x), np.linspace(-20, 20, 21).tolist()
@@ -190,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             own,
             _erf_iterated(grid, depth),
-            f"{depth} layers: the library and the closed forms, layer by layer",
+            f"{depth} layers: kcalc against the closed forms, layer by layer",
             1e-10,
         )
         images.append(np.abs(own))
@@ -200,14 +200,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         images[2],
         0.09,
-        "500 layers: |c| <= 0.99 goes to less than 0.09",
+        "500 layers map |c| <= 0.99 to less than 0.09",
         at_09=np.interp(0.9, grid, images[2]),
     )
     q = 1.0
     for _ in range(500):
         q = _erf_q(q)
     yield equal(q, 0.141924, "the q values settle", 1e-6)
-    yield equal(q_map(_layers("erf", 500))(1.0), q, "the library's q value after 500 layers")
+    yield equal(q_map(_layers("erf", 500))(1.0), q, "kcalc's q value after 500 layers")
 
 
 @claim("DKS-prop10", "Sec. 12.3, Proposition 10")
@@ -258,7 +258,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             value,
             limit.c,
-            f"{name}, normalised: 300 layers at q* against the limit by the library",
+            f"{name}, normalised: 300 layers at q* against the limit in kcalc",
             room,
             rate=limit.rate,
         )

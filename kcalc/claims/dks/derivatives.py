@@ -79,7 +79,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         own,
         formula,
-        "the library's derivative against the formula by quadrature",
+        "kcalc's derivative against the formula by quadrature",
         1e-11,
         activations=len(own),
     )
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         own,
         formula,
-        "the library's derivative against the formula by quadrature",
+        "kcalc's derivative against the formula by quadrature",
         1e-10,
         activations=len(own),
     )
@@ -162,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     right = [1 / (pi * sqrt(1 - c * c)) for c in (0.0, 0.3)]
     own = [activation("relu").c_map.derivative(2)(c) for c in (0.0, 0.3)]
     yield equal(curved, right, "i = 2 for ReLU: the kink gives $1/(\\pi\\sqrt{1-c^2})$", 1e-8)
-    yield equal(own, right, "the library's second derivative has this term")
+    yield equal(own, right, "kcalc's second derivative has this term")
 
 
 @claim("DKS-rel2", "Sec. 8.1.2")
@@ -178,7 +178,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own = activation("relu").c_map.derivative(2)(points)
     truth = 1 / (np.pi * np.sqrt(gaps * (2 - gaps)))
     yield equal(
-        own / truth, 1.0, "the library's second derivative at 1 - c = 0.1 ... 1e-12", last=own[-1]
+        own / truth, 1.0, "kcalc's second derivative at 1 - c = 0.1 ... 1e-12", last=own[-1]
     )
     yield at_most(
         own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit"
@@ -190,6 +190,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         quotient,
         1 / (pi * sqrt(1 - 0.95**2)),
-        "a second difference of the quadrature at 0.95",
+        "against a second difference by quadrature at 0.95",
         2e-2,
     )

@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     constant = PowerMap(np.array([1.0, 0.0]))
     yield counterexample(
         float(constant(1.0) <= constant(0.0)),
-        "ii, read strictly: the C map 1 of a constant activation",
+        "ii, read strictly, fails for the C map 1 of a constant activation",
     )
     names = list(_names(bench))
     yield at_most(
@@ -106,7 +106,7 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     yield equal(
         [activation(name).c_map.series(co.TERMS + 1) for name in names],
         truth,
-        "the library's series against quadrature",
+        "kcalc's series against quadrature",
         1e-11,
     )
 
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             1e-6,
             [values[0] / 2 + values[2] / 2 - values[1], values[2] - values[1]],
-            "the C maps of activations: curvature and increase",
+            "the curvature and the increase of the C maps of activations",
             0.0,
         )
 
@@ -176,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steep = steepness(name) / second_moment(name)
         C = activation(name).c_map
         yield at_most(steep * (T - 1) + 1, C(T), "activations, with $C'(1)$ by quadrature", 1e-11)
-        yield equal(C.derivative(1)(1.0), steep, "the slopes of the library", 1e-10)
+        yield equal(C.derivative(1)(1.0), steep, "kcalc's slopes", 1e-10)
     C = c_map(residual_network(bench, "softplus"))
     yield at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
 
@@ -324,7 +324,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(1e-12, room, "which is positive", 0.0)
     yield at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
-    yield equal((C(at) - C(0)) / at, 0.5, "affine maps are no exception: $(1+c)/2$")
+    yield equal((C(at) - C(0)) / at, 0.5, "affine maps are no exception, for example $(1+c)/2$")
     found = []
     for name in _names(bench):
         C = activation(name).c_map

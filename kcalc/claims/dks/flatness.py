@@ -325,7 +325,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         limit(simplify(diff(C, c)), c, 1, "-") - 1, "the limit of the derivative of the closed form"
     )
     relu = activation("relu").c_map
-    yield equal(relu.derivative(1)(1.0), 1.0, "the library's slope at 1", 1e-14)
+    yield equal(relu.derivative(1)(1.0), 1.0, "kcalc's slope at 1", 1e-14)
     h = 1e-8
     yield equal((1 - relu(1 - h)) / h, 1.0, "its difference quotient at 1", 1e-3)
     yield at_most(

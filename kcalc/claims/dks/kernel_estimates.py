@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found[:, :-1] / scale,
             truth / scale,
-            f"{name}: the library against iterates of C by independent quadrature",
+            f"{name}: kcalc against iterates of C by independent quadrature",
             1e-6,
         )
         yield equal(
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 off[: depth // 2] / diagonal[: depth // 2],
                 0,
-                "exploding: early and middle layers, off over on",
+                "exploding: early and middle layers, off-diagonal over diagonal entries",
                 1e-3,
             )
             yield equal(
@@ -213,13 +213,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-0.4, 0.3, 1.0])
     layer, depth = smooth(*COLLAPSING), bench.size(70, 300)
     found = library(layer, depth, c).sum(axis=0)
-    yield equal(found * (1 - layer.steep), 1, "collapsing: K of the library times $1-C'(1)$", 1e-3)
+    yield equal(found * (1 - layer.steep), 1, "collapsing: kcalc's K times $1-C'(1)$", 1e-3)
     limit = ntk(architectures.vanilla(depth - 1, layer.phi)).regime().limit
     predicted = (math.nan, math.nan) if limit is None else (limit.diagonal, limit.off_diagonal)
     yield equal(
         np.array(predicted) * (1 - layer.steep),
         1,
-        "collapsing: the limit predicted by the library",
+        "collapsing: the limit that kcalc predicts",
         1e-8,
     )
     layer = smooth(*EXPLODING)
@@ -231,7 +231,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     own = [kernels(layer, depth, v).sum() for v in c[:-1]]
     yield equal(
-        found[:-1], own, "exploding: off the diagonal, the library and separate iterates", 1e-6
+        found[:-1],
+        own,
+        "exploding: off the diagonal, kcalc against independently computed iterates",
+        1e-6,
     )
     yield equal(
         own,
@@ -248,7 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         predicted,
         ((1 - layer.steep**-depth) / (layer.steep - 1), star / (1 - at_star)),
-        "exploding: the limit predicted by the library",
+        "exploding: the limit that kcalc predicts",
         1e-6,
     )
 
@@ -327,7 +330,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found,
             np.array(g) * h,
-            f"{name}: $\\Theta_i=C_gC_h'$, the library against separate iterates",
+            f"{name}: $\\Theta_i=C_gC_h'$, kcalc against independently computed iterates",
             1e-6,
         )
         off = np.abs(found - c0)
@@ -342,6 +345,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         [np.abs(C(c0) - c0).max() for C in maps],
         2 * grown,
-        "Theorem 13 in its application, random C maps: values",
+        "Theorem 13 as it is applied, random C maps: values",
     )
     yield at_most([np.abs(C.derivative(1)(c0) - 1).max() for C in maps], 3 * grown, "and slopes")

@@ -130,7 +130,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         direct - (chi * entries) ** 2,
         0.0,
-        "the square of an entry, with the factor $\\chi_m$ itself",
+        "the square of an entry, with the factor $\\chi_m$",
         PRINTED,
     )
     yield statistical(
@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             library_layer(name, covariance),
             truth[0, 1],
-            f"{name}: the library against quadrature",
+            f"{name}: kcalc against quadrature",
             1e-11,
         )
         w = library_weights("gaussian", bench, bench.size(2000, 40000), m, k)
@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 own[i // 12, j // 12, i % 12, j % 12],
                 _entry(name, covariance, i, j),
-                f"{name}: the library against patches and quadrature",
+                f"{name}: kcalc against patches and quadrature",
                 1e-9,
             )
         w = bench.normal(bench.size(10000, 200000), 9 * k) / sqrt(9 * k)
@@ -274,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     summed = 9 * covariance
     yield counterexample(
         abs(_entry("tanh", summed, 1, 7) - _entry("tanh", covariance, 1, 7)),
-        "tanh, with $1/k$ as for the input in $\\Sigma_{P(Z),P(Z')}$ instead",
+        "tanh, with the $1/k$ that belongs to the input in $\\Sigma_{P(Z),P(Z')}$ instead",
     )
 
 

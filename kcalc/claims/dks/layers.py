@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         printed=printed,
         true=true,
     )
-    yield equal(c_map(net)(0.5), true, "kcalc there", 1e-11)
+    yield equal(c_map(net)(0.5), true, "kcalc at the same c value", 1e-11)
     yield statistical(
         _batches(bench, ["tanh", "softplus"], [1000, 3000], 0.5),
         true,
@@ -104,7 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         printed=0.0,
         true=value,
     )
-    yield equal(c_map(deep)(0.0), value, "kcalc there", 1e-11)
+    yield equal(c_map(deep)(0.0), value, "kcalc at the same c value", 1e-11)
 
 
 @claim("DKS-ln2", "Sec. 19.2.1")
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(_joined(name, other, (k, 2)))(c, q1, q2),
             _centred([KNOWN[name], KNOWN[other]], [k / (k + 2), 2 / (k + 2)], c, q1, q2),
-            "kcalc after concatenations, at random q1, q2, c, against quadrature",
+            "kcalc after concatenations, against quadrature, at random q1, q2 and c",
             1e-10,
         )
 

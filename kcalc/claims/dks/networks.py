@@ -38,7 +38,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shift = bench.uniform(0.2, 0.8)
     truth = special.ndtr(-shift)  # E 1[x > shift]
     x, w = _rule(10**5)
-    yield equal(w @ (x > shift), truth, "order $10^5$: the moments of the rule", 1e-4)
+    yield equal(w @ (x > shift), truth, "order $10^5$: the moments that the rule gives", 1e-4)
     smooth = [
         [w @ phi.values(x) ** 2, phi.q_map()]
         for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))
@@ -133,7 +133,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 _count(net, L.Pool) - 2,
             ],
             0,
-            "kcalc's networks: nonlinear layers without the 4 transition shortcuts, sums, pools",
+            "kcalc's networks: nonlinear layers, excluding the 4 transition shortcuts, sums "
+            "and pools",
             0.0,
         )
     along = [

@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         found,
         truth,
-        "the kernel of a weighted mean over 6 locations in the library: the trace over 6",
+        "kcalc's kernel of a weighted mean over 6 locations: the trace divided by 6",
         1e-8,
     )
 
@@ -204,13 +204,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         trace / mean_square,
         square / mean_square,
-        "tr M^2 and the squared norm, clustered and random maps",
+        "tr M^2 against the squared norm, clustered and random maps",
         1e-10,
     )
     yield at_most(
-        square / mean_square, 1, "the squared norm and the bound with the mean of c^2", 1e-10
+        square / mean_square, 1, "the squared norm against the bound with the mean of c^2", 1e-10
     )
-    yield at_most(mean_square / mean, 1, "and that with the mean of |c|", 1e-10)
+    yield at_most(mean_square / mean, 1, "and the bound with the mean of |c|", 1e-10)
 
 
 @claim("DKS-appEq", "App. E")
@@ -302,13 +302,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [_second_moment_of_maximum(2, r) for r in rhos],
         1,
-        "the library's max pooling with window size 2",
+        "kcalc's max pooling with window size 2",
         1e-7,
     )
     yield equal(
         _second_moment_of_maximum(1, 0.0, L.Nonlinear("relu")),
         0.5,
-        "the library's max pooling with window size 1, after a rectifier",
+        "kcalc's max pooling with window size 1, after a rectifier",
         1e-7,
     )
 

@@ -48,7 +48,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [np.abs(out @ np.concatenate([v, -v])).max(), np.linalg.norm(out) - 1],
             0,
-            "pairs of opposite units in wide layers: the output, and its norm minus 1",
+            "pairs of opposite units in wide layers: the output and its norm minus 1",
         )
 
 
@@ -100,7 +100,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value after ten such layers", 1e-13
     )
     yield equal(
-        q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ q is kept", 1e-13
+        q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0),
+        1,
+        "with $1/k$, q is preserved",
+        1e-13,
     )
     draws, x = bench.size(20_000, 200_000), np.ones(8)
     first = bench.normal(draws, 16, 8) @ x * np.sqrt(2 / 24)
@@ -137,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             (SELU_SLOPE**depth - printed) / digits,
             0,
-            f"{depth} layers: units of half the last printed digit",
+            f"{depth} layers: the error in units of half the last printed digit",
             1.0,
         )
         if depth > bench.size(100, 300):
@@ -279,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         form,
         "correlations of 80 vectors of ReLU channels at c = 0.9",
     )
-    yield equal(C(0.9), form, "kcalc there", 1e-11)
+    yield equal(C(0.9), form, "kcalc at the same c value", 1e-11)
 
 
 @claim("DKS-eocxiao", "Sec. 28.5.6")

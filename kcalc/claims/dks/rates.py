@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
         yield at_most(0, alphas, "and not negative", 0.0)
     yield at_most(0, slack, "random maps", beyond_one_step=used)
-    yield at_most(50, used, "steps after the first, so that iterates are tested")
+    yield at_most(50, used, "steps after the first, which test iterates")
     for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
         _, q = settled(name, weight, bias)
         start, zero = -0.6, own_map(name, weight, bias, q, 0.0)
@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), 2)))(0.5),
         twice,
-        "two layers of the library with that C map",
+        "two kcalc layers with that C map",
         1e-9,
     )
     excess = []

@@ -153,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         found,
         1 - 1e-9,
-        "C maps of the library between their two fixed points: below 1",
+        "kcalc's C maps between their two fixed points: below 1",
         0.0,
         maps=len(found),
     )

@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         4 * (relu.c_map(cos(theta)) * relu.q_map(1.0)),
         formula + 4 / (2 * math.pi) * sin(theta),
-        "the library's C map has the missing term",
+        "kcalc's C map has the missing term",
     )
 
 
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (gate * _gates(W, orthogonal)[0]).ravel(),
         0.25,
-        "samples: a quarter of the units is co-active for orthogonal inputs",
+        "samples: a quarter of the units are active for both of two orthogonal inputs",
     )
     angle = acos((x @ near) / sqrt((x @ x) * (near @ near)))
     yield statistical(
@@ -168,17 +168,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         q_map(net)(np.array([0.3, 1.0, 4.0])),
         [0.3, 1.0, 4.0],
-        "50 layers of the library: $Q(q)=q$",
+        "50 layers in kcalc: $Q(q)=q$",
         1e-10,
     )
     images = c_map(net)(np.array([-0.9, 0.0, 0.5]))
-    yield at_most(0.98, images, "50 layers of the library: the C map is near 1, not $2^{-R}$")
+    yield at_most(0.98, images, "50 layers in kcalc: the C map is near 1, not $2^{-R}$")
     own = np.array([-0.9, 0.0, 0.5])
     for _ in range(50):
         own = relu_map(own)
-    yield equal(images, own, "by equation 15, 50 times", 1e-10)
+    yield equal(images, own, "equation 15 applied 50 times", 1e-10)
     yield equal(
-        c_map(net).derivative(1)(1.0), 1, "gradients of one input: $E|f'|^2$ keeps its size", 1e-10
+        c_map(net).derivative(1)(1.0), 1, "gradients at one input: $E|f'|^2$ keeps its size", 1e-10
     )
 
 
@@ -243,7 +243,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             _stage_lengths(network),
             stages,
-            f"D = {depth}: blocks from transition to transition in the library",
+            f"D = {depth}: blocks from transition to transition in kcalc",
             0.0,
         )
         sizes = q_values(network, 1)
@@ -272,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [sizes[source] for source, transition in read if transition],
             [1, *(n + 1 for n in stages[:3])],
-            f"D = {depth}: the input of the library's transition blocks",
+            f"D = {depth}: the input of kcalc's transition blocks",
         )
         last = blocks(network)[-1][0]
         yield equal(sizes[last], stages[3] + 1, f"D = {depth}: the input of the last layers")
@@ -304,7 +304,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c[node],
                 (cubed + relu_map(before)) / 2 if transition else (cubed + q * before) / (1 + q),
-                f"D = {depth}: every block of the library by the formulas from its input",
+                f"D = {depth}: every block in kcalc against the formulas, from its input",
             )
         yield equal(
             c_map(network)(_GRID),
@@ -359,13 +359,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"D = {depth}: the image of $-1$ is {least} to 5 digits",
             image=low,
         )
-        yield equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library")
+        yield equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: kcalc")
     low, _ = _enclosed(152)
     yield proved([low - 0.9465, 0.9475 - low], "$D=152$: the image of $-1$ rounds to 0.947")
     values = c_map(resnet(152))(_GRID)
-    yield equal(
-        values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11
-    )
+    yield equal(values, composed(_GRID, 152), "kcalc against the formulas on all of [-1, 1]", 1e-11)
     yield at_most(
         values[:-1], values[1:], "the map increases, so the image of $-1$ is the smallest", 1e-13
     )
@@ -413,7 +411,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found,
             composed(_GRID, depth, grows=False),
-            f"D = {depth}: the library by the formula",
+            f"D = {depth}: kcalc against the formula",
             1e-11,
         )
         yield equal(found[0], least, f"D = {depth}: the image of $-1$", 5e-5)
@@ -453,12 +451,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [sizes[node] for node, _ in blocks(network)],
             1,
-            f"D = {depth}: q stays 1 in the library",
+            f"D = {depth}: q stays 1 in kcalc",
         )
         yield equal(
             c_map(network)(_GRID),
             composed(_GRID, depth),
-            f"D = {depth}: the C map is that of growing q",
+            f"D = {depth}: the C map is the same as with growing q",
             1e-11,
         )
         plain = c_map(_reweighted(resnet(depth), grows=False))(_GRID[:-1])

@@ -273,7 +273,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         mu = maximal_slope(skipping(depth, True))
-        yield equal(len(mu.pieces), 2, "kcalc keeps both", 0.0)
+        yield equal(len(mu.pieces), 2, "kcalc keeps both polynomials", 0.0)
         for v in (1.01, 1.2, 2.0):
             yield equal(mu(v) / max(v**depth, v * (1 + v**depth) / 2) - 1, 0, r"kcalc's $\mu$")
     small = [
@@ -281,7 +281,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for depth in (1, 2)
         for v in (1.01, 1.2, 2.0)
     ]
-    yield equal(small, 0, r"$D\le2$: $\mu$ is the second")
+    yield equal(small, 0, r"$D\le2$: $\mu$ is the second polynomial")
 
 
 def polynomial_layer(bench: Bench) -> tuple[Expr, Phi, Any]:

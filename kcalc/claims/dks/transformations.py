@@ -229,7 +229,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _dimensions(KNOWN[name].values, np.array([0.7, 0.3, 1.1, 0.2]))
         for name in ("tanh", "softplus", "swish", "selu")
     ]
-    yield equal(others, 4, "those of tanh, softplus, swish and selu have four", 0.0)
+    yield equal(others, 4, "the functions for tanh, softplus, swish and selu have four", 0.0)
 
 
 # -- the table -------------------------------------------------------------------------------------

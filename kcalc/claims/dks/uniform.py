@@ -35,7 +35,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         direct = np.concatenate([x, np.broadcast_to(np.sqrt(s2), squares.shape)], axis=2) * np.sqrt(
             (k + 1) / (squares + s2)
         )
-        yield equal(own, direct, f"the library and the formula, {k} channels", 1e-13)
+        yield equal(own, direct, f"kcalc against the formula, {k} channels", 1e-13)
         yield equal((direct**2).mean(axis=2), 1.0, "q values by the formula", 1e-13)
         yield equal(
             (normalise_locations(x, "constant") ** 2).mean(axis=2),

@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             errors[-1][0],
             0.0,
-            f"{name}, depth 1: the limit by the library is the mean over random layers",
+            f"{name}, depth 1: kcalc's limit is the mean over random layers",
         )
     phi, f, largest = _unit("tanh")
     deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench)
@@ -135,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         rms[1:] / rms[:-1],
         2 * largest**2,
-        "tanh: growth of the error per layer, and that of the bound",
+        "tanh: the growth per layer of the error and of the bound",
         rms=rms.tolist(),
     )
 
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             (out[..., 0] ** 2).mean(axis=1) - (pair[..., 0] ** 2).mean(axis=1),
             0.0,
-            f"{m} x {k}: matrices and the pairs used here agree",
+            f"{m} x {k}: random matrices agree with the pairs used here",
         )
 
 

@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     law = jacobian_spectrum(Network.from_steps(steps), input_law="gaussian")
     ratio = law.moment(2) / law.moment(1) ** 2
     yield equal(ratio, 25 / 8, "kcalc's distribution", 1e-9)
-    yield counterexample(ratio - 3, "the difference from independent slopes")
+    yield counterexample(ratio - 3, "the difference from the result for independent slopes")
     n, draws = bench.size((150, 60), (400, 200))
     found = []
     for _ in range(draws):

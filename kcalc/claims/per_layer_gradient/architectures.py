@@ -52,7 +52,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     logs = [(w.log10_variance or 0) * log(10) for w in found]
     growth = (logs[1] - logs[0]) / bench.size(40, 300)
     yield at_most(
-        growth, 2 * rho, "the growth of the variance by kcalc", about=PRINTED, growth=growth
+        growth,
+        2 * rho,
+        "the growth of the variance according to kcalc",
+        about=PRINTED,
+        growth=growth,
     )
     yield at_most(
         np.array([log(closed.beta(1, a**k, k, w)) for a, k, w in _grid()]),
@@ -78,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [net.weights[f"W{k}{j}"].fourth / t for (k, j), t in zip(pairs, truth, strict=True)],
             1.0,
-            "kcalc: E|J|^4 of all weights",
+            "kcalc: E|J|^4 over all weights",
             1e-10,
         )
         _, J = draw(bench, resnet(L, m_, n_, nsimplify(value)), 6000, 30000)
@@ -150,11 +154,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             cut[1] / cut[0],
             factor ** (L - 1),
-            "kcalc: the reduced network against its one block",
+            "kcalc: the reduced network against its single block",
             1e-11,
         )
     y = draw(bench, resnet(3, 2, 6, Rational(7, 10)), 10000, 60000)[0]["y3"]
-    yield statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network drawn")
+    yield statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network, sampled")
 
 
 @claim("PLG-eq95", "Sec. 7.4, eq. 95")
@@ -188,9 +192,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         y, _ = draw(bench, net, 8000, 40000)
         yield statistical(
-            y[f"y{L}"] * y[f"y{L - 1}"], C[L, L - 1], f"a mixed moment drawn, k = {k}"
+            y[f"y{L}"] * y[f"y{L - 1}"], C[L, L - 1], f"a mixed moment, sampled, k = {k}"
         )
-        yield statistical(y[f"y{L}"] ** 2, C[L, L], f"the last fourth moment drawn, k = {k}")
+        yield statistical(y[f"y{L}"] ** 2, C[L, L], f"the last fourth moment, sampled, k = {k}")
 
 
 @claim("PLG-eq121", "Sec. 7.5, eqs. 120 and 121")

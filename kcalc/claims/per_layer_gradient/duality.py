@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc: ResNet against its reduced network, k = {k}",
         )
         y, _ = draw(bench, cut, 4000, 30000)
-        yield statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}")
+        yield statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet, sampled, k = {k}")
         dense, reduced = densenet(L, 6), densenet(L, 6, without=k)
         c = 2 / (6 * k)
         yield equal(
@@ -135,9 +135,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         one_sided=True,
     )
     _, J = draw(bench, vanilla([n, n]), 20000, 100000)
-    yield statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "that variance, drawn")
+    yield statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "this variance, sampled")
     yield equal(
-        moments(vanilla([n, n])).weights["W1"].variance, n / 4, "that variance by kcalc", 1e-10
+        moments(vanilla([n, n])).weights["W1"].variance,
+        n / 4,
+        "this variance according to kcalc",
+        1e-10,
     )
     for excess in (0.0, 3.0):
         for _ in bench.rounds(30, 300):
@@ -179,13 +182,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         one_sided=True,
     )
     y, J = draw(bench, vanilla([20, 1]), 20000, 100000, "uniform")
-    yield statistical(J["W1"] ** 2, 0.5, "the same drawn: E|J|^4")
-    yield statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same drawn: the bound")
+    yield statistical(J["W1"] ** 2, 0.5, "the same network, sampled: E|J|^4")
+    yield statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same network, sampled: the bound")
     found = moments(vanilla([20, 1]), weights="uniform")
     yield equal(
         [found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)],
         [0.5, bound],
-        "the same by kcalc",
+        "the same network in kcalc",
     )
     for _ in bench.rounds(20, 200):
         widths = bench.wholes(1, 40, bench.whole(2, 9))
@@ -245,12 +248,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth = moments(resnet(L, 2, n, Rational(1, 2), without=k), jacobian=False).out
         norm = (through**2).sum(axis=1)
         yield statistical(
-            norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network"
+            norm, truth.mean, f"m = 2, k = {k}: sampled paths against kcalc's reduced network"
         )
         yield statistical(norm**2, truth.fourth, f"m = 4, k = {k}")
         reduced, _ = draw(bench, resnet(L, 2, n, Rational(1, 2), without=k), draws // 2)
         yield statistical(
-            reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn"
+            reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network, sampled"
         )
 
 

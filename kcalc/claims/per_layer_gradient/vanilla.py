@@ -66,7 +66,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [w.fourth for w in found.weights.values()],
             [closed.jacobian_fourth([4, 6, 5, 7], k, excess) for k in (1, 2, 3)],
-            f"kcalc's E|J|^4 by (T, S, D), {law}",
+            f"kcalc's E|J|^4 from (T, S, D), {law}",
             1e-11,
         )
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=8))).reshape(-1, 2, 2, 2)
@@ -104,11 +104,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     block = chain(layers.Input(n), layers.Affine(n, sigma_w=sp.sqrt(2)), layers.Nonlinear("relu"))
     yield exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
-        "kcalc's factor of one layer in closed form",
+        "kcalc's factor for one layer, in closed form",
     )
     fourth = (n / 4 + n**2 / 4) + 2 * (n / 2)  # E[K^2 + 2 K], K binomial
     yield exact(
-        (2 / n) ** 2 * fourth - (1 + 5 / n), "the fourth moment of the mixture of chi-squares"
+        (2 / n) ** 2 * fourth - (1 + 5 / n),
+        "the fourth moment of the mixture of chi-squared distributions",
     )
     chi = (
         bench.rng.chisquare(
@@ -226,6 +227,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             moments(vanilla([width] * (depth + 1)), jacobian=False).out.relative,
             truth[1],
-            "the relu network itself",
+            "the original relu network",
             1e-11,
         )

@@ -58,10 +58,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc, {a}, {c}, {s}",
         )
         yield statistical(
-            run.f("y") - factor * run.f("x"), 0.0, f"f drawn, a = {a}, c = {c}, s = {s}"
+            run.f("y") - factor * run.f("x"), 0.0, f"f, sampled, a = {a}, c = {c}, s = {s}"
         )
         yield statistical(
-            run.b("x") - factor * run.b("y"), 0.0, f"b drawn, a = {a}, c = {c}, s = {s}"
+            run.b("x") - factor * run.b("y"), 0.0, f"b, sampled, a = {a}, c = {c}, s = {s}"
         )
 
 
@@ -83,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(s.tensors["y"].splits or (), (alpha**2, beta**2), "kcalc's shares of the sum")
         truth = {v: beta**2 * zeta / (WIDTH * WIDTH * run.variance[v] ** 2) for v in ("one", "F")}
         yield worst(
-            {v: run.nu[v] for v in truth}, truth, f"nu within the branch drawn, beta = {beta}"
+            {v: run.nu[v] for v in truth}, truth, f"nu within the branch, sampled, beta = {beta}"
         )
         c = sqrt(beta)  # factor of the standard deviation
         scaled = net.map_layers(
@@ -104,7 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             after.gamma,
             before.gamma / beta**2,
-            "after E[W^2] times beta, gamma equals that outside the block",
+            "after multiplying E[W^2] by beta, gamma is the same as outside the block",
         )
 
 
@@ -127,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma_l = \varsigma_R/c_l^2 = (\beta^2/c^2)\varsigma$, and $c=\beta$ follows"""
     z, b, c = symbols("zeta beta c", positive=True)
     inside = b**2 * z
-    yield exact(inside / c**2 - b**2 / c**2 * z, "with the scaling outside")
+    yield exact(inside / c**2 - b**2 / c**2 * z, "with the scaling outside the branch")
     yield exact((inside / c**2).subs(c, b) - z, "c = beta equalises")
     s = scaling(residual(0.8, 0.6, 1.0))
     w = s.weights["one"]
@@ -202,7 +202,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         run = Draws(bench, net, 1000, 8000)
-        yield worst({v: run.nu[v] for v in s.weights}, s.tensors["out"].scaling, "nu drawn")
+        yield worst({v: run.nu[v] for v in s.weights}, s.tensors["out"].scaling, "nu, sampled")
 
 
 @claim("SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block")
@@ -215,14 +215,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     beta, n, m = 0.6, 12, 24
     net = block(n, 8, m, beta, 1.0, down=0.8)
     s, run = measured(bench, net, 3000, 20000)
-    yield statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut drawn")
+    yield statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut, sampled")
     yield equal(
         s.tensors["S"].forward / s.tensors["x"].forward, sqrt(n / m), "the same by kcalc", 1e-11
     )
     yield equal(
         s.weights["WS"].gamma * 0.64,
         s.tensors["S"].scaling,
-        "gamma is zeta if the branch has the share alpha^2 of it",
+        "gamma is zeta if the branch contributes the share alpha^2",
         1e-11,
     )
 
@@ -284,7 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield worst(
         {v: 16 * run.b(v) / s.tensors[v].forward / unit for v in ("x1", "x5", "x9")},
         4.0,
-        "after relu, drawn",
+        "after relu, sampled",
     )
 
 
@@ -311,10 +311,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s, run = measured(bench, net, 8000, 60000)
     yield equal(
-        s.scalars["v"], s.tensors["x"].scaling, "kcalc's nu of the scalar against zeta", 1e-11
+        s.scalars["v"], s.tensors["x"].scaling, "nu of the scalar in kcalc, against zeta", 1e-11
     )
     yield statistical(
-        (run.x["F"] * run.g["v"]).sum(axis=(1, 2)) ** 2 / beta, s.tensors["x"].scaling, "nu drawn"
+        (run.x["F"] * run.g["v"]).sum(axis=(1, 2)) ** 2 / beta,
+        s.tensors["x"].scaling,
+        "nu, sampled",
     )
 
 
@@ -334,11 +336,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(s.tensors["c"].scaling, sum(parts), "kcalc")
     for v, channels in (("a", 6), ("b", 3)):
         yield statistical(
-            channels * run.f(v) * run.b("c").mean(), s.tensors[v].scaling, f"part {v} drawn"
+            channels * run.f(v) * run.b("c").mean(), s.tensors[v].scaling, f"part {v}, sampled"
         )
     yield equal(
         (run.x["c"] * run.g["c"]).sum(axis=(1, 2)),
         (run.x["out"] * run.g["out"]).sum(axis=(1, 2)),
-        "draw by draw: the product of feature map and gradient is kept",
+        "the product of feature map and gradient is preserved in every draw",
         1e-10,
     )

@@ -73,12 +73,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield statistical(
                 run.f("pool_1") - run.f(above) * ratio / k**2,
                 0.0,
-                f"f drawn after {name}, k = {k}",
+                f"f after {name}, sampled, k = {k}",
             )
             yield statistical(
                 run.f("pool_1") - run.f(above) / k**2,
                 0.0,
-                f"f drawn after {name}, k = {k}, without correlation",
+                f"f after {name}, sampled, k = {k}, without correlation",
                 PRINTED,
             )
             yield equal(run.b(above) * k**4, run.b("pool_1"), "$b/k^4$ (App. B.3)")
@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     w.gamma * ratio,
                     "nu of the preceding convolution grows by the same factor",
                 )
-                yield equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu over gamma", 1e-10)
+                yield equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu divided by gamma", 1e-10)
     white = chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("mean", 2))
     s = scaling(white)
     yield equal(
@@ -109,8 +109,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + sqrt(3) / pi
     yield equal(y.scaling / x.scaling, truth, "kcalc", 1e-8)
-    yield statistical(run.f("pool_1"), truth, "f drawn")
-    yield statistical(run.b("input") - run.b("pool_1") / 4, 0.0, "b drawn: one of four")
+    yield statistical(run.f("pool_1"), truth, "f, sampled")
+    yield statistical(run.b("input") - run.b("pool_1") / 4, 0.0, "b, sampled: one of four")
     yield at_most(0.1, y.scaling / x.scaling - 1, "zeta changes by more than 10 %")
 
 
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield worst(
         {v: run.nu[v] - base for v in ("affine_2", "affine_3")},
         {"affine_2": 0, "affine_3": 0},
-        "nu drawn: differences",
+        "nu, sampled: differences",
     )
 
 
@@ -215,14 +215,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         linear = chain(L.Input(n), *[L.Affine(n, sigma_w=sqrt(square * n)) for _ in range(3)])
         run = Draws(bench, linear, 2000, 20000)
         yield statistical(
-            run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
+            run.f("affine_3") - run.f("input"), 0.0, "a linear network preserves f", about
         )
         yield equal(scaling(linear).output_moment, 1.0, "the same by kcalc", 1e-12, about)
     relu = scaling(stack([n] * 4, [2 / n] * 3))
     yield equal(
         relu.tensors["affine_3"].forward,
         relu.tensors["affine_1"].forward,
-        "with relu twice that keeps f",
+        "with relu, twice this variance preserves f",
     )
 
 
@@ -233,7 +233,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     k, t, n, m = symbols("k t n m", positive=True)
     factor = n * k**2 * (2 / t) / (k * sp.sqrt(n * m)) * (t / k) / 2
-    yield exact(factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$")
+    yield exact(factor - sp.sqrt(n / m), "f after alpha, relu and the layer is $\\sqrt{n/m}$")
     yield exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)), "the example")
     net = chain(
         L.Input(6, (4, 4)),
@@ -247,14 +247,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scale: Any = s.network.layer("affine_2: scale")
     yield equal(scale.factor, sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
     run = Draws(bench, s.network, 3000, 20000)
-    yield statistical(run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "f drawn")
+    yield statistical(run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "f, sampled")
     yield worst(
         {
             "2": run.nu["affine_2"] - run.nu["affine_1"],
             "3": run.nu["affine_3"] - run.nu["affine_1"],
         },
         {"2": 0, "3": 0},
-        "nu drawn",
+        "nu, sampled",
     )
 
 
@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}"
         )
     yield statistical(
-        run.f("affine_3"), 1.5, "drawn without a relu first: the product as printed", PRINTED
+        run.f("affine_3"), 1.5, "sampled without a relu first: the product as printed", PRINTED
     )
 
 
@@ -302,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths, _ = _shapes(bench, 4)
         s = scaling(stack(widths, [2 / sqrt(a * b) for a, b in pairwise(widths)]))
         values = np.array([s.biases[v] for v in s.biases])
-        yield equal(values / values[0], 1.0, "kcalc's scalings of biases", 1e-10)
+        yield equal(values / values[0], 1.0, "kcalc's bias scalings", 1e-10)
     net = stack([6, 24, 12, 8], [2 / sqrt(a * b) for a, b in ((6, 24), (24, 12), (12, 8))])
     run = Draws(bench, net, 8000, 60000)
     yield worst(

@@ -76,7 +76,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     does $x_{l+1}=ux_l$
     """
     n, p, f, b = symbols("n p f b", positive=True)
-    yield exact(n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back")
+    yield exact(
+        n * p * (b / 2) * (2 * f) - n * p * b * f,
+        "doubling in the forward pass and halving in the backward pass",
+    )
     for u in (sp.sqrt(2), Rational(-3, 7)):
         s = scaling(chain(L.Input(4), L.Scale(u), L.Affine(3)))
         first, second = (s.tensors[node] for node in list(s.tensors)[:2])
@@ -246,7 +249,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     half = (1 + a**2) / 2
     yield exact(
         (half * f) * (b / half) - f * b,
-        "slopes 1 and a: the same factor (1 + a^2)/2 forward and back",
+        "slopes 1 and a: the same factor (1 + a^2)/2 in the forward and the backward pass",
     )
     for name, layer, factor in (
         ("relu", RELU, 0.5),
@@ -257,8 +260,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
         yield equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b")
         run = Draws(bench, s.network, 4000, 40000)
-        yield statistical(run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f drawn")
-        yield statistical(run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b drawn")
+        yield statistical(
+            run.f("nonlinear_1") - factor * run.f("input"), 0.0, f"{name}: f, sampled"
+        )
+        yield statistical(
+            run.b("input") - factor * run.b("nonlinear_1"), 0.0, f"{name}: b, sampled"
+        )
     mu = 0.5
     Phi = (1 + math.erf(mu / sqrt(2))) / 2
     density = exp(-mu * mu / 2) / sqrt(2 * pi)
@@ -271,10 +278,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     run = Draws(bench, chain(L.Input(5), RELU, L.Affine(3)), 20000, 100000, mean=mu)
     yield statistical(
-        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same drawn: f after relu"
+        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same, sampled: f after relu"
     )
     yield statistical(
-        run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
+        run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same, sampled: b before relu"
     )
     two = chain(L.Input(3), L.Affine(2), RELU, L.Affine(6), RELU, L.Affine(3))
     narrow = Draws(bench, two, 20000, 100000)
@@ -311,17 +318,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc, p = {rate}",
         )
         yield statistical(
-            run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f drawn, p = {rate}"
+            run.f("dropout_1") - run.f("input") / (1 - rate), 0.0, f"f, sampled, p = {rate}"
         )
         yield statistical(
-            run.b("input") - run.b("dropout_1") / (1 - rate), 0.0, f"b drawn, p = {rate}"
+            run.b("input") - run.b("dropout_1") / (1 - rate), 0.0, f"b, sampled, p = {rate}"
         )
         mask = bench.rng.random((4000, 6)) >= rate
         yield statistical(
             (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1)
             - (1 - rate) * run.f("input")[:4000],
             0.0,
-            "the mask alone",
+            "only the mask",
         )
 
 
@@ -365,12 +372,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 60000,
             )
             yield statistical(
-                run.f("nonlinear_1") - weights @ value(nodes) ** 2, 0.0, f"{name}: E[phi^2] drawn"
+                run.f("nonlinear_1") - weights @ value(nodes) ** 2,
+                0.0,
+                f"{name}: E[phi^2], sampled",
             )
             yield statistical(
                 run.b("input") - (weights @ slope(nodes) ** 2) * run.b("nonlinear_1"),
                 0.0,
-                f"{name}: b drawn",
+                f"{name}: b, sampled",
             )
 
 

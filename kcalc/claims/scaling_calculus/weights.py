@@ -62,13 +62,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s = scaling(net)
     yield run.ratios(
         s,
-        "weights that are 0 with probability 4/5: symmetric, but with an atom",
+        "weights that are 0 with probability 4/5: a symmetric distribution with an atom",
         PRINTED,
     )
     yield equal(
         any("atoms" in note.text for note in scaling(net, weights="ternary").violations),
         True,
-        "kcalc reports laws with atoms",
+        "kcalc reports distributions with atoms",
         0.0,
     )
 
@@ -111,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-extrinsic", "Sec. 4, display after eq. 2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$"""
-    yield exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
+    yield exact(_EXTRINSIC - _INTRINSIC, "counting the locations of the output")
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
         conv = L.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
         net = chain(L.Input(3, (4, 4)), conv, L.Flatten(), L.Affine(3))
@@ -120,7 +120,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         b = s.tensors["affine_1"].backward
         q = run.x["affine_1"].shape[1]
         right = 3 * kernel**2 * q * b / f
-        yield statistical(run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu drawn")
+        yield statistical(
+            run.nu["affine_1"], right, f"kernel {kernel}, stride {stride}: nu, sampled"
+        )
         yield equal(s.weights["affine_1"].extrinsic, right, "kcalc's extrinsic form")
 
 
@@ -144,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = chain(L.Input(2, (6, 6)), L.Affine(3, kernel=2, stride=stride, padding="circular"))
         run = Draws(bench, net, 4000, 40000)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
-        yield statistical(square, q, f"stride {stride}: with the locations of the output")
+        yield statistical(square, q, f"stride {stride}: counting the locations of the output")
         yield equal(scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc")
 
 
@@ -188,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
         yield statistical(samples, printed * (1 + 5 / size), f"n = {size}, m = {m}", **data)
     wide, ratio = _blocks(bench, 1000, 3, 3, bench.size(2000, 10000))
-    yield statistical(wide, 250 * ratio * 1.005, "n = 1000: both forms meet")
+    yield statistical(wide, 250 * ratio * 1.005, "n = 1000: both forms agree")
     phi = bench.normal(3, 4)
     x, R = bench.normal(5), phi.T @ phi
     J = np.kron(np.eye(4), x[None, :])
@@ -210,7 +212,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal((J**2).sum() / (n * m), (x**2).mean(), f"columns, n = {n}, m = {m}", 1e-13)
     r = bench.normal(bench.size(20000, 100000), 12)
     x = np.array([0.0, 1.0, 2.0])
-    yield statistical(((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "drawn r")
+    yield statistical(((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "r, sampled")
 
 
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
@@ -229,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         run.b("affine_1") * 4 / y.forward,
         s.biases["affine_1"],
-        "kcalc's scaling of the bias against drawn gradients",
+        "kcalc's bias scaling against sampled gradients",
     )
     yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f after the layer", 1e-13)
     draws = bench.size(4000, 30000)
@@ -280,7 +282,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         zeta = s.tensors["scale_1"].scaling
         yield equal(s.scalars["scale_1"], zeta / value**4, f"kcalc, u = {value}")
         yield statistical(
-            products.sum(axis=(1, 2)) ** 2 / value**2, zeta / value**4, f"nu drawn, u = {value}"
+            products.sum(axis=(1, 2)) ** 2 / value**2, zeta / value**4, f"nu, sampled, u = {value}"
         )
         yield statistical(
             (products.sum(axis=1) ** 2).mean(axis=1) / value**2,
@@ -301,5 +303,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         s.scalars["scale_1"],
         [w.gamma for w in s.weights.values()],
-        "$u = \\sqrt c$: kcalc's gamma of scalar and weights",
+        "$u = \\sqrt c$: kcalc's gamma of the scalar and of the weights",
     )

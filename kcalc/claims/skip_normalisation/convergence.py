@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             (scale * theta**2).sum(axis=1) / 2 / first - bound,
             0,
-            "random quadratics of curvature at most 1, t = 0 to 29",
+            "random quadratic functions with curvature at most 1, t = 0 to 29",
         )
         theta = theta - rate[:, None] * scale * theta
         bound = bound * (1 - 2 * least * rate * (1 - rate / 2))
@@ -187,7 +187,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         log(path[-1] / path[path.size // 10]) / log(path.size / (path.size // 10)),
         0.25,
-        "the power of t",
+        "the exponent of t",
         0.01,
     )
 
@@ -207,7 +207,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [log(v[-1] / v[tenth]) / log(t[-1] / t[tenth]) for v in (slope, slope**2)],
         [-0.75, -1.5],
-        "powers of t of sigma and of lambda",
+        "the exponents of t for sigma and for lambda",
         0.03,
     )
     scaled = slope**2 * t**0.75
@@ -287,19 +287,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 [trap(start)[1], t],
                 barrier,
-                "start A: t is below the minimum of phi at .664 and stays there",
+                "start A: t is below the minimum of phi, at .664, and stays there",
                 0.0,
             )
             yield at_most(
                 [loss[0, 0], jump],
                 [gate, 0.05],
-                "its loss is below the least loss at that barrier, and steps are shorter than the "
-                "barrier",
+                "its loss is below the least loss at the barrier, and its steps are shorter "
+                "than the barrier is wide",
                 0.0,
             )
     yield counterexample(
         floor - loss[1, 1],
-        "start A stays above this loss forever, start B is below it by",
+        "start A stays above this loss forever, start B ends below it by",
         floor=floor,
         A=loss[0, 1],
         B=loss[1, 1],
@@ -321,7 +321,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         losses,
         losses[0] * rate ** np.arange(len(losses)),
-        "a run in a ball: the linear rate of the smallest lambda seen",
+        "a run in a ball: the linear rate for the smallest lambda of the run",
         1e-9,
         radius=radius.max(),
         smallest=lambdas.min(),
@@ -354,7 +354,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             np.abs(path[-2:]) ** 1.5 / eta**3,
             0.75**3,
-            f"descent from 1 ends in it, eta = {eta}",
+            f"descent from 1 ends in this cycle, eta = {eta}",
             1e-3,
         )
 

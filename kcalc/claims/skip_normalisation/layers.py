@@ -262,7 +262,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 norm(first, 2) / told.first,
                 1.0,
-                "first derivatives over random points, over the bound",
+                "first derivatives at random points divided by the bound",
                 1e-9,
             )
             u = w / norm(w)
@@ -276,8 +276,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
         )
-    yield at_most(bent, 1.0, "second derivatives, over the bound", 1e-9)
-    yield at_most(0.9, max(bent), "and close to it at some points")
+    yield at_most(bent, 1.0, "second derivatives divided by the bound", 1e-9)
+    yield at_most(0.9, max(bent), "and close to 1 at some points")
 
 
 def _wn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:

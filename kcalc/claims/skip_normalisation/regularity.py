@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 0.0,
                 "kcalc's bound on lambda(DF) against the smallest eigenvalue",
             )
-    yield at_most(0.2, np.mean(share), "and it is positive for many of them")
+    yield at_most(0.2, np.mean(share), "and positive for many of them")
     A, B = bench.normal(3, 4), bench.normal(4, 5)
     yield at_most(
         least(A) * least(B),
@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [(eps * (eps + w * w) ** -1.5).min(), EntryNormalisation(eps).smallest_slope(w)],
             sigma(jacobian(lambda v, e=eps: en(v, e), w)),
-            "the formula and kcalc",
+            "the formula against kcalc",
             1e-11,
         )
 
@@ -206,12 +206,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [*law.support, *bare.support],
         [1 / (2 * sqrt(3)), 4 * sqrt(2) / 3, 0, 2 * t],
-        "kcalc's supports",
+        "the supports of kcalc's distributions",
     )
     yield equal(
         [shifted[-1], shifted[0], plain[-1], plain[0]],
         [*law.support, *bare.support],
-        "a drawn matrix: the ends",
+        "the ends of the spectrum of a random matrix",
         0.03,
     )
     yield equal([shifted.mean(), plain.mean()], [law.mean(), 8 * t / (3 * pi)], "the means", 0.01)
@@ -220,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         law.cdf(np.quantile(shifted, quantiles)),
         quantiles,
-        "kcalc's distribution at the drawn deciles",
+        "kcalc's distribution at the sampled deciles",
         0.02,
     )
     yield at_most(

@@ -37,8 +37,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     net = chain(L.Input(), L.RMSNorm(), L.MoE(EXPERT, EXPERTS, SELECTED), L.Affine())
     law, alone = moe_statistics(EXPERTS, SELECTED, 1.0, 0.5), c_map(EXPERT)(0.5)
-    yield equal(q_values(net)[net.outputs[0]], law.second, "q of a network", 1e-9)
-    yield equal(c_map(net)(0.5), law.cross / law.second * alone, "its C map", 1e-7)
+    yield equal(q_values(net)[net.outputs[0]], law.second, "q of a network with experts", 1e-9)
+    yield equal(c_map(net)(0.5), law.cross / law.second * alone, "the C map of this network", 1e-7)
     one, two = weights(logits(bench.rng, bench.size(20_000, 200_000), 0.5))
     yield statistical((one**2).sum(axis=1), law.second, "sampled squares of weights")
     yield statistical((one * two).sum(axis=1), law.cross, "sampled products of weights")

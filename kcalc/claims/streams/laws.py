@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = depth_profile(network(), 0.5)
     assert found.stream_q is not None
     yield equal(found.stream_q[-1], np.diag(same), "the mean squares of four streams")
-    yield equal(found.c[-1], cross.mean() / same.mean(), "the cosine of their mean")
+    yield equal(found.c[-1], cross.mean() / same.mean(), "the cosine of the mean of these streams")
     draws, width = bench.size(20, 60), bench.size(200, 400)
     sizes = np.array([_simulated(bench.rng, width) for _ in range(draws)])
     kept, wide = sizes[:, 0], sizes[:, 1]
@@ -112,7 +112,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         value = (size * value + mean**2 * cosine(value)) / (size + mean**2)
     found = depth_profile(network(), c)
     yield equal(found.q[-1], q, "the mean square of the mean stream")
-    yield at_most(1e-3, value - float(found.c[-1]), f"its cosine is not {value:.6f}")
+    yield at_most(
+        1e-3, value - float(found.c[-1]), f"the cosine of the mean stream is not {value:.6f}"
+    )
     same = c_map(network(write=np.ones(STREAMS)))(c)
     plain = 0.5
     for layer in range(DEPTH):

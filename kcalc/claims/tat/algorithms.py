@@ -35,7 +35,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             maximal_curvature(architectures.rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier,
             max(3, 3 * int(blocks) * (1 - w**2)),
-            "random numbers of blocks and weights, by the calculus",
+            "random numbers of blocks and random weights, in kcalc",
         )
     for blocks, w in ((1, 0.5), *([(2, 0.3)] if bench.budget == "full" else [])):
         yield equal(
@@ -58,7 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 maximal_curvature(net).multiplier,
                 (depth - 6) * (1 - w**2) + 5,
-                "ResNet-50, -101, -152 by the calculus",
+                "ResNet-50, -101 and -152 in kcalc",
             )
             number = (depth - 2) // 3
             small = (depth - 6) * (1 - w**2) + 5
@@ -70,10 +70,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 (number - 4) * 3 * (1 - w**2) + 4 * (w**2 + 3 * (1 - w**2)) + 1,
                 small,
-                "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up",
+                "the sum over (L - 2)/3 blocks, four of them with a nonlinear shortcut",
             )
             yield at_most(
-                3, small, "a single branch never attains the maximum: the first entry is >= 5"
+                3,
+                small,
+                "a single branch never attains the maximum, because the first entry is >= 5",
             )
 
 
@@ -103,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             maximal_c_value(net).inverse(eta),
             optimize.bisect(miss, 0.0, 1.0, xtol=1e-11),
-            "random networks: bisection over all subsets of layers against the calculus",
+            "random networks: bisection over all subsets of layers against kcalc",
             1e-9,
         )
     for _ in bench.rounds(5, 30):

@@ -44,7 +44,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             activations.leaky_relu(slope).c_map(_C),
             2 / (1 + slope**2) * parts,
-            "the expansion by angular integrals against the C map of the calculus",
+            "the expansion from angular integrals against kcalc's C map",
         )
 
 
@@ -60,7 +60,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q1, q2 = np.exp(bench.uniform(-3, 3, 2))
     numbers = (np.sqrt((1 - _C) * (1 + _C)) + (np.pi - np.arccos(_C)) * _C) / np.pi
     yield equal(
-        activation("relu").c_map(_C, q1, q2), numbers, "the C map of the calculus, at unequal q too"
+        activation("relu").c_map(_C, q1, q2),
+        numbers,
+        "the C map in kcalc, also at unequal q values",
     )
     yield equal(
         [2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C],
@@ -77,7 +79,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, oo)) - Rational(1, 2),
         "E[z^2; z > 0] = 1/2",
     )
-    yield equal(pair_expectation("identity", "relu", _C), _C / 2, "the calculus", 1e-13)
+    yield equal(pair_expectation("identity", "relu", _C), _C / 2, "kcalc", 1e-13)
     yield equal(
         [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C],
         _C / 2,
@@ -116,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [activations.leaky_relu(s).c_map(_C) for s in slopes],
         numbers,
-        "the C map of the calculus, random slopes",
+        "kcalc's C map, random slopes",
     )
 
 
@@ -157,12 +159,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [(w**2).mean() * k, (law**2).mean() * k],
             1.0,
-            "the mean square of an entry is 1/k, by the recipe and by kcalc",
+            "the mean square of an entry is 1/k, both in the recipe and in kcalc",
             1e-5,
         )
         if m >= k:
             norms += [(v @ v) / m / ((z @ z) / k) for v in (w @ z, law @ z)]
-    yield equal(norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by kcalc", 1e-5)
+    yield equal(norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, both in the recipe and in kcalc", 1e-5)
     yield statistical(
         [np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2 for _ in bench.rounds(1500, 20000)],
         2 / 6,
@@ -206,13 +208,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.polyfit(np.log(widths), np.log(errors), 1)[0],
         -0.5,
-        "the error of empirical c values falls like the inverse root of the width",
+        "the error of empirical c values falls like the inverse square root of the width",
         0.2,
         widths=list(widths),
         errors=errors,
     )
     network = architectures.vanilla(depth, activations.leaky_relu(slope), readout=False)
-    yield equal(c_map(network)(0.0), theory[-1], "the calculus", 1e-11)
+    yield equal(c_map(network)(0.0), theory[-1], "kcalc", 1e-11)
 
 
 @claim("TAT-e1b", "App. E.1")
@@ -241,5 +243,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         activations.leaky_relu(0.5).c_map(0.0),
         corner(0.5),
-        "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0",
+        "it fails without C(0) = 0: a leaky ReLU has C(0) = k > 0",
     )

@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             samples,
             pair_expectation(name, name, -0.4, 0.7, 1.6),
-            f"one layer of 64 {name} units with weights drawn",
+            f"one layer of 64 {name} units with random weights",
             width=64,
         )
 
@@ -184,7 +184,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield counterexample(
         min(abs(p - true) for p in printed),
-        "tanh and gelu branches, q_1 = .25, q_2 = 9: the q of neither input gives c",
+        "tanh and gelu branches, q_1 = .25, q_2 = 9: c cannot be computed with the q value "
+        "of either input",
         printed=printed,
         true=true,
     )
@@ -228,7 +229,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "blocks with two tailored rectifiers in the branch, by the angular integral",
             1e-11,
         )
-        yield equal(q_map(net)(1.0), 1.0, "q of the block at q = 1")
+        yield equal(q_map(net)(1.0), 1.0, "q of the block for inputs with q = 1")
     w, c, width = 0.7, -0.3, 16
     x = _inputs(bench, 1, 1, c, width)
     samples = []
@@ -240,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         samples,
         w**2 * c + (1 - w**2) * c_map(relu)(c),
-        "a block with one layer of ReLUs and weights drawn, width 16",
+        "a block with one ReLU layer and random weights, width 16",
     )
 
 
@@ -276,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 activation(name).c_map.derivative(1)(c, q1, q2),
                 truth,
-                "C' of the calculus against the printed expectation",
+                "kcalc's C' against the printed expectation",
                 1e-9,
             )
             yield equal(
@@ -309,7 +310,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c, q1, q2 in _points(bench, 2):
             found.append(activation(name).c_map.derivative(2)(c, q1, q2))
             truth.append(_moment(name, 2, c, q1, q2))
-    yield equal(found, truth, "i = 2: C'' of the calculus against the printed expectation", 1e-8)
+    yield equal(found, truth, "i = 2: kcalc's C'' against the printed expectation", 1e-8)
     found, truth = [], []
     for i in bench.rounds(5, 8):
         for c, q1, q2 in _points(bench, 2):
@@ -359,7 +360,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 q**i * one(lambda z, r=root, f=SMOOTH[name][i]: f(r * z)) ** 2 / size
                 for i in range(3)
             ]
-    yield equal(
-        found, truth, "C(0), C'(0), C''(0) of the calculus against means of derivatives", 1e-9
-    )
+    yield equal(found, truth, "kcalc's C(0), C'(0) and C''(0) against means of derivatives", 1e-9)
     yield at_most(np.zeros(len(found)), found, "all of them are >= 0", 1e-15)

@@ -86,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(architectures.vanilla(depth, tailored_rectifier(slope)))(_C),
             blocks,
-            "global C maps of both networks, random slopes and depths",
+            "the global C maps of both networks, with random slopes and depths",
             1e-11,
         )
         yield equal(blocks, c, "the blocks against iterates of eq. 9", 1e-11)
@@ -117,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(_resnet(2 * s / (1 + s * s), 1))(_C),
             2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * relu_map(_C),
-            "the block's C map by the calculus, random slopes",
+            "the block's C map in kcalc, random slopes",
         )
 
 
@@ -146,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         np.ptp(values, axis=1),
         bench.size(2e-2, 4e-3),
-        "random maps, C'(0) < .9, iterated: all c within this of each other",
+        "random maps with C'(0) < .9, iterated: the largest distance between any two c values",
     )
     yield at_most([-values.min(), values.max() - 1], 1e-9, "the limits lie in [0, 1]")
     for name in ("softplus", "gelu", "sigmoid", "cos", "gaussian", "swish")[: bench.size(4, 6)]:
@@ -158,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             depth_limit(block, 1.0).c,
             x,
-            "c* of the calculus against separate iterates, with weights that keep q = 1",
+            "kcalc's c* against independently computed iterates, with weights that preserve q = 1",
             2e-2,
         )
     refused = 0.0
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         depth_limit(chain(L.Affine(), L.Nonlinear("identity"), L.Affine()))
     except KcalcError:
         refused = 1.0
-    yield equal(refused, 1.0, "the calculus raises an error for the limit of linear layers", 0.5)
+    yield equal(refused, 1.0, "kcalc raises an error for the limit of linear layers", 0.5)
 
 
 def _psi(c: float, time: float) -> float:
@@ -260,7 +260,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
-    yield at_most(1e-9, corner, "C(c) - c = g(c)/pi of ReLUs by the calculus")
+    yield at_most(1e-9, corner, "C(c) - c = g(c)/pi for ReLUs in kcalc")
     yield equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi")
 
 
@@ -314,7 +314,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         1 - (3 / (sqrt(2) * times + 3)) ** 2,
         [flow(0.0, s) for s in times],
-        "it lies below psi(0, t) of the calculus",
+        "it lies below kcalc's psi(0, t)",
         1e-11,
     )
     run = integrate.solve_ivp(

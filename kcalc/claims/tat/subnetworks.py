@@ -95,14 +95,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "random networks against all subsets of their layers",
         )
         yield equal(
-            maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0), truth, "M with r = C at 0"
+            maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0), truth, "M at 0 with r = C"
         )
     for _ in bench.rounds(6, 40):
         dag, slope = random_dag(bench, 7), bench.uniform(-1, 3)
         yield equal(
             c_map(dag.network(tailored_rectifier(slope)))(0.0),
             dag(0.0, lambda c, a=slope: tailored_map(a, c)),
-            "C_f(0) by the calculus is U_{f,C}(0)",
+            "kcalc's C_f(0) is U_{f,C}(0)",
         )
 
 
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     half = 0.7
     yield counterexample(
         half - half * half,
-        "r(x) = .7x and two layers at x = 1: U = .49, for one layer .7",
+        "r(x) = .7x at x = 1: U = .49 for two layers and .7 for one",
         both=half**2,
         one=half,
         one_sided=True,
@@ -199,13 +199,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c))
         for a, b, c in drawn
     ]
-    yield at_most(composed, 0, "U of a composition against its parts for maps of rectifiers")
+    yield at_most(composed, 0, "U of a composition against U of its parts, for maps of rectifiers")
     # kcalc finds the maximum even if r(x) < x
     for net in _networks(bench, bench.size(20, 100)):
         yield equal(
             maximal(net, lambda v: 0.7 * v)(1.0) - greatest(net, 1.0, lambda v: 0.7 * v),
             0.0,
-            "r(x) = .7x: the calculus finds the maximum over all subnetworks",
+            "r(x) = .7x: kcalc finds the maximum over all subnetworks",
         )
 
 
@@ -227,9 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
     values = np.array([np.asarray(tailored_rectifier(s).c_map(c)) for s in grid])
-    yield at_most(
-        1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes"
-    )
+    yield at_most(1e-9, -np.diff(values, axis=0), "kcalc's C(c) falls along a grid of slopes")
     for net in _networks(bench, bench.size(20, 100)):
         if net.nodes_of(L.Nonlinear) and maximal_c_value(net)(0.0) > 0:
             yield at_most(
@@ -280,6 +278,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c_map(shaped.network).derivative(2)(1.0) / local - added,
                 0.0,
-                "C_f''(1)/C''(1) of shaped networks, by the calculus",
+                "C_f''(1)/C''(1) of shaped networks in kcalc",
                 1e-9,
             )

@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [tailored_map(s, c) - np.asarray(activations.leaky_relu(s).c_map(c)) for s in SLOPES],
         0.0,
-        "the printed formula against the calculus",
+        "the printed formula against kcalc",
         1e-13,
     )
 
@@ -193,7 +193,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [chain_of(depth).derivatives(1.0, rule)[2], c_map(shaped.network).derivative(2)(1.0)],
             [target, target],
-            "C_f''(1) of shaped networks, by the chain rule from E[phi''^2] and by the calculus",
+            "C_f''(1) of shaped networks, from the chain rule with E[phi''^2] against kcalc",
             1e-9,
         )
 
@@ -277,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [np.isinf(activations.leaky_relu(a).c_map.derivative(2)(1.0)) for a in slopes],
         1.0,
-        "the calculus says infinite",
+        "kcalc reports an infinite C''(1)",
         0.0,
     )
     gaps = 10.0 ** -np.arange(2, 13, 2)
@@ -353,15 +353,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         _edge(1.302, found.sigma_b),
         1.0,
-        "chi_1 at the sigma_b that the calculus finds for 1.302",
+        "chi_1 at the sigma_b that kcalc finds for sigma_w = 1.302",
         1e-9,
     )
-    yield equal(found.sigma_b, 0.19783, "that sigma_b", 1e-5)
+    yield equal(found.sigma_b, 0.19783, "this sigma_b", 1e-5)
     yield equal(_edge(1.302, 0.2), 0.9988, "chi_1 at (1.302, 0.2)", 5e-5)
     for sigma in bench.uniform(1.05, 1.8, bench.size(4, 20)):
         yield equal(
             _edge(sigma, edge("tanh", sigma_w=sigma).sigma_b),
             1.0,
-            "chi_1 along the edge that the calculus finds",
+            "chi_1 along the edge that kcalc finds",
             1e-8,
         )

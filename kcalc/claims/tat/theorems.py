@@ -49,7 +49,7 @@ def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
         found.append([whole(c), whole.derivative(1)(c)])
         truth.append([value, first])
     return equal(
-        found, truth, "C_f and C_f' of the calculus against the networks used for enclosures", 1e-11
+        found, truth, "kcalc's C_f and C_f' against the networks used for enclosures", 1e-11
     )
 
 
@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         found,
         truth,
-        "C(-1/2), C(1/2) and C_f''(1) of the calculus lie within the enclosures' radii",
+        "kcalc's C(-1/2), C(1/2) and C_f''(1) lie within the radii of the enclosures",
         1e-11,
     )
     maps = slope_one_maps(bench)
@@ -242,9 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield at_most(1, 2 * b[:, 0] + b[:, 1], "2 b_0 + b_1 for random maps with slope 1 at 1")
     first, second = _series(bench)
-    yield at_most(
-        1, 2 * first + second, "2 b_0 + b_1 for networks of tailored rectifiers, by the calculus"
-    )
+    yield at_most(1, 2 * first + second, "2 b_0 + b_1 for networks of tailored rectifiers in kcalc")
 
 
 @claim("TAT-eq33", "App. C, eq. 33")

@@ -147,14 +147,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             exponent,
             -0.5,
-            f"{name}, {depth} layers: the error against the width, fitted exponent",
+            f"{name}, {depth} layers: the fitted exponent of the error as a function of the width",
             0.12,
             **curve,
         )
         yield at_most(
             np.quantile(off, 1 - delta, axis=1),
             promised,
-            "the 1 - delta quantile against the bound's epsilon",
+            "the 1 - delta quantile against the epsilon of the bound",
             **curve,
         )
         growth.append(np.mean(np.log(measured**2 * widths)))
@@ -209,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         <= 0.1
     )
-    yield statistical(inside, _one_layer(width, 0.1), "that probability, drawn", width=width)
+    yield statistical(inside, _one_layer(width, 0.1), "this probability, sampled", width=width)
     he = lambda z: sqrt(2) * np.maximum(z, 0)  # noqa: E731
     for depth in (1, 2, 4, 8)[: bench.size(3, 4)]:
         for c, delta in ((1.0, 0.1), (0.0, 0.3)):
@@ -237,7 +237,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             exponent,
             -0.5,
-            f"{depth} layers: the error against the width, fitted exponent",
+            f"{depth} layers: the fitted exponent of the error as a function of the width",
             0.2,
             widths=widths,
             measured=measured.tolist(),

@@ -166,8 +166,8 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
         raise KcalcError(f"{phi.name} has no derivative of order {order} away from its kinks")
     if any(piece.atoms(AppliedUndef) for piece in pieces):
         raise KcalcError(
-            f"{phi.name} is a callable, about which nothing can be proven; give a SymPy expression "
-            "for certified results"
+            f"{phi.name} is a plain callable, so nothing can be proven about it; pass a "
+            "SymPy expression for certified results"
         )
     for piece in pieces:
         # raises an error that names a function without enclosures

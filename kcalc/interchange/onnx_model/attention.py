@@ -114,7 +114,7 @@ def heads_attention(node: Node) -> Made:
 def _split(node: Node, x: Value, heads: int) -> Value:
     """Reshape (examples, tokens, channels) to (examples, heads, tokens, channels per head)."""
     if heads < 1 or x.shape[2] % heads:
-        raise node.fail(f"{heads} heads do not divide {x.shape[2]} channels")
+        raise node.fail(f"{x.shape[2]} channels cannot be split into {heads} equal heads")
     shape = (*x.shape[:2], heads, x.shape[2] // heads)
     split = node.at("split").emit(Reshape, shape, (x,))
     return node.at("heads").emit(

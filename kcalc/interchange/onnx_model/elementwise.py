@@ -304,7 +304,7 @@ def cast(node: Node) -> Made:
     """
     x = node.value(0)
     if node.op == "Cast" and node.whole("to") not in TYPES:
-        raise node.fail("it casts to an element type that kcalc does not read")
+        raise node.fail("it casts to an element type that kcalc does not support")
     kind = (
         node.value(1).kind
         if node.op == "CastLike"

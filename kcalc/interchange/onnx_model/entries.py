@@ -23,7 +23,7 @@ def entry_shapes(
     held = {tensor.name for tensor in graph.initializer}
     inputs = [item for item in graph.input if item.name not in held]
     if not inputs:
-        raise KcalcError("onnx: the model reads no input, so there is nothing to analyse")
+        raise KcalcError("onnx: the model does not use its inputs, so there is nothing to analyse")
     told = _told([item.name for item in inputs], examples, shapes)
     found: dict[str, Shape] = {}
     for item in inputs:

@@ -72,7 +72,7 @@ def _check(node: Node, arrays: list[Array]) -> None:
     Raises: KcalcError.
     """
     if node.op == "Cast" and node.whole("to") not in TYPES:
-        raise node.fail("it casts to an element type that kcalc does not read")
+        raise node.fail("it casts to an element type that kcalc does not support")
     if node.op in ("Div", "Mod") and arrays[1].dtype.kind in "iu" and not arrays[1].all():
         raise ZeroDivisionError
     if node.op == "MatMul" and arrays[0].ndim:

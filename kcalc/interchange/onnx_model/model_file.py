@@ -53,11 +53,10 @@ def _content(path: Path, limits: Limits) -> bytes:
         with os.fdopen(handle, "rb") as stream:
             state = os.fstat(handle)
             if not stat.S_ISREG(state.st_mode):
-                raise KcalcError(f"{path} is not an ordinary file")
+                raise KcalcError(f"{path} is not a regular file")
             if state.st_size > limits.file_bytes:
                 raise KcalcError(
-                    f"{path} has {state.st_size} bytes, which exceeds the limit of "
-                    f"{limits.file_bytes}"
+                    f"{path} has {state.st_size} bytes, but the limit is {limits.file_bytes} bytes"
                 )
             return stream.read(limits.file_bytes + 1)
     except (OSError, ValueError) as error:
@@ -77,8 +76,8 @@ def opset_of(imports: Any, default: int | None = None) -> int:
     version = versions[0] if versions else default
     if version is None:
         raise KcalcError(
-            "onnx: the file does not say which version of the operators (opset) it uses, or it "
-            "is not a model"
+            "onnx: the file is not a model, or it does not declare the version of its "
+            "operators (opset)"
         )
     if not OLDEST <= version <= NEWEST:
         raise KcalcError(
@@ -99,7 +98,7 @@ def count_nodes(model: Any, limits: Limits) -> int:
         if found > limits.nodes:
             raise KcalcError(f"onnx: the model has more than {limits.nodes} nodes")
         if depth > limits.depth:
-            raise KcalcError(f"onnx: subgraphs are nested more than {limits.depth} deep")
+            raise KcalcError(f"onnx: subgraphs are nested more than {limits.depth} levels deep")
     return found
 
 

@@ -43,7 +43,10 @@ def batch(node: Node) -> Made:
     if arrays is None or x.rank < 2:
         return None
     if any(a is None or a.shape != (x.shape[1],) for a in arrays):
-        raise node.fail(f"it needs scale, bias, mean and variance for {x.shape[1]} channels")
+        raise node.fail(
+            f"its scale, bias, mean and variance must each have {x.shape[1]} entries, one "
+            "per channel"
+        )
     axes = [i for i in range(x.rank) if i != 1]
     gain, bias, mean, variance = arrays
     assert mean is not None and variance is not None
@@ -77,9 +80,9 @@ def group(node: Node) -> Made:
     channels = x.shape[1]
     groups = channels if alone else node.whole("num_groups")
     if alone and any(a is None or a.shape != (channels,) for a in arrays):
-        raise node.fail(f"it needs scale and bias for {channels} channels")
+        raise node.fail(f"its scale and bias must each have {channels} entries, one per channel")
     if groups < 1 or channels % groups:
-        raise node.fail(f"{groups} groups do not divide {channels} channels")
+        raise node.fail(f"{channels} channels cannot be split into {groups} equal groups")
     gain, bias = (
         a.repeat(channels // groups) if a is not None and a.shape == (groups,) else a
         for a in arrays

@@ -23,7 +23,7 @@ def pool(node: Node) -> Made:
     """Read pooling over windows."""
     x, extent = node.value(0), node.wholes("kernel_shape")
     if x.rank < 3 or extent is None:
-        raise node.fail(f"it pools windows of size {extent}, but its input has shape {x.shape}")
+        raise node.fail(f"its pooling window has size {extent}, but its input has shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
         return node.unread("dilated pooling", "its windows have gaps; kcalc has no rule for it")
     found = window_of(node, x.shape[2:], extent)
@@ -50,7 +50,7 @@ def whole(node: Node) -> Made:
     """Read pooling over all locations."""
     x = node.value(0)
     if x.rank < 3:
-        raise node.fail(f"it pools over locations, but an array of shape {x.shape} has none")
+        raise node.fail(f"it pools over locations, but its input of shape {x.shape} has none")
     shape = (*x.shape[:2], *(1,) * (x.rank - 2))
     return node.emit(Pooling, shape, (x,), kind=KINDS[node.op], axes=tuple(range(2, x.rank)))
 

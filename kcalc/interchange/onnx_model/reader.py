@@ -75,7 +75,7 @@ def trace_onnx(
         raise
     except MISFITS as error:  # protobuf returns names that are not UTF-8 as bytes
         raise KcalcError(
-            "onnx: the file is malformed, because its names or parts do not fit together "
+            "onnx: the file is malformed, because its names or parts are inconsistent "
             f"({type(error).__name__})"
         ) from None
 
@@ -91,7 +91,7 @@ class Scope:
     def set(self, name: str, value: Value) -> None:
         """Define a name. Raises: KcalcError if the name is already in use."""
         if name in self.known or name in self.tensors:
-            raise KcalcError(f"onnx: two arrays have the name {name[:80]!r}")
+            raise KcalcError(f"onnx: the name {name[:80]!r} is used for two arrays")
         self.known[name] = value
 
     def holder(self, name: str) -> Scope | None:
@@ -179,7 +179,7 @@ class OnnxReader(Context):
         """Read nodes in file order."""
         if depth > self.limits.depth:
             raise KcalcError(
-                f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep"
+                f"onnx: functions or subgraphs are nested more than {self.limits.depth} levels deep"
             )
         labels = Labels(nodes)
         made = {name for node in nodes for name in node.output}
@@ -295,7 +295,7 @@ def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     for attribute in proto.attribute:
         if attribute.name in found:
             raise KcalcError(
-                f"onnx: {proto.op_type} node {proto.name[:80]!r} has the attribute "
+                f"onnx: {proto.op_type} node {proto.name[:80]!r} sets the attribute "
                 f"{attribute.name[:80]!r} twice"
             )
         if not attribute.ref_attr_name:

@@ -40,7 +40,7 @@ def target_shape(node: Node, shape: Shape) -> Shape | None:
             else tuple(i for i, k in enumerate(shape) if k == 1)
         )
         if any(shape[a] != 1 for a in axes):
-            raise node.fail(f"it drops the axes {axes} of an array of shape {shape}")
+            raise node.fail(f"it removes the axes {axes} from an array of shape {shape}")
         return tuple(k for i, k in enumerate(shape) if i not in axes)
     if given is None:
         return None
@@ -57,13 +57,13 @@ def equal_parts(size: int, count: int) -> Shape:
 
 def _reshaped(node: Node, shape: Shape, wanted: Sequence[int]) -> Shape:
     if len(wanted) > 32 or sum(k == -1 for k in wanted) > 1 or any(k < -1 for k in wanted):
-        raise node.fail(f"it asks for the shape {str(tuple(wanted))[:80]}")
+        raise node.fail(f"it requests the invalid shape {str(tuple(wanted))[:80]}")
     out = [shape[i] if k == 0 and not node.whole("allowzero") else k for i, k in enumerate(wanted)]
     rest, total = prod(k for k in out if k != -1), prod(shape)
     if -1 in out and rest and total % rest == 0:
         out[out.index(-1)] = total // rest
     if prod(out) != total or -1 in out:
-        raise node.fail(f"an array of shape {shape} cannot take the shape {tuple(wanted)}")
+        raise node.fail(f"an array of shape {shape} cannot be reshaped to {tuple(wanted)}")
     return tuple(out)
 
 
@@ -82,7 +82,7 @@ def permutation(node: Node, rank: int) -> Shape:
     order = node.wholes("perm") or tuple(reversed(range(rank)))
     node.axes(order, rank)
     if len(order) != rank:
-        raise node.fail(f"its order {order} is not a permutation of {rank} axes")
+        raise node.fail(f"its axis order {order} is not a permutation of {rank} axes")
     return tuple(a % rank for a in order)
 
 
@@ -153,7 +153,9 @@ def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
     places = list(range(rank)) if axes is None else [a + rank if a < 0 else a for a in axes]
     node.axes(places, rank)
     if len(pads) != 2 * len(places):
-        raise node.fail(f"it has {len(pads)} pads for {len(places)} axes; it needs two per axis")
+        raise node.fail(
+            f"it has {len(pads)} padding values for {len(places)} axes, but needs two per axis"
+        )
     found = {a: (pads[i], pads[i + len(places)]) for i, a in enumerate(places)}
     return tuple(found.get(i, (0, 0)) for i in range(rank))
 
@@ -228,14 +230,18 @@ def shuffle(node: Node) -> Made:
     """Read DepthToSpace and SpaceToDepth; kernel maps do not depend on the order of channels."""
     x, factor, back = node.value(0), node.whole("blocksize"), node.op == "SpaceToDepth"
     if x.rank != 4 or not factor or factor < 1:
-        raise node.fail(f"blocks of size {factor} do not fit an array of shape {x.shape}")
+        raise node.fail(
+            f"an array of shape {x.shape} cannot be divided into blocks of size {factor}"
+        )
     n, c, height, width = x.shape
     if back:
         shape = (n, c * factor**2, height // factor, width // factor)
     else:
         shape = (n, c // factor**2, height * factor, width * factor)
     if prod(shape) != prod(x.shape):
-        raise node.fail(f"blocks of size {factor} do not divide an array of shape {x.shape}")
+        raise node.fail(
+            f"an array of shape {x.shape} cannot be divided into blocks of size {factor}"
+        )
     fields = {"factor": (factor, factor), "back": back}
     return node.emit(Shuffle, shape, (x,), x.kind, **fields)
 
@@ -295,7 +301,7 @@ def expand(node: Node) -> Made:
     if wanted is None:
         return None
     if any(k < 1 for k in wanted):
-        raise node.fail(f"it asks for the shape {str(wanted)[:80]}")
+        raise node.fail(f"it requests the invalid shape {str(wanted)[:80]}")
     shape = np.broadcast_shapes(x.shape, wanted)
     if shape == x.shape:
         return x
@@ -311,7 +317,8 @@ def tile(node: Node) -> Made:
         return None
     if len(repeats) != x.rank or min(repeats, default=1) < 1:
         raise node.fail(
-            f"its repeats {repeats[:8]} do not fit the {x.rank} axes of an array of shape {x.shape}"
+            f"its repeats {repeats[:8]} do not match the {x.rank} axes of an array of shape "
+            f"{x.shape}"
         )
     wide = [axis for axis, count in enumerate(repeats) if count != 1]
     if len(wide) > 1 or wide == [0]:

@@ -54,9 +54,7 @@ def checked_count(dims: Any, what: str, rank: int = 16) -> int:
     """
     dims = tuple(int(d) for d in dims)
     if len(dims) > rank or any(d < 0 for d in dims):
-        raise KcalcError(
-            f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor can have"
-        )
+        raise KcalcError(f"onnx: {what} declares the invalid shape {str(list(dims))[:80]}")
     return math.prod(dims)
 
 
@@ -79,20 +77,20 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     if tensor.data_type not in TYPES:
         kind = UNREAD_TYPES.get(tensor.data_type, f"number {tensor.data_type}")
         raise KcalcError(
-            f"onnx: {what} contains elements of type {kind}, which kcalc does not read; convert "
-            "the model to float32"
+            f"onnx: {what} contains elements of type {kind}, which kcalc does not support; "
+            "convert the model to float32"
         )
     _, dtype, field = TYPES[tensor.data_type]
     count = checked_count(tensor.dims, what)
     size = count * np.dtype(dtype).itemsize
     if size > limit:
-        raise KcalcError(f"onnx: {what} declares {size} bytes, which exceeds the limit of {limit}")
+        raise KcalcError(f"onnx: {what} declares {size} bytes, but the limit is {limit} bytes")
     if tensor.data_location == EXTERNAL:
         flat = np.frombuffer(_external(tensor, folder, size, what), dtype=dtype)
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data  # every access makes a copy
         if len(raw) != size:
-            raise KcalcError(f"onnx: {what} declares {size} bytes but contains {len(raw)}")
+            raise KcalcError(f"onnx: {what} declares {size} bytes, but it contains {len(raw)}")
         flat = np.frombuffer(raw, dtype=dtype)
     else:
         flat = _numbers(getattr(tensor, field), count, dtype, what)
@@ -104,7 +102,7 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
 
 def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
     if len(values) != count:
-        raise KcalcError(f"onnx: {what} declares {count} numbers but contains {len(values)}")
+        raise KcalcError(f"onnx: {what} declares {count} numbers, but it contains {len(values)}")
     if dtype == "<f2":  # stored as integers with the same bits
         return _numbers(values, count, "<u2", what).view("<f2")
     found = np.array(values)
@@ -121,22 +119,24 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
     entries = {item.key: item.value for item in tensor.external_data}
     if folder is None:
         raise KcalcError(
-            f"onnx: {what} stores its numbers in another file; give the path of the .onnx file, "
-            "not the model object"
+            f"onnx: {what} stores its numbers in another file; pass the path of the .onnx "
+            "file instead of the model object"
         )
     location = entries.get("location", "")
     start, length = (
         _whole(entries, key, default, what) for key, default in (("offset", 0), ("length", size))
     )
     if length != size:
-        raise KcalcError(f"onnx: {what} declares {size} bytes but external data of {length} bytes")
+        raise KcalcError(
+            f"onnx: {what} declares {size} bytes, but its external data has {length} bytes"
+        )
     file = _confined(folder, location, what)
     try:
         handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as stream:
             state = os.fstat(handle)
             if not stat.S_ISREG(state.st_mode):
-                raise KcalcError(f"onnx: the external data of {what} is not an ordinary file")
+                raise KcalcError(f"onnx: the external data of {what} is not a regular file")
             if start + size > state.st_size:
                 raise KcalcError(
                     f"onnx: {what} needs {start + size} bytes of {location!r}, which has only "
@@ -174,14 +174,14 @@ def _confined(folder: Path, location: str, what: str) -> Path:
         or ".." in parts
     ):
         raise KcalcError(
-            f"onnx: {what} stores its numbers in {location[:80]!r}; external data must be in the "
-            "folder of the model"
+            f"onnx: {what} stores its numbers in {location[:80]!r}; external data must be in "
+            "the model's folder"
         )
     try:
         home, file = folder.resolve(), (folder / location).resolve()
     except (OSError, RuntimeError, ValueError):
         raise KcalcError(
-            f"onnx: cannot follow the external data {location[:80]!r} of {what}"
+            f"onnx: cannot resolve the path {location[:80]!r} of the external data of {what}"
         ) from None
     if not file.is_relative_to(home):
         raise KcalcError(

@@ -192,7 +192,7 @@ class Followed:
             again = _alike(mine, letters, (*heads, query, seen))
             if again is None:
                 raise NoAttentionError(
-                    "its weights multiply values in a way that kcalc does not follow"
+                    "its weights multiply the values in a way that kcalc does not recognise"
                 )
             *many, row, column = again
             wide = set(data) - set(mine)
@@ -206,7 +206,7 @@ class Followed:
                 or row in data
             ):
                 raise NoAttentionError(
-                    "its weights multiply values in a way that kcalc does not follow"
+                    "its weights multiply the values in a way that kcalc does not recognise"
                 )
             channel = wide.pop()
             orders = (

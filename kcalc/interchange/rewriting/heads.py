@@ -169,7 +169,7 @@ class _Heads(MixingPlacement):
             _arranged(made, core.out, heads.shape), heads, rtol=1e-5, atol=1e-6
         ):
             raise NoAttentionError(
-                "its weights multiply values in a way that kcalc does not follow"
+                "its weights multiply the values in a way that kcalc does not recognise"
             )
         fields = {
             "heads": scores.heads,
@@ -201,7 +201,7 @@ class _Heads(MixingPlacement):
         known = [array for array in arrays if array is not None]
         if len(known) < 3:
             raise NoAttentionError(
-                "its queries, keys or values depend on arrays that kcalc does not follow"
+                "its queries, keys or values depend on arrays that kcalc does not track"
             )
         split = [
             _ordered(array, order, self.count)
@@ -217,17 +217,17 @@ class _Heads(MixingPlacement):
         (queries, turn), (keys, other), (values, moved) = parts
         if moved is not None:
             raise NoAttentionError(
-                "rotary embeddings rotate its values, for which kcalc has no rule"
+                "rotary embeddings are applied to its values, for which kcalc has no rule"
             )
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):
             raise NoAttentionError(
-                "rotary embeddings rotate its queries and keys in different ways"
+                "rotary embeddings are applied differently to its queries and to its keys"
             )
         if keys.shape[1] != values.shape[1]:
             raise NoAttentionError(
-                f"it has {keys.shape[1]} heads of keys and {values.shape[1]} of values"
+                f"it has {keys.shape[1]} key heads but {values.shape[1]} value heads"
             )
         raw = queries @ np.swapaxes(np.repeat(keys, count // keys.shape[1], axis=1), -1, -2)
         return (
@@ -258,8 +258,8 @@ class _Heads(MixingPlacement):
             found = numbers(core.softmax.reads[0])
             if found is None:
                 raise NoAttentionError(
-                    "its scores depend on arrays that kcalc does not follow, such as a mask that "
-                    "depends on the input"
+                    "its scores depend on arrays that kcalc does not track, such as a mask "
+                    "that depends on the input"
                 )
             if found.size != raw.size:
                 raise NoAttentionError("its scores do not cover all tokens in every head")

@@ -81,8 +81,8 @@ class Turn:
         """Fit the angles t base^(-2 f / width); return the base, and notes on differences."""
         if len(self.angles) < 2:
             raise NoAttentionError(
-                "the angles of rotary embeddings cannot be read from one token; give example "
-                "inputs with several tokens"
+                "the angles of rotary embeddings cannot be read from a single token; pass "
+                "example inputs with several tokens"
             )
         speeds = np.angle(np.exp(1j * (self.angles[1] - self.angles[0])))
         pairs = len(speeds)
@@ -325,13 +325,13 @@ def turned(
     examples, tokens, total = channels.shape
     if total % width or part.shape[1] % (total // width) or tokens != part.shape[2]:
         raise NoAttentionError(
-            f"its {what} have {part.shape[1]} heads of {width} channels, but come from {total} "
-            "channels"
+            f"its {what} have {part.shape[1]} heads of {width} channels, but are computed "
+            f"from {total} channels"
         )
     heads = total // width
     plain = part.reshape(examples, heads, -1, tokens, width)
     if np.abs(plain - plain[:, :, :1]).max() > CLOSE:
-        raise NoAttentionError(f"its heads share {what} in an order that kcalc does not follow")
+        raise NoAttentionError(f"its heads share {what} in an order that kcalc does not recognise")
     found = plain[:, :, 0]
     for split in (
         channels.reshape(examples, tokens, heads, width).transpose(0, 2, 1, 3),
@@ -344,7 +344,7 @@ def turned(
         if (turn := _turn(found, base)) is not None:
             return found / turn.size, turn
     raise NoAttentionError(
-        f"its {what} are computed from feature maps in a way that kcalc does not follow"
+        f"its {what} are computed from feature maps in a way that kcalc does not recognise"
     )
 
 

@@ -159,7 +159,8 @@ class _Parts(TraceEditor):
     def _countable(self, op: Op) -> int:
         if prod(op.shape) > LARGEST:
             raise NoPartError(
-                "the array is too large to follow its entries; give smaller example inputs"
+                "the array is too large for its entries to be tracked individually; pass "
+                "smaller example inputs"
             )
         return prod(op.shape)
 
@@ -218,7 +219,9 @@ class _Parts(TraceEditor):
             return read if order == tuple(range(len(order))) else self.add(made, op)
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
-        raise NoPartError("each part is computed from several parts, so they are not independent")
+        raise NoPartError(
+            "each part is computed from several parts, so the parts are not independent"
+        )
 
     def _rank(self, op: Op) -> int:
         return len(self.ops[op.reads[0]].shape)
@@ -241,7 +244,7 @@ class _Parts(TraceEditor):
             return part
         if op.groups == op.weight.shape[0] and op.weight.shape[1] == 1:
             return replace(part, groups=len(rows), reads=(self._cut(self.ops[op.reads[0]], rows),))
-        raise NoPartError("it is a part of a grouped convolution")
+        raise NoPartError("it is a part of the output of a grouped convolution")
 
     def _operand(self, name: str, op: Op, axis: int, rows: Rows) -> str:
         read = self.ops[name]
@@ -279,7 +282,9 @@ class _Parts(TraceEditor):
         if isinstance(op, Reshape):
             there = reshaped_axis(before.shape, op.shape, axis)
             if there is None or there[0] != "kept":
-                raise NoPartError("it is a part of channels and locations that a reshape merged")
+                raise NoPartError(
+                    "it is a part of an axis in which a reshape merged channels and locations"
+                )
         read = self._cut(before, rows)
         whole = op.whole or op.name
         return self.add(replace(op, name=name, shape=shape, whole=whole, reads=(read,)), op)
@@ -305,7 +310,7 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
         for order in permutations(range(taken.ndim)):
             if (taken.transpose(order).ravel() == wanted.ravel()).all():
                 return order
-    raise NoPartError("it is a part of both channels and locations, or it permutes its channels")
+    raise NoPartError("it selects from both channels and locations, or it permutes the channels")
 
 
 def _runs(parts: Sequence[Rows], count: int) -> list[Rows]:

@@ -432,6 +432,6 @@ def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) ->
     listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
     return KcalcError(
         "no region of the model has activations, so there is nothing to shape (left alone: "
-        f"{listed}); replace these operations, or shape a network that you build yourself, as in "
-        "kc.shape(kc.chain(...))"
+        f"{listed}); replace these operations, or shape a network that you build yourself, "
+        "as in kc.shape(kc.chain(...))"
     )

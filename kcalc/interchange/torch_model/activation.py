@@ -145,6 +145,7 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         function(torch.zeros(1, dtype=torch.float64))
     except (NameError, TypeError, AttributeError) as error:
         raise KcalcError(
-            f"activation {phi.name!r}: {str(expr)[:80]} contains a function that PyTorch lacks"
+            f"activation {phi.name!r}: {str(expr)[:80]} contains a function that PyTorch "
+            "does not have"
         ) from error
     return function

@@ -37,8 +37,8 @@ def torch_edits(target: Target, constants: Any) -> Edits:
         flow = flow_of(program)
     except Unplaced as error:
         raise KcalcError(
-            f"the model cannot be edited: {error}; read the torch.nn.Module itself, with its "
-            "Python code"
+            f"the model cannot be edited: {error}; read the original torch.nn.Module, whose "
+            "Python code is available"
         ) from None
     planner = Planner(target, flow, constants)
     planned = {(edit.node, edit.kind): (edit, calls) for edit, calls in planner.edits()}

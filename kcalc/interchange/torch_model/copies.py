@@ -403,6 +403,6 @@ def _check_apart(given: Any, twin: Any) -> None:
         if tensor.requires_grad and tensor.device.type != "meta" and memory(tensor) in held:
             raise KcalcError(
                 "the model cannot be copied: after its __deepcopy__, a parameter of shape "
-                f"{tuple(tensor.shape)} still uses the memory of the original; make __deepcopy__ "
-                "copy the parameters"
+                f"{tuple(tensor.shape)} still shares memory with the original; make "
+                "__deepcopy__ copy the parameters"
             )

@@ -67,7 +67,7 @@ def _run(model: Any, arguments: Call) -> list[Any]:
         return _numbers(model, arguments)
     except Exception as error:  # the user's code may raise anything
         reason = first_line(error)
-        raise KcalcError(f"the model does not run on these examples: {reason}") from None
+        raise KcalcError(f"the model cannot be run on these examples: {reason}") from None
 
 
 def _numbers(model: Any, arguments: Call) -> list[Any]:

@@ -512,7 +512,7 @@ def _check(plan: FunctionPlan, functions: Iterator[Any], owner: Any) -> None:
     for site, method, changes in plan.sites:
         node: Any = nodes[site] if site < len(nodes) else None
         if node is None or (method and not _may_be_method(node)):
-            raise KcalcError(f"{plan.name} has no such call")
+            raise KcalcError(f"{plan.name} does not make the call to be edited")
         for change in changes:
             if isinstance(change, FunctionPlan):
                 _check(change, functions, owner)
@@ -528,7 +528,7 @@ def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: An
         called = name_of(looked_up(node.func, inner, owner))
         if called not in ("", change.calls):
             what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
-            raise KcalcError(f"{what} but {change.calls!r} in the model that was read")
+            raise KcalcError(f"{what}, but {change.calls!r} in the model that was read")
 
 
 def _may_be_method(node: Any) -> bool:

@@ -31,9 +31,9 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
     """
     if not examples:
         raise KcalcError(
-            "kcalc reads a PyTorch model by running it: give example inputs or their shapes, as "
-            "in kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, "
-            "32)])"
+            "kcalc reads a PyTorch model by running it; pass example inputs or their "
+            "shapes, as in kc.read(model, (2, 3, 32, 32)) or kc.report(model, "
+            "example_inputs=[(2, 3, 32, 32)])"
         )
     positional, named = by_name(model.forward, examples)
     given = tuple(
@@ -58,8 +58,8 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     required = [p for p in signature.parameters.values() if p.default is p.empty]
     for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
-            f"the model takes its input {name!r} by keyword only; give it by name, in a "
-            f"dictionary after the other inputs, as in kc.read(model, {{{name!r}: {name}}})"
+            f"the model takes its input {name!r} only by keyword; pass it in a dictionary "
+            f"after the other inputs, as in kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"
@@ -67,15 +67,15 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     unpacked = list(packed.values()) if isinstance(packed, Mapping) else packed
     if isinstance(unpacked, list | tuple) and _binds(signature, unpacked, {}):
         raise KcalcError(
-            f"the example inputs are packed into one object; give the inputs as {call}"
-            + (f", or by their names, {', '.join(names)}" if isinstance(packed, Mapping) else "")
+            f"the example inputs are packed into one object; pass the inputs as {call}"
+            + (f", or by name: {', '.join(names)}" if isinstance(packed, Mapping) else "")
         )
     missing = [name for name in names[len(given) :] if name not in named]
     if missing:
         raise KcalcError(
-            f"the input {missing[0]!r} of the model is missing; give the inputs as {call}"
+            f"the input {missing[0]!r} of the model is missing; pass the inputs as {call}"
         )
-    raise KcalcError(f"the model does not take {len(given)} inputs; give the inputs as {call}")
+    raise KcalcError(f"the model does not take {len(given)} inputs; pass the inputs as {call}")
 
 
 def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def _argument(model: Any, example: Any, where: str) -> Any:
 def _checked(tensor: Any, where: str) -> Any:
     if tensor.ndim and tensor.shape[0] == 0:
         raise KcalcError(
-            f"{where} of shape {tuple(tensor.shape)} contains no examples; axis 0 is the batch"
+            f"{where} of shape {tuple(tensor.shape)} contains no examples; axis 0 is the batch axis"
         )
     return tensor
 
@@ -152,7 +152,9 @@ def _tensor(model: Any, array: np.ndarray, where: str) -> Any:
     try:
         tensor = torch.from_numpy(np.ascontiguousarray(array).copy())
     except TypeError:
-        raise KcalcError(f"{where} must contain numbers, got an array of {array.dtype}") from None
+        raise KcalcError(
+            f"{where} must contain numbers, got an array of dtype {array.dtype}"
+        ) from None
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 

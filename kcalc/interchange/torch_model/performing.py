@@ -37,7 +37,7 @@ def require_module(model: Any) -> None:
     """Raise KcalcError if an object is not a PyTorch model."""
     if not isinstance(model, nn.Module):
         raise KcalcError(
-            f"these edits are for a PyTorch model, got {type(model).__name__}; give the "
+            f"these edits are for a PyTorch model, got {type(model).__name__}; pass the "
             "torch.nn.Module that was read"
         )
 
@@ -212,7 +212,7 @@ def plan_of(
             f"you script it"
         )
     if "forward" in vars(module) and not replaced_to_read(module):
-        raise KcalcError(f"the module {path!r} has a forward that was set on the instance")
+        raise KcalcError(f"the forward method of module {path!r} was replaced on the instance")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
     for call in dict.fromkeys(calls):
@@ -228,7 +228,10 @@ def plan_of(
         if others or call.visits != 1:
             raise KcalcError(f"{path!r} is edited as a whole in several ways")
         if call.calls not in ("", class_name(type(module))):
-            raise KcalcError(f"{path!r} is a {type(module).__name__} here but was a {call.calls}")
+            raise KcalcError(
+                f"{path!r} is a {type(module).__name__}, but was a {call.calls} when the "
+                "edits were made"
+            )
         dropped = (
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
@@ -248,7 +251,7 @@ def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPla
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
     if not (ordered and once and len(digests) == 1):
-        raise KcalcError(f"some calls of {path!r} are edited by their order, and others are not")
+        raise KcalcError(f"some calls to {path!r} are edited by their order, and others are not")
     found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
     return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
@@ -269,7 +272,7 @@ def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) 
     if before == call:
         return
     if not (isinstance(before.action, Scaled) and isinstance(call.action, Scaled)):
-        raise KcalcError(f"a call of {path!r} has two edits")
+        raise KcalcError(f"a call to {path!r} has two edits")
     both = replace(call, action=call.action.after(before.action))
     known[call.visit] = both, _change(both, numbers)
 
@@ -305,10 +308,10 @@ def _change(call: CallEdit, numbers: _Numbers) -> Change:
 def _by_visit(found: Mapping[int, tuple[CallEdit, Change]], path: str) -> tuple[Change | None, ...]:
     lengths = {call.visits for call, _ in found.values()}
     if len(lengths) != 1:
-        raise KcalcError(f"a call of {path!r} is reached in two ways")
+        raise KcalcError(f"a call to {path!r} is reached in two ways")
     (length,) = lengths
     if length > 10_000:
-        raise KcalcError(f"a call of {path!r} is reached {length} times")
+        raise KcalcError(f"a call to {path!r} is reached {length} times")
     return tuple(found[i][1] if i in found else None for i in range(length))
 
 
@@ -316,17 +319,17 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
     """Return the plan of the function from which all paths start."""
     firsts = {steps[0][:3] for steps in changes}
     if len(firsts) != 1:
-        raise KcalcError(f"the calls of {path!r} begin in several functions")
+        raise KcalcError(f"the calls to {path!r} start in several functions")
     ((module, name, known),) = firsts
     by_site: dict[tuple[int, int], dict[Any, tuple[Any, ...]]] = {}
     for steps, visits in changes.items():
         by_site.setdefault(steps[0][3:], {})[steps[1:]] = visits
     if len({site for site, _ in by_site}) < len(by_site):
-        raise KcalcError(f"the edits disagree on whether a call of {path!r} is a method call")
+        raise KcalcError(f"the edits disagree on whether a call to {path!r} is a method call")
     sites: list[tuple[int, bool, tuple[Any, ...]]] = []
     for (site, method), below in sorted(by_site.items()):
         if () in below and len(below) > 1:
-            raise KcalcError(f"a call of {path!r} is edited both outside and inside")
+            raise KcalcError(f"a call to {path!r} is edited both outside and inside")
         inner = below[()] if () in below else (_function_plan(below, path),)
         sites.append((site, bool(method), inner))
     return FunctionPlan(module, name, known, tuple(sites))
@@ -410,7 +413,8 @@ def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str,
     if shape != weight.shape:
         raise KcalcError(
             ANOTHER.format(
-                f"{weight.parameter!r} has shape {shape} here but had shape {weight.shape}"
+                f"{weight.parameter!r} has shape {shape}, but had shape {weight.shape} when the "
+                "edits were made"
             )
         )
     _check_layout(weight)

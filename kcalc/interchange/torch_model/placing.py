@@ -310,7 +310,7 @@ class Placing:
             return
         known, owners = actions[item]
         if not (isinstance(known, Scaled) and isinstance(action, Scaled)):
-            raise Unplaced("one call of the model belongs to two nodes that are edited")
+            raise Unplaced("one call in the model belongs to two edited nodes")
         actions[item] = action.after(known), [*owners, owner]
 
     def _of_module(self, number: int, action: Action) -> tuple[Item, Action]:

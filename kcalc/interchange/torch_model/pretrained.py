@@ -98,7 +98,7 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
             return _pretrained(kind, path, _edits_of(path, edits, options), options)
     if edits is None:
         raise KcalcError(
-            "a file of weights does not contain the edits; pass them as well, as in "
+            "a weights file does not contain the edits; pass them too, as in "
             "kc.load_edited(model, 'weights.pt', 'edits.json')"
         )
     found = _edits_of(path, edits, options)
@@ -146,8 +146,8 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         place = _from_hub(cached_file, path, FILE, **given)
     if place is None or not Path(place).is_file():
         raise KcalcError(
-            f"{path} has no {FILE}; if the model has no edits, load it with from_pretrained; "
-            "otherwise, pass edits="
+            f"{path} contains no {FILE}; pass edits=, or use from_pretrained if the model "
+            "has no edits"
         )
     return load_edits(place)
 
@@ -189,7 +189,7 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
         )
     built = _built(model, options) if fresh else model
     if not fresh and options:
-        raise KcalcError(f"unknown option {next(iter(options))!r} of kc.load_edited")
+        raise KcalcError(f"kc.load_edited has no option {next(iter(options))!r}")
     require_module(built)
     made = built if fresh else duplicate(built)
     perform(made, structure(edits), "keep", None)
@@ -210,7 +210,9 @@ def _built(model: Any, options: dict[str, Any]) -> Any:
     try:
         return model(**options)
     except Exception as error:
-        raise KcalcError(f"{glimpse(model)} cannot build a model: {first_line(error)}") from error
+        raise KcalcError(
+            f"{glimpse(model)} failed to build a model: {first_line(error)}"
+        ) from error
 
 
 def _state(path: Any) -> Mapping[str, torch.Tensor]:

@@ -69,7 +69,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         return of_batches(batch_size(arguments), traced, alike, cheap=False)
     except KcalcError as error:
         if told := as_one(model.forward, examples):
-            raise KcalcError(f"{told}. With it, {error}") from None
+            raise KcalcError(f"{told}. With one batch of examples, {error}") from None
         raise
 
 
@@ -140,8 +140,8 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
         if least < 0 or most >= rows:
             raise KcalcError(
                 f"the example input {op.reads[0]!r} contains the id "
-                f"{most if most >= rows else least}, but the table of {op.name!r} has ids from 0 "
-                f"to {rows - 1}; give ids in this range"
+                f"{most if most >= rows else least}, but the table of {op.name!r} has ids "
+                f"from 0 to {rows - 1}; pass ids in this range"
             )
 
 

@@ -117,10 +117,10 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
     foreign = next((leaf for leaf in leaves if not isinstance(leaf, known)), None)
     if foreign is not None:
         raise KcalcError(
-            f"the model returns an object of class {type(foreign).__name__}, but kcalc reads only "
-            "tensors (single, or in tuples, lists and dictionaries). Wrap the model in a "
-            "torch.nn.Module that returns only tensors, or change its settings (for transformers "
-            "models, config.use_cache = False and config.return_dict = False)"
+            f"the model returns an object of class {type(foreign).__name__}, but kcalc reads "
+            "only tensors, or tuples, lists and dictionaries of tensors. Wrap the model in "
+            "a torch.nn.Module that returns only tensors, or change its settings (for "
+            "transformers models, config.use_cache = False and config.return_dict = False)"
         )
 
 

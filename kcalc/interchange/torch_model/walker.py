@@ -147,8 +147,9 @@ class Walker:
         for value in outputs:
             if isinstance(value, Ragged):
                 raise KcalcError(
-                    f"torch: an output of the model is an array of unknown size: {value.reason}; "
-                    f"return arrays with one entry per example, or read the part before it"
+                    "torch: an output of the model is an array of unknown size: "
+                    f"{value.reason}; return arrays with one entry per example, or read only "
+                    "the part of the model before it"
                 )
         return tuple(
             dict.fromkeys(self.read(value, "output") for value in outputs if is_traced(value))

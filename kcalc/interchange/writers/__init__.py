@@ -95,14 +95,15 @@ def export_regions(shaping: Any, target: str, path: str | os.PathLike[str] | Non
     if target != "json" and shaping.left_alone:
         node, reason = next(iter(shaping.left_alone.items()))
         raise KcalcError(
-            f"node {node!r} was left alone ({reason}), so the whole network cannot be written for "
-            f"{target!r}; use .apply_to(model) and export the edited copy with its framework, "
-            f".regions[name].export({target!r}) for one region, or target='json'"
+            f"node {node!r} was left alone ({reason}), so the whole network cannot be "
+            f"written for {target!r}; use .apply_to(model) and export the edited copy with "
+            f"its framework, use .regions[name].export({target!r}) for one region, or use "
+            "target='json'"
         )
     if target != "json":
         raise KcalcError(
-            f"several regions cannot be written as one program; use "
-            f".regions[name].export({target!r}) for each region, or target='json'"
+            "several regions cannot be written as one program; use "
+            f".regions[name].export({target!r}) for each region, or use target='json'"
         )
     text = json.dumps(shaping.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
     if path is not None:

@@ -142,8 +142,8 @@ class Walk(Fold[V]):
             return to.exponential(float(base), self(exponent))
         if not exponent.is_number:
             raise KcalcError(
-                f"{str(base**exponent)[:60]} cannot be exported; a power must have a fixed base or "
-                f"a fixed exponent"
+                f"{str(base**exponent)[:60]} cannot be exported; a power must have a "
+                "constant base or a constant exponent"
             )
         if exponent.is_negative:
             return to.multiply(sp.S.One, [], [self(base**-exponent)])

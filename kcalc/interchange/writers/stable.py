@@ -79,9 +79,9 @@ def stable_form(phi: Activation) -> sp.Expr:
         if _agrees(form, phi):
             return form
     raise KcalcError(
-        f"activation {phi.name!r} cannot be exported: {str(phi.expr)[:80]} overflows or loses its "
-        f"digits in floating point; "
-        "write it with tanh, log(1 + exp(...)), 1/(1 + exp(...)) or a Piecewise"
+        f"activation {phi.name!r} cannot be exported: {str(phi.expr)[:80]} overflows or "
+        "loses its precision in floating point; rewrite it with tanh, log(1 + exp(...)), "
+        "1/(1 + exp(...)) or a Piecewise"
     )
 
 

@@ -27,8 +27,8 @@ def built(builder: Callable[[], Any]) -> Any:
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise KcalcError(
-            f"the builder returned a {type(model).__name__}; give a function that returns a "
-            f"torch.nn.Module"
+            f"the builder returned a {type(model).__name__}; pass a function that returns a "
+            "torch.nn.Module"
         )
     return usable(model)
 
@@ -39,13 +39,13 @@ def usable(model: Any) -> Any:
 
     if isinstance(model, torch.jit.ScriptModule):
         raise KcalcError(
-            "a ScriptModule hides its operations; audit the module from which it was scripted"
+            "a ScriptModule hides its operations; audit the original torch.nn.Module instead"
         )
     for name, module in model.named_modules():
         if ".quantized." in f"{type(module).__module__}.":
             raise KcalcError(
-                f"{name or 'the model'} contains quantised weights ({type(module).__name__}): "
-                "audit the model before quantising it"
+                f"{name or 'the model'} contains quantised weights "
+                f"({type(module).__name__}); audit the model before quantising it"
             )
     tensors = dict(model.named_parameters())
     if not tensors:
@@ -56,21 +56,23 @@ def usable(model: Any) -> Any:
         )
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
-            raise KcalcError(f"{name} has no shape yet: run the lazy module once, then audit it")
+            raise KcalcError(
+                f"{name} has no shape yet; run the lazy module once before you audit it"
+            )
         if tensor.device.type == "meta":
             raise KcalcError(
-                f"{name} is a meta tensor without numbers: build the model on the CPU, without "
-                f"torch.device('meta')"
+                f"{name} is a meta tensor without values; build the model on the CPU, "
+                "without torch.device('meta')"
             )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise KcalcError(
-                f"{name} contains quantised weights ({tensor.dtype}): audit the model before "
+                f"{name} contains quantised weights ({tensor.dtype}); audit the model before "
                 "quantising it"
             )
     devices = {str(t.device) for t in tensors.values()}
     if len(devices) > 1:
         raise KcalcError(
-            f"the parameters are on {', '.join(sorted(devices))}: move them to one device, such as "
-            "model.to('cpu')"
+            f"the parameters are on {', '.join(sorted(devices))}; move them to one device, "
+            "for example with model.to('cpu')"
         )
     return model

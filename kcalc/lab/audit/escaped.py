@@ -43,11 +43,11 @@ def missed(subject: Subject) -> Iterator[Finding]:
         "INIT-MISSED",
         "warning",
         tuple(found),
-        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the values that its layer drew "
-        f"(sigma {subject.laws[found[0]].sigma:.3g}), but in the other blocks {named(others)} "
-        f"were redrawn (sigma {subject.laws[others[0]].sigma:.3g})",
-        "apply the function that draws all weights after the last layer is made, and check that "
-        "it handles the layer's class and name",
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the default values of its "
+        f"layer (sigma {subject.laws[found[0]].sigma:.3g}), but in the other blocks "
+        f"{named(others)} were redrawn (sigma {subject.laws[others[0]].sigma:.3g})",
+        "call the function that draws all weights after the last layer has been created, "
+        "and check that it handles the layer's class and name",
         subject.place(found),
     )
 

@@ -116,7 +116,10 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
     given = (codes,) if isinstance(codes, str) else tuple(codes)
     for code in given:
         if not isinstance(code, str) or code not in known:
-            raise KcalcError(f"{what}: unknown code {glimpse(code)}; codes: {', '.join(known)}")
+            raise KcalcError(
+                f"{what} contains the unknown code {glimpse(code)}; the codes are "
+                f"{', '.join(known)}"
+            )
     return given
 
 

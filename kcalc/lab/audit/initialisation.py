@@ -37,8 +37,10 @@ def never(subject: Subject) -> Iterator[Finding]:
                 "INIT-NEVER",
                 "error",
                 members,
-                f"nothing initialises {text}{named(members)}, so old memory contents remain",
-                "initialise it where it is made, or in the model's function that draws all weights",
+                f"nothing initialises {text}{named(members)}, so arbitrary old memory "
+                "contents remain",
+                "initialise it where it is created, or in the function that draws all "
+                "weights of the model",
                 subject.laws[members[0]].made or subject.place(members),
             )
 
@@ -78,7 +80,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "INIT-COPY",
             "warning",
             names,
-            f"copies of one another at the start: {sets}{more}",
+            f"these parameters start as copies of one another: {sets}{more}",
             "initialise after copying, because copy.deepcopy also copies weights",
             subject.place(names),
         )
@@ -181,8 +183,8 @@ def rows_alike(subject: Subject) -> Iterator[Finding]:
             "INIT-ALIKE",
             "error",
             names,
-            f"all rows of {named(names)} are equal and get equal gradients, so the units stay "
-            "copies of each other",
+            f"all rows of {named(names)} are equal and receive equal gradients, so the units "
+            "stay copies of each other",
             "draw the weights at random",
             subject.place(names),
         )
@@ -224,8 +226,8 @@ def fans(subject: Subject) -> Iterator[Finding]:
             names,
             "the initialiser used a fan that differs from the fan of the contraction: "
             + _fans(members),
-            "use the fan of the contraction that the model runs; with groups, use the fan of one "
-            "group",
+            "use the fan of the contraction that the model computes; for grouped layers, "
+            "use the fan of one group",
             subject.place(names),
         )
 

@@ -53,7 +53,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise KcalcError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise KcalcError(
-            f"{path} is not a lock file of an audit; write one with kcalc audit ... --lock {path}"
+            f"{path} is not the lock file of an audit; create one with kcalc audit ... "
+            f"--lock {path}"
         ) from None
     return entries
 
@@ -87,7 +88,7 @@ def changes(
                     "warning",
                     members,
                     f"{part(form, members)} {text}",
-                    f"if this is intended, write {baseline} again",
+                    f"if this change is intended, write {baseline} again",
                     place,
                 )
             )

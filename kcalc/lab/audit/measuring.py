@@ -146,7 +146,7 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         if configured:
             advice = f"the configuration gave only {', '.join(call[1])}: {ADVICE}"
         raise KcalcError(
-            f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
+            f"the model could not be run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
 
 

@@ -37,7 +37,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "error",
             (),
             "some parameters are in more than one parameter group",
-            "put every parameter into one group",
+            "put every parameter into exactly one group",
         )
         return
     counts = Counter(map(id, _held(optimizers)))
@@ -48,7 +48,8 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "error",
             tuple(trainable),
             "the optimizer contains none of this model's parameters",
-            "pass a function that makes it from the model, such as optimizer=lambda model: ...",
+            "pass a function that creates the optimizer from the model, such as "
+            "optimizer=lambda model: ...",
             subject.place(tuple(trainable)),
         )
         return
@@ -59,7 +60,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
                 "OPT-MISSING",
                 "error",
                 members,
-                f"{part(form, members)}: trainable, but {text} of the optimizer",
+                f"{part(form, members)} is trainable but {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
                 subject.place(members),
             )
@@ -85,7 +86,7 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         "OPT-MISSING",
         "warning" if every else "error",
         names,
-        f"{named(names)}: trainable, but the learning rate of its parameter group is 0"
+        f"{named(names)} is trainable, but the learning rate of its parameter group is 0"
         + (", like that of all groups" if every else ""),
         "set the learning rate of the group"
         + (
@@ -161,7 +162,7 @@ def stalled(subject: Subject) -> Iterator[Finding]:
         "warning",
         names,
         f"{share:.0%} of the 16-bit weights do not change in one step of the optimizer",
-        "keep a 32-bit master copy of the weights, or round stochastically",
+        "keep a 32-bit master copy of the weights, or use stochastic rounding",
         subject.place(names),
     )
 

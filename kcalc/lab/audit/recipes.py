@@ -144,8 +144,8 @@ def mup(subject: Subject, base: Any) -> Expected:
     for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
-                f"recipe: the model of the base width has no parameter {name} with the same number "
-                "of axes; build both models with one function of the width"
+                f"recipe: the model of the base width has no parameter {name} with the same "
+                "number of axes; build both models with the same function of the width"
             )
         law, before = subject.laws[name], laws[name]
         if law.name == before.name == "constant" and law.mean == before.mean:
@@ -235,14 +235,14 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     for pattern, law in recipe.items():
         names = [name for name in subject.laws if fnmatchcase(name, pattern)]
         if not names:
-            raise KcalcError(f"recipe[{pattern!r}]: no parameter name matches")
+            raise KcalcError(f"no parameter name matches recipe[{pattern!r}]")
         for name in names:
             if law in BY_FANS:
                 used = subject.contracted.get(name)
                 if used is None and law != "zeros":
                     raise KcalcError(
-                        f"recipe[{pattern!r}] = {law!r}: {name} is not part of a contraction in "
-                        "the run, so it has no fan; use a number"
+                        f"recipe[{pattern!r}] = {law!r} needs a fan, but {name} is not part "
+                        "of any contraction that was recorded; use a number"
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
@@ -250,8 +250,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
             expected[name] = float(law)
             if expected[name] < 0 and not _by_value(subject, name, expected[name]):
                 raise KcalcError(
-                    f"recipe[{pattern!r}] = {expected[name]:g} is not a standard deviation, and "
-                    f"{name} is not constant; use a number >= 0"
+                    f"recipe[{pattern!r}] = {expected[name]:g} is negative, so it is not a "
+                    f"standard deviation, and {name} is not constant; use a number >= 0"
                 )
     return expected
 
@@ -306,8 +306,8 @@ def _off(
         "INIT-RECIPE",
         severity,
         names,
-        f"{named(names)}: {law.size}, but {title} has {aim}",
-        f"{fix}; check that the code for this runs",
+        f"{named(names)} has {law.size}, but {title} has {aim}",
+        f"{fix}, and check that the code that does this is called",
         subject.place(names),
     )
 

@@ -227,7 +227,10 @@ class Audit(Tabled):
         """
         ending = file_path(path).suffix
         if ending not in DOCUMENTS:
-            raise KcalcError(f"{path}: an audit can be written as {', '.join(DOCUMENTS)}")
+            raise KcalcError(
+                f"{path}: an audit can be saved only as {', '.join(DOCUMENTS)}; use one of "
+                "these suffixes"
+            )
         return write_whole(path, DOCUMENTS[ending](self))
 
     def _frame(self) -> list[dict[str, Any]]:

@@ -49,10 +49,10 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
             "MOE-LOAD",
             "warning",
             names,
-            f"the tokens that {named(names)} reads have a cosine of {router.cosine:.3f}, so the "
-            f"load of experts starts with a coefficient of variation of {cv:.3g} (at most "
-            f"{most:.3g}, whatever the size of the router's weights); {idle} of "
-            f"{len(router.loads)} experts get none of these {router.tokens} tokens",
+            f"the tokens that {named(names)} reads have a cosine of {router.cosine:.3f}, so "
+            f"the load of the experts starts with a coefficient of variation of {cv:.3g} (at "
+            f"most {most:.3g}, whatever the size of the router's weights); {idle} of "
+            f"{len(router.loads)} experts receive none of these {router.tokens} tokens",
             "remove the common part of the tokens before the router: subtract their mean, or move "
             "the mixture to a layer where tokens differ more",
             subject.place(names),

@@ -49,8 +49,8 @@ def large(subject: Subject) -> Iterator[Finding]:
         blown,
         f"{named(worst.parameters)}, the last layer, reads values with rms {_rms(worst.data):.3g}, "
         f"but the inputs have rms {unit:.3g}; the result has rms {result:.3g}",
-        f"initialise {named(blown)} with a distribution that preserves sizes; for ReLUs, this is "
-        "He initialisation, with variance 2 / fan_in",
+        f"initialise {named(blown)} so that the layers preserve the mean square of their "
+        "inputs; for ReLUs, use He initialisation, with variance 2 / fan_in",
         subject.place(blown),
     )
 

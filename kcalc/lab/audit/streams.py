@@ -35,8 +35,8 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
         names,
         f"the {gates.count} residual streams start equal, and nothing distinguishes streams "
         f"{which}. Their values and gradients stay equal, so they train as a single stream",
-        "give each branch a home stream that it reads most (biases such as 3 there and -3 "
-        "elsewhere), or write to the streams with different weights",
+        "let each branch read mainly from one stream (for example, with bias 3 for this "
+        "stream and -3 for the others), or write to the streams with different weights",
         subject.place(names),
     )
 

@@ -172,9 +172,10 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 "ATT-FROZEN",
                 severity,
                 names,
-                f"the scores of {places} have variance {known.variance:.3g} over keys, but ln T is "
-                f"{known.log_keys:.3g}: the softmax starts out concentrated on single keys",
-                ("" if divided else "divide scores by the root of the head size, or ")
+                f"the scores of {places} have variance {known.variance:.3g} over keys, but "
+                f"ln T is {known.log_keys:.3g}: the softmax starts out concentrated on "
+                "individual keys",
+                ("" if divided else "divide scores by the square root of the head size, or ")
                 + "give queries and keys a smaller sigma",
                 subject.place(names),
             )
@@ -243,10 +244,10 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 "GRAD-BLOCKS",
                 "warning",
                 names,
-                f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times the "
-                "gradient at the last",
-                "scale down these layers, which write to the residual stream, as depth grows, or "
-                "put the norm before the branch",
+                f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times "
+                "the gradient at the last block output",
+                "scale these layers, which write to the residual stream, down as the depth "
+                "grows, or put the norm before the branch",
                 subject.place(names),
             )
 
@@ -293,10 +294,10 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         "GRAD-BLOCKS",
         "warning",
         tuple(name for names in sizes for name in names),
-        f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
-        f"times the gradient at the result of {named(last)}, the last layer",
-        "draw the layers from a distribution that preserves sizes; for ReLUs, this is He "
-        "initialisation, with variance 2 / fan_in",
+        f"the gradient at the output of {named(first)}, the first layer, is "
+        f"{begin / end:.3g} times the gradient at the output of {named(last)}, the last layer",
+        "initialise the layers so that they preserve the mean square of their inputs; for "
+        "ReLUs, use He initialisation, with variance 2 / fan_in",
         subject.place(first),
     )
 
@@ -318,6 +319,6 @@ def nonfinite(subject: Subject) -> Iterator[Finding]:
             "error",
             names,
             f"inf or NaN in {named(found)}",
-            "check the scale of the numbers before it, and the epsilon of norms",
+            "check the scale of the values that it reads, and the epsilon of norms",
             subject.place(names),
         )

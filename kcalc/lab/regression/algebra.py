@@ -179,7 +179,7 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
         found = kernel.matrix(X, Y)
     elif isinstance(kernel, KernelMap):
         raise KcalcError(
-            "a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp"
+            "a Q or C map is not a kernel of inputs; pass kc.ntk(net) or kc.ntk(net).nngp"
         )
     elif callable(kernel):
         found = _called(kernel, X, X if Y is None else Y)
@@ -197,15 +197,15 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
         )
     if isinstance(found, Mapping):
         raise KcalcError(
-            f"the kernel has several outputs ({', '.join(map(str, found))}); use a network with "
-            "only one"
+            f"the kernel has several outputs ({', '.join(map(str, found))}); use a network "
+            "with only one output"
         )
     rows, columns = len(X), len(X if Y is None else Y)
     shape = tuple(getattr(found, "shape", ()))
     if shape != (rows, columns):
         raise KcalcError(
-            f"the kernel of {rows} and {columns} inputs must be an array of shape ({rows}, "
-            f"{columns}), got {shape}"
+            f"the kernel between {rows} and {columns} inputs must be an array of shape "
+            f"({rows}, {columns}), got {shape}"
         )
     return found
 

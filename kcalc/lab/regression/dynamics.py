@@ -200,7 +200,7 @@ class TrainingCurve(Shown):
             )
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         if rate is not None and rate <= 0:
-            raise KcalcError(f"learning_rate must be > 0, got {rate} (None for gradient flow)")
+            raise KcalcError(f"learning_rate must be > 0, or None for gradient flow, got {rate}")
         algebra = algebra_of()
         given = symmetric_matrix(raw_array(theta, "theta"))
         matrix = given.astype(float)
@@ -429,7 +429,7 @@ class TrainingCurve(Shown):
         """
         prior, when = self._known_prior(), self._times(t)
         if prior.X_test is None:
-            raise KcalcError("there are no test inputs for predictions; pass X_test")
+            raise KcalcError("predictions need test inputs; pass X_test")
         progress = self._progress(when).reshape(-1, len(self.values))
         mixed, own = self.vectors.T @ prior.cross.T, np.diagonal(prior.test)
         rows = []
@@ -476,7 +476,7 @@ class TrainingCurve(Shown):
     @cached_property
     def _rotated_cross(self) -> Array:
         if self.cross is None:
-            raise KcalcError("there are no test inputs for predictions; pass X_test (or cross)")
+            raise KcalcError("predictions need test inputs; pass X_test (or cross)")
         return self.cross @ self.vectors
 
     @cached_property
@@ -519,10 +519,11 @@ class TrainingCurve(Shown):
     def _finite(self, values: Any) -> Any:
         if not np.all(np.isfinite(values)):
             raise KcalcError(
-                "training diverged and exceeded double precision: learning rate "
-                f"{self.learning_rate:g}, bound {self.learning_rate_bound:g}"
+                "training diverged and exceeded the range of double precision: the learning "
+                f"rate is {self.learning_rate:g}, but its bound is "
+                f"{self.learning_rate_bound:g}"
                 if self.diverges
-                else "the predictions exceed double precision; rescale y"
+                else "the predictions exceed the range of double precision; rescale y"
             )
         return np.asarray(values)[()]
 
@@ -628,12 +629,12 @@ def _test_side(
     """Check and return the kernel and the initial outputs at the test inputs."""
     if cross is None:
         if initial_test is not None:
-            raise KcalcError("initial_test gives outputs at test inputs; pass X_test too")
+            raise KcalcError("initial_test needs the test inputs of these outputs; pass X_test too")
         return None, None
     across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
     if across.shape[1] != len(matrix):
         raise KcalcError(
-            f"the kernel matrix of test inputs needs {len(matrix)} columns, got shape "
+            f"the kernel matrix of test inputs must have {len(matrix)} columns, got shape "
             f"{across.shape}"
         )
     if initial_test is None:

@@ -212,8 +212,8 @@ class KernelRegression(Shown):
         given = self._algebra.matrix(cross, "the kernel matrix of new inputs")
         if given.shape[1] != len(self.X):
             raise KcalcError(
-                f"the kernel matrix of new inputs needs {len(self.X)} columns, one per training "
-                f"input, got {given.shape}"
+                f"the kernel matrix of new inputs must have {len(self.X)} columns, one per "
+                f"training input, got {given.shape}"
             )
         return given
 

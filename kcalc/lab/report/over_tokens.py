@@ -140,8 +140,8 @@ def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
         return "The page uses the given tokens."
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
     return (
-        f"Inputs have {size} with q = 1 and pairwise cosine {0 if cosine is None else cosine:g}; "
-        "two inputs have c = 0."
+        f"Each input has {size} with q = 1 and pairwise cosine "
+        f"{0 if cosine is None else cosine:g}; any two different inputs have c = 0."
     )
 
 

@@ -116,7 +116,7 @@ def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, i
             place = program.place(block.pieces[0][block.pieces[-1].index(node)])
             assert place is not None
             return place
-    raise KcalcError(f"the output {node!r} is in the middle of repeated blocks")
+    raise KcalcError(f"the output {node!r} is inside repeated blocks")
 
 
 def _depths(network: Network) -> dict[Node, int]:

@@ -51,8 +51,8 @@ def classifier(
     classes = whole(classes, "classes", 1, MOST)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
-            "a classifier must have one input and one output; this network has "
-            f"{len(network.inputs)} and {len(network.outputs)}"
+            "a classifier must have one input and one output, but this network has "
+            f"{len(network.inputs)} inputs and {len(network.outputs)} outputs"
         )
     (source,), (last,) = network.inputs, network.outputs
     ends = last in network.nodes_of(L.Affine)

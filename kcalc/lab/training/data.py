@@ -93,7 +93,8 @@ def check_split(split: Any) -> Split:
 def _check_inputs(name: str, x: Array) -> None:
     if x.ndim < 2:
         raise KcalcError(
-            f"{name}: x must contain numbers (examples, ..., channels), got {x.dtype} {x.shape}"
+            f"{name}: x must be an array of numbers of shape (examples, ..., channels), got "
+            f"dtype {x.dtype} and shape {x.shape}"
         )
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
@@ -118,8 +119,8 @@ def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
         )
     if y.size and not 0 <= y.min() <= y.max() < classes:
         raise KcalcError(
-            f"{name}: labels must be in 0..{classes - 1} for {classes} classes, got "
-            f"{y.min()}..{y.max()}"
+            f"{name}: labels must be in 0..{classes - 1} for {classes} classes, got labels "
+            f"from {y.min()} to {y.max()}"
         )
 
 
@@ -127,8 +128,8 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
     numbers = rows.ndim == 1 and rows.dtype.kind in "iu" and rows.size
     if not numbers or not 0 <= rows.min() <= rows.max() < examples:
         raise KcalcError(
-            f"{what} must contain at least one row number in 0..{examples - 1}, got {rows.dtype} "
-            f"{rows.shape}"
+            f"{what} must contain at least one row number in 0..{examples - 1}, got dtype "
+            f"{rows.dtype} and shape {rows.shape}"
         )
     values, counts = np.unique(rows, return_counts=True)
     if counts.max() > 1:

@@ -62,7 +62,7 @@ class Trainer:
             if found.done < last - first:
                 raise _diverged(f"the loss is {found.last} at step {step}", run(tree, step))
             if not self.steps.finite(new["params"]):
-                raise _diverged(f"weights are not finite at step {last}", run(tree, last))
+                raise _diverged(f"some weights are infinite or nan at step {last}", run(tree, last))
             tree = new
             loss, share = self.steps.evaluate(tree, x, y, split.test)
             means = found.loss / found.done, found.correct / (found.done * settings.batch_size)
@@ -173,7 +173,7 @@ def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tupl
         plan, kept = model.plan(split.x[:1]), {} if state is None else state
         if plan.states and state is None:
             raise KcalcError(
-                f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics; pass "
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) has running statistics; pass "
                 "state=run.state from its training run"
             )
         plan.check(kept, "state")

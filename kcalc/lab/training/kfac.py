@@ -112,8 +112,8 @@ class KfacSteps(Steps):
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac supports only float32, without weight decay or label smoothing; omit these "
-                "settings"
+                "kfac supports only float32, and neither weight decay nor label smoothing; "
+                "omit these settings"
             )
 
     def start(self, params: Any, x: Array) -> Tree:

@@ -305,7 +305,7 @@ class Comparison(Shown):
 
         """
         if file_path(path).suffix.lower() != ".csv":
-            raise KcalcError(f"tables are saved as .csv files, got {path}; use the suffix .csv")
+            raise KcalcError(f"{path}: a table can be saved only as .csv; use this suffix")
         write_whole(path, self.csv())
 
     def csv(self) -> str:

@@ -69,7 +69,7 @@ class Settings:
             self._set(name, whole(getattr(self, name), name, least, MOST))
         if self.warmup > self.steps:
             raise KcalcError(
-                f"warmup must be at most the number of steps, {self.steps}, got {self.warmup}"
+                f"warmup must not exceed the number of steps, {self.steps}, got {self.warmup}"
             )
         limits = {"label_smoothing": 1, "momentum": 1}
         for name in ("learning_rate", "weight_decay", *limits):

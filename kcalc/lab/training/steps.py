@@ -85,9 +85,9 @@ class Steps:
         for node, below in plan.shapes.items():
             if split.x.ndim != 1 + len(below.axes):
                 raise KcalcError(
-                    f"the input {node!r} reads vectors, but {split.name} has examples of shape "
-                    f"{split.x.shape[1:]}; flatten them to vectors, or give the model "
-                    "image_shape=(height, width)"
+                    f"the input {node!r} reads vectors, but {split.name} has examples of "
+                    f"shape {split.x.shape[1:]}; flatten them to vectors, or build the model "
+                    "with image_shape=(height, width)"
                 )
         shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
         if others or shape.locations is not None:
@@ -103,9 +103,8 @@ class Steps:
             )
         if shape.channels < split.classes:
             raise KcalcError(
-                f"node {output!r} has {shape.channels} channels for the {split.classes} classes "
-                f"of {split.name}; "
-                f"give the last Affine features={split.classes}"
+                f"node {output!r} has {shape.channels} channels, but {split.name} has "
+                f"{split.classes} classes; set features={split.classes} in the last Affine"
             )
 
     def checked(self, params: Any, split: Split, what: str = "params") -> Any:

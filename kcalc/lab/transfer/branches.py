@@ -130,6 +130,6 @@ def refuse_nested(found: tuple[Branch, ...]) -> None:
         if inner is not None:
             raise KcalcError(
                 f"the residual branch that node {branch.sum!r} adds contains another branch, "
-                f"added by {inner.sum!r}. There are exponents in the depth only for branches in "
+                f"added by {inner.sum!r}. Depth exponents exist only for branches in "
                 "sequence; use the same depth as the base"
             )

@@ -36,7 +36,7 @@ class TrainedCoordinates(Shown):
     losses
         The training losses before the last step, with shape (sizes, seeds).
     edits
-        Changes to the model that the rules require. The check does not make them.
+        Changes to the model that the rules require. They are not applied.
 
     """
 
@@ -128,8 +128,8 @@ def trained_coordinates(
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`.
 
-    The check does not make the changes to the model that the rules require (multipliers);
-    ``.edits`` lists them.
+    The rules may also call for changes to the model itself, such as multipliers. These are not
+    applied; ``.edits`` lists them.
 
     Parameters
     ----------
@@ -208,8 +208,8 @@ def trained_coordinates(
     kept = {n: v for n, v in whole_table.items() if (v > 0).all() and np.isfinite(v).all()}
     if not kept:
         raise KcalcError(
-            "every feature map either stays constant or becomes infinite or nan; use another lr "
-            "or more steps"
+            "every feature map either stays constant or becomes infinite or nan; use a "
+            "different lr or more steps"
         )
     slopes = {name: power(np.array(extent), values) for name, values in kept.items()}
     edits = () if family.standard else rules.edits  # for the last size
@@ -260,7 +260,7 @@ def extents(widths: Any) -> tuple[tuple[Any, ...], str]:
     names = {name for size in given for name in size}
     changing = [name for name in names if len({size.get(name) for size in given}) > 1]
     if len(changing) != 1:
-        raise KcalcError(f"exactly one number must change from size to size, got {changing}")
+        raise KcalcError(f"exactly one number must differ between the sizes, got {changing}")
     for size in given:
         whole(size.get(changing[0]), changing[0], 1)
     return tuple(dict(size) for size in given), str(changing[0])

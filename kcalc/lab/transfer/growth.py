@@ -69,8 +69,8 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     found = branches(network)
     if axes is not None and "depth" in axes and not found:
         raise KcalcError(
-            "the network has no residual branches, x + f(x), and exponents in the depth exist "
-            "only for the number of such branches; leave 'depth' out of axes"
+            "the network has no residual branches, x + f(x), and depth exponents exist only "
+            "for the number of such branches; leave 'depth' out of axes"
         )
     deep = found if axes is None or "depth" in axes else ()
     refuse_nested(deep)
@@ -81,7 +81,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
                 f"node {owner(node)!r} and similar nodes have weights on the stream between "
-                "residual branches, but exponents in the depth exist only if nothing except the "
+                "residual branches, but depth exponents exist only if nothing except the "
                 "number of branches grows; leave 'depth' out of axes"
             )
     given = carried_alone(network, deep, along) if deep else Carried()
@@ -196,9 +196,9 @@ def _check_places(
         for other in others:
             if large.get(node) != small.get(other):
                 raise KcalcError(
-                    f"node {node!r} and node {other!r} of the base are at different places on "
-                    "residual branches; if the depths differ, nodes are matched by name, such as "
-                    "blocks.7.up with blocks.0.up"
+                    f"node {node!r} and node {other!r} of the base model are at different "
+                    "places on residual branches; if the depths differ, nodes are matched "
+                    "by name, such as blocks.7.up with blocks.0.up"
                 )
     outside, inside = (
         [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
@@ -206,8 +206,9 @@ def _check_places(
     )
     if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
         raise KcalcError(
-            "the networks differ in depth by more than the number of equal residual branches, x + "
-            "f(x), and there are exponents only for that number; use the same depth as the base"
+            "the depths of the networks differ in more than the number of equal residual "
+            "branches, x + f(x), and depth exponents exist only for that number; use the "
+            "same depth as the base"
         )
 
 
@@ -247,8 +248,9 @@ def counterparts(
             for what in ("kernel", "stride", "bias", "standardised"):
                 if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
-                        f"node {node!r} has {what} {getattr(own, what)}, but {other!r} of the base "
-                        f"has {getattr(layer, what)}; the base may differ only in width and depth"
+                        f"node {node!r} has {what} {getattr(own, what)}, but node {other!r} "
+                        f"in the base model has {getattr(layer, what)}; the base may differ "
+                        "only in width and depth"
                     )
     return named
 
@@ -305,8 +307,8 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
     ratios = {Fraction(own, other) for other in others}
     if len(ratios) > 1:
         raise NotInNetwork(
-            f"node {node!r} has several counterparts of different widths in the base; use a base "
-            "of the same depth"
+            f"node {node!r} has several counterparts of different widths in the base model; "
+            "use a base of the same depth"
         )
     return ratios.pop()
 
@@ -326,7 +328,8 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
     if isinstance(own.scale, str):
         if own.scale != base.scale:
             raise KcalcError(
-                f"node {node!r}: scores have scale {own.scale!r}, but {base.scale!r} in the base"
+                f"node {node!r}: the scale of scores is {own.scale!r}, but {base.scale!r} in "
+                "the base model; use the same scale"
             )
         return grown ** (present[own.scale] - 1)
     change = float(own.scale) / float(base.scale) if not isinstance(base.scale, str) else math.nan
@@ -334,8 +337,8 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
         if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
             return grown ** (power - 1)
     raise KcalcError(
-        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base; it "
-        "must be the same or change as a power of the number of channels per head"
+        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base "
+        "model; it must be the same or change as a power of the number of channels per head"
     )
 
 
@@ -363,8 +366,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     factors = any(all(t.startswith(w) for t in shown) for w in kinds)
     kind = NotInNetwork if factors else KcalcError
     raise kind(
-        f"node {node!r} {shown[0]}, but {shown[1]} in the base; use the same functions, norms and "
-        "multipliers as the base. kc.transfer reports which multipliers to change"
+        f"node {node!r} {shown[0]}, but {shown[1]} in the base model; use the same "
+        "functions, norms and multipliers as the base. kc.transfer reports which "
+        "multipliers to change"
     )
 
 

@@ -172,7 +172,7 @@ def named_optimizer(name: Any) -> str:
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise KcalcError(
-            f"unknown optimizer {glimpse(name)}; there are rules for {', '.join(OPTIMIZERS)}"
+            f"unknown optimizer {glimpse(name)}; the rules cover {', '.join(OPTIMIZERS)}"
         )
     return name
 

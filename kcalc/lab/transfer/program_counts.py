@@ -27,9 +27,9 @@ def check_counts(f: Fold, step: Step) -> None:
         own, base = step.args.get("k"), step.base.get("k")
         if own != base:
             raise KcalcError(
-                f"node {step.name!r} selects {own} entries, but {base} in the base. The sum of "
-                "squared gates depends on this number, but not as a power of the width. Use the "
-                "same k at every width"
+                f"node {step.name!r} selects {own} entries, but {base} in the base model. "
+                "The sum of squared gates depends on this number, but not as a power of the "
+                "width. Use the same k at every width"
             ).at(step.name)
         _check_gates(f, step, x)
     elif step.kind in SOFTMAX and x.maker is not None and not x.scores:
@@ -43,9 +43,10 @@ def _check_gates(f: Fold, step: Step, x: Value) -> None:
     dim = step.args.get("dim", -1)
     if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
         raise KcalcError(
-            f"node {step.name!r} computes weights for more entries than in the base. If these are "
-            "experts, their gates and gradients shrink by a factor that is not a power of the "
-            "width, so no rule transfers. Use the same number of experts at every width"
+            f"node {step.name!r} computes weights for more entries than in the base model. "
+            "If these are experts, their gates and gradients shrink by a factor that is not "
+            "a power of the width, so no rule transfers. Use the same number of experts at "
+            "every width"
         ).at(step.name)
 
 
@@ -59,7 +60,7 @@ def _check_copies(f: Fold, step: Step, x: Value) -> None:
     kept = [a for a, b in zip(axes, old, strict=True) if f.grows(a) and a == b]
     if new and kept:
         raise KcalcError(
-            f"node {step.name!r} makes more copies of a feature map than in the base. If these "
-            "are residual streams, their number changes how much each of them learns, so no rule "
-            "transfers. Use the same number of streams at every width"
+            f"node {step.name!r} makes more copies of a feature map than in the base model. "
+            "If these are residual streams, their number changes how much each of them "
+            "learns, so no rule transfers. Use the same number of streams at every width"
         ).at(step.name)

@@ -217,9 +217,9 @@ class Fold:
         if self.unknown is None:
             reason = f": {why}" if why else ""
             raise KcalcError(
-                f"node {told} has no width rule{reason}; compute it with operations that have "
-                'such a rule, or use unknown="heuristic", which assumes that it keeps coordinates '
-                "of order 1 in the forward and backward pass"
+                f"node {told} has no width rule{reason}; compute it with operations that "
+                'have width rules, or use unknown="heuristic", which assumes that it '
+                "keeps coordinates of order 1 in the forward and backward pass"
             ).at(step.name)
         self.guessed.append(step.name)
         for ref in step.refs:

@@ -44,9 +44,9 @@ def _check_numbers(step: Step) -> None:
         number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
         if number and name != "scale" and own != base:
             raise KcalcError(
-                f"node {step.name!r} computes {step.kind} with {name} = {own}, but {base} in the "
-                "base; use the same functions, norms and multipliers as the base. kc.transfer "
-                "reports which multipliers to change"
+                f"node {step.name!r} computes {step.kind} with {name} = {own}, but {base} in "
+                "the base model; use the same functions, norms and multipliers as the base. "
+                "kc.transfer reports which multipliers to change"
             ).at(step.name)
 
 
@@ -122,8 +122,9 @@ def ratio_of(f: Fold, step: Step, name: str) -> Power:
             if abs(own / base / ratio ** float(p) - 1) < 1e-4:
                 return symbol**p
     raise KcalcError(
-        f"node {step.name!r} multiplies by {own:.6g}, but by {base:.6g} in the base; the ratio is "
-        "not a power of the width ratio. Use the same functions, norms and multipliers as the base"
+        f"node {step.name!r} multiplies by {own:.6g}, but by {base:.6g} in the base model; "
+        "the ratio is not a power of the width ratio. Use the same functions, norms and "
+        "multipliers as the base"
     )
 
 

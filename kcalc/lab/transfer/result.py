@@ -341,7 +341,8 @@ def require_known(transfer: Transfer) -> None:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
                     f"the {quantity} of {rule.name!r} is multiplied by "
-                    f"{rule.exponents[quantity]}, whose ratios are unknown; give base= and to="
+                    f"{rule.exponents[quantity]}, whose ratios are unknown; pass base= and "
+                    "to="
                 )
 
 

@@ -193,8 +193,7 @@ def derive(
     """
     if growth.branches and not chosen.aligned:
         raise KcalcError(
-            "with alignment='none', there are no exponents in the depth; use the same depth as "
-            "the base"
+            "with alignment='none', there are no depth exponents; use the same depth as the base"
         )
     zeros = frozenset(one.node for one in placed if one.zero)
     told = replace(setting(growth, chosen), zeros=zeros)
@@ -475,16 +474,16 @@ class _Book:
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),
-                "the columns that read channels that do not grow have gradients of a different "
-                "size; epsilon is chosen for the other columns",
+                "the columns that read a fixed number of channels have gradients of a "
+                "different size; epsilon is chosen for the other columns",
                 "heuristic",
             )
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),
-                "its output has size 1 initially, because the weights that read it start at 0. "
-                "This is right for the first steps; later the output may grow as the square root "
-                "of the width",
+                "its output has size 1 initially, because the weights that read it start at "
+                "0. This holds for the first steps; later the output may grow as the square "
+                "root of the width",
                 "heuristic",
             )
 
@@ -522,8 +521,8 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
     aligned = "aligned with" if chosen.aligned else "independent of"
     yield Assumption(
         "network",
-        f"changes of weights are {aligned} the inputs of their layers; the numbers of examples, "
-        f"positions and steps do not grow with the network",
+        f"weight updates are {aligned} the inputs of their layers; the numbers of examples, "
+        "positions and steps do not grow with the network",
     )
     yield Assumption(
         "network",

@@ -134,9 +134,9 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} multiplies an addend by {weight}, but powers of the depth need "
-            "numbers; substitute numbers with net.subs, or keep the depth of the base and use "
-            "axes='width'"
+            f"node {owner(node)!r} multiplies an addend by {weight}, but depth exponents "
+            "need numbers; substitute numbers with net.subs, or keep the depth of the base "
+            "and use axes='width'"
         ) from None
 
 
@@ -155,9 +155,9 @@ def _check_carries(op: Any, node: Node) -> None:
     what = {P.Post: "a function", P.Mask: "dropout", P.Prod: "a gate", P.Window: "pooling"}
     word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
     raise KcalcError(
-        f"node {owner(node)!r}, {word}, acts on the residual stream after every block. The stream "
-        "therefore forgets the contributions of earlier blocks, and there are no exponents in the "
-        f"depth; {ADVICE}"
+        f"node {owner(node)!r}, {word}, acts on the residual stream after every block. The "
+        "stream therefore forgets the contributions of earlier blocks, and there are no "
+        f"depth exponents; {ADVICE}"
     )
 
 
@@ -182,7 +182,7 @@ def carried(small: Stream, large: Stream) -> Carried:
     apart = _apart(*kept)
     if apart > SLACK:
         last = [*large.factors][-1].sum
-        raise _forgets(last, kept, "in the base and in this network")
+        raise _forgets(last, kept, "in the base model and in this one")
     text = (
         f"shortcuts carry a fraction {kept[0].share:.3g} of the stream to its end in the base, "
         f"but {kept[1].share:.3g} here; the powers of L treat these fractions as equal"
@@ -208,9 +208,10 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
     )
     return KcalcError(
         f"the residual stream that ends at node {owner(node)!r} forgets its past. Because of "
-        f"shortcut weights other than 1, the shares that reach its end are {use[0]:.3g} and "
-        f"{use[1]:.3g} ({where}), but powers of the depth need equal shares; {ADVICE}, or choose "
-        "shortcut weights so that their product over all blocks does not depend on the depth"
+        "shortcut weights other than 1, the fractions of it that reach its end are "
+        f"{use[0]:.3g} and {use[1]:.3g} ({where}), but depth exponents need equal fractions; "
+        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does "
+        "not depend on the depth"
     )
 
 
@@ -226,9 +227,9 @@ def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
                 for one in (after, before)
             )
             raise KcalcError(
-                f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} in "
-                "the base; the ratio is not a power of the number of branches. Use the same "
-                "multipliers as the base; kc.transfer reports which ones to change"
+                f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} "
+                "in the base model; the ratio is not a power of the number of branches. Use "
+                "the same multipliers as the base; kc.transfer reports which ones to change"
             )
     return {branch: powers[_form(branch)] for branch in large.factors}
 

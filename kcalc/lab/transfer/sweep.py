@@ -66,7 +66,7 @@ class TransferCheck(Shown):
     plain
         The losses without rules, or None if these runs were not made.
     edits
-        Changes to the model that the rules require. The check does not make them.
+        Changes to the model that the rules require. They are not applied.
 
     """
 
@@ -141,7 +141,9 @@ class TransferCheck(Shown):
 
     def _plain(self) -> np.ndarray:
         if self.plain is None:
-            raise KcalcError("this check has no runs without rules; leave out standard=True")
+            raise KcalcError(
+                "this check has no runs without the rules; repeat it without standard=True"
+            )
         return self.plain
 
     def crossing_shift(self, level: float) -> float:
@@ -168,8 +170,8 @@ class TransferCheck(Shown):
         for size, one in zip(self.sizes, found, strict=True):
             if one is None:
                 raise KcalcError(
-                    f"at {self.along} {size:g} the losses do not cross {asked:g}; they range from "
-                    f"{self.means[self.sizes.index(size)].max():.4g} to "
+                    f"at {self.along} {size:g} the losses do not cross {asked:g}, because "
+                    f"they range from {self.means[self.sizes.index(size)].max():.4g} to "
                     f"{self.means[self.sizes.index(size)].min():.4g}"
                 )
         return float(found[-1]) - float(found[0])  # pyright: ignore[reportArgumentType]
@@ -251,7 +253,9 @@ def _interval(without: np.ndarray, by: np.ndarray) -> Gain:
     with np.errstate(invalid="ignore"):
         each = without - by
     if np.isnan(each).any():
-        raise KcalcError("runs with and without rules diverge at this rate; use smaller rates")
+        raise KcalcError(
+            "the runs with and without the rules diverge at this rate; use smaller rates"
+        )
     if np.isinf(each).any():
         sign = 1 if (each > 0).all() else -1 if (each < 0).all() else 0
         ends = {1: (0.0, np.inf), -1: (-np.inf, 0.0), 0: (-np.inf, np.inf)}[sign]

@@ -129,8 +129,8 @@ def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
         shape = transfer.parameters[name].shape
         if shape and shape != tuple(parameter.shape):
             raise KcalcError(
-                f"{name!r} has the shape {tuple(parameter.shape)}, but the rules are for {shape}; "
-                "pass this model's width to kc.transfer as to="
+                f"{name!r} has the shape {tuple(parameter.shape)}, but its rule is for the "
+                f"shape {shape}; pass this model's width to kc.transfer as to="
             )
     for name in transfer.parameters:
         if name not in own:

@@ -55,8 +55,9 @@ def torch_transfer(
             raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
     if not inputs:
         raise KcalcError(
-            "PyTorch models are read by running them; pass example inputs, or their shapes, after "
-            "the model, as in kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+            "kcalc reads PyTorch models by running them; pass example inputs or their "
+            "shapes after the model, as in kc.transfer(build, (2, 3, 32, 32), base=64, "
+            "to=256)"
         )
     if axes is not None and "rank" in axes:
         if "width" not in axes:
@@ -86,8 +87,9 @@ def _check_rank(base: Any, model: Any) -> None:
         differing = [a != b for a, b in zip(own, shapes.pop(), strict=False)]
         if len(own) < 2 or sum(differing) != 1:
             raise KcalcError(
-                f"parameter {name!r} has the shape {own}, so more than the rank of low-rank "
-                f"changes B A grows; add 'width' to axes, or keep the widths of the base"
+                f"parameter {name!r} has the shape {own}, so more than the rank of the "
+                "low-rank updates B A grows; add 'width' to axes, or keep the widths of the "
+                "base"
             )
         inner.append(name)
         zeros = zeros or _is_zero(parameter)
@@ -95,8 +97,8 @@ def _check_rank(base: Any, model: Any) -> None:
         raise KcalcError("the base has the same ranks as the model, so nothing grows")
     if not zeros:
         raise KcalcError(
-            f"none of the weights that grow, {', '.join(map(repr, inner[:3]))}, starts at 0, so "
-            "these are not low-rank changes B A with B = 0; use axes='width'"
+            f"none of the weights that grow, {', '.join(map(repr, inner[:3]))}, starts at 0, "
+            "so these are not low-rank updates B A with B = 0; use axes='width'"
         )
 
 
@@ -113,10 +115,10 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
         before = families[0].get(name, 0)
         if before and count != before:
             return KcalcError(
-                f"the model has {count} parameters {name!r}, but the base has {before}. If these "
-                "are experts, heads or streams, use the same number in both models, because it "
-                "changes gates and gradients by factors that are not powers of the width. If they "
-                f"are blocks: {error}"
+                f"the model has {count} parameters {name!r}, but the base model has "
+                f"{before}. If these are experts, heads or streams, use the same number in "
+                "both models, because it changes gates and gradients by factors that are "
+                f"not powers of the width. If they are blocks: {error}"
             )
     return error
 
@@ -279,8 +281,9 @@ def _check_constants(base: Any, model: Any) -> None:
         one, two = (_constants(group) for group in ([parameter], others))
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
             raise KcalcError(
-                f"parameter {name!r} starts at {min(one):.4g}, but at {min(two):.4g} in the base; "
-                "use the same initial values as the base. kc.transfer reports how to change them"
+                f"parameter {name!r} starts at {min(one):.4g}, but at {min(two):.4g} in the "
+                "base model; use the same initial values as the base. kc.transfer reports "
+                "how to change them"
             )
 
 
@@ -303,8 +306,8 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
             if notes[0] != notes[1]:
                 own, base = (" and ".join(texts) or "no remark" for texts in notes)
                 raise KcalcError(
-                    f"input {node!r}: {own}; in the base: {base}. Use the same functions as the "
-                    "base"
+                    f"input {node!r} is read differently in the two models ({own}, but "
+                    f"{base} in the base model); use the same functions as the base"
                 )
     known = {op.name: op for op in _norms(small)}
     for op in _norms(large):
@@ -314,8 +317,8 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
                 for own, theirs in zip(_epsilons(op), _epsilons(other), strict=True)
             ):
                 raise KcalcError(
-                    f"node {op.name!r} has epsilon {op.epsilon:g}, but {other.epsilon:g} in the "
-                    f"base; the base may differ only in width and depth"
+                    f"node {op.name!r} has epsilon {op.epsilon:g}, but {other.epsilon:g} in "
+                    "the base model; the base may differ only in width and depth"
                 )
 
 

@@ -138,7 +138,8 @@ def _class_of(name: str) -> Any:
             else "an optimiser in torch.optim"
         )
         raise KcalcError(
-            f"torch.optim has no {one.title} to train with; check the rules with {like}"
+            f"torch.optim has no {one.title}, so this model cannot be trained with it; check "
+            f"the rules with {like}"
         )
     if not hasattr(torch.optim, one.torch):
         raise KcalcError(

@@ -32,8 +32,8 @@ def dask_matrices(
 
     if options.out is not None or options.mesh is not None or options.backend is not None:
         raise KcalcError(
-            "dask arrays are computed by dask, which does not support out, mesh or backend; leave "
-            "these out, and store the result with dask"
+            "dask arrays are computed by dask, which does not support out, mesh or backend; "
+            "omit them, and store the result with dask"
         )
     options.refuse(
         "block_rows",

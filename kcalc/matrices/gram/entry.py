@@ -81,8 +81,8 @@ def _filled(
         and any(isinstance(t, np.ndarray) and t.dtype != dtype for t in targets.values())
     ):
         raise KcalcError(
-            f"dtype is {dtype}, but out is an array of another type; leave dtype out, or pass an "
-            f"array of {dtype}"
+            f"dtype is {dtype}, but out has another dtype; omit dtype, or pass an array of "
+            f"dtype {dtype}"
         )
     paths = {part: item for part, item in (targets or {}).items() if isinstance(item, Path)}
     rows = options.block_rows or (recorded_block(paths) if paths else None)

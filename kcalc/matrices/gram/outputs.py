@@ -104,14 +104,14 @@ class FileOutput:
         try:
             old = json.loads(read_at_most(beside, RECORD))
             if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
-                raise ValueError("it is not a record of finished rows")
+                raise ValueError("it does not record finished rows")
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
             kernel = np.array(old["kernel"], dtype=float)
             if any(not 0 <= stripe < len(job.stripes) for stripe in done):
-                raise ValueError("it lists stripes that are not in the matrix")
+                raise ValueError("it lists stripes that the matrix does not have")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise KcalcError(
-                f"{beside} cannot be read ({error}); remove it and the matrix file to start again"
+                f"{beside} cannot be read ({error}); remove it and the matrix file to start over"
             ) from None
         same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(
             kernel, record["kernel"], rtol=1e-9, atol=0
@@ -136,22 +136,22 @@ class FileOutput:
                 arrays[part] = np.lib.format.open_memmap(path, mode="r+")
             except ValueError as error:
                 raise KcalcError(
-                    f"{path} is not a complete .npy file ({error}); remove it and {beside.name} to "
-                    f"start again"
+                    f"{path} is not a complete .npy file ({error}); remove it and "
+                    f"{beside.name} to start over"
                 ) from None
             if (
                 arrays[part].shape != tuple(record["shape"])
                 or arrays[part].dtype.name != record["dtype"]
             ):
                 raise KcalcError(
-                    f"{path} was replaced by another matrix; remove it and {beside.name} to start "
-                    f"again"
+                    f"{path} was replaced by another matrix; remove it and {beside.name} to "
+                    "start over"
                 )
         sink = cls(paths, arrays, record, done)
         if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
             raise KcalcError(
-                f"{next(iter(paths.values()))} was changed after the interruption; remove it and "
-                f"{beside.name} to start again"
+                f"{next(iter(paths.values()))} was changed after the interruption; remove it "
+                f"and {beside.name} to start over"
             )
         return sink
 

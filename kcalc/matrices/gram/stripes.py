@@ -151,7 +151,8 @@ def _check_finite(values: Array) -> None:
         if np.isfinite(values.sum()) or np.isfinite(values).all():
             return
     raise KcalcError(
-        "kernels exceed double precision; reduce sigma_w, the depth or the norms of the rows"
+        "kernel values exceed the range of double precision; reduce sigma_w, the depth or "
+        "the norms of the rows"
     )
 
 
@@ -168,7 +169,8 @@ def _moved(
                 sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
     except FloatingPointError:
         raise KcalcError(
-            "kernels exceed single precision; use dtype=float, or reduce the norms of the rows"
+            "kernel values exceed the range of single precision; use dtype=float, or reduce "
+            "the norms of the rows"
         ) from None
 
 

@@ -252,7 +252,7 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
     if isinstance(mixing, list | tuple) and len(mixing) and _is_matrix(mixing[0]):
         if len(mixing) != blocks:
             raise KcalcError(
-                f"mixing has {len(mixing)} matrices for {blocks} blocks; give one matrix per "
+                f"mixing has {len(mixing)} matrices for {blocks} blocks; pass one matrix per "
                 "block, or a single matrix"
             )
         return mixing

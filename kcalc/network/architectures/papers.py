@@ -258,8 +258,8 @@ def wide_resnet(
     if _depth(depth, 10) % 6 != 4:
         near = max(10, depth - (depth - 4) % 6)
         raise KcalcError(
-            f"wide_resnet needs depth - 4 divisible by 6, got {depth}; the nearest are {near} and "
-            f"{near + 6}"
+            f"depth - 4 must be divisible by 6, got depth = {depth}; the nearest depths are "
+            f"{near} and {near + 6}"
         )
     weights, width = _weights(shortcut_weight, residual_weight), whole(width, "width", 1)
     stages: list[Piece] = []
@@ -525,7 +525,7 @@ def _channels(count: Any) -> sp.Expr:
     """
     if count is None:
         raise KcalcError(
-            "geometric weights need channel counts; give integers >= 1 or SymPy symbols"
+            "geometric weights need channel counts; pass integers >= 1 or SymPy symbols"
         )
     L.Affine(count)
     return sp.sympify(count, strict=True)
@@ -599,7 +599,7 @@ def preconditioned_block(
     )
     if alpha == 0:
         raise KcalcError(
-            "a block without a shortcut is not a residual block; give shortcut_weight > 0"
+            "a block without a shortcut is not a residual block; pass shortcut_weight > 0"
         )
 
     relu: Any = "relu"

@@ -56,7 +56,9 @@ class _Stack:
         self.features = whole(self.features, "features", 1)
         self.heads = whole(self.heads, "heads", 1)
         if self.features % self.heads:
-            raise KcalcError(f"heads = {self.heads} must divide features = {self.features}")
+            raise KcalcError(
+                f"features = {self.features} must be divisible by heads = {self.heads}"
+            )
         for name in ("key_heads", "key_width"):
             if self.attention.get(name) is not None:
                 self.attention[name] = whole(self.attention[name], name, 1)
@@ -385,7 +387,7 @@ def llama(
             raise KcalcError(f"top_k = {selected} exceeds experts = {count}; lower top_k")
         mixture = _Mixture(count, route, shared)
     elif shared_hidden is not None:
-        raise KcalcError("shared_hidden applies only to mixtures of experts; also give experts=")
+        raise KcalcError("shared_hidden applies only to mixtures of experts; also pass experts=")
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
         features,
         heads,
@@ -469,7 +471,9 @@ def vit(
         raise KcalcError(f"image_shape must be (height, width), got {glimpse(image_shape)}")
     rows, columns = sizes
     if rows % side or columns % side:
-        raise KcalcError(f"patches of {side} pixels do not fit an image of {rows} x {columns}")
+        raise KcalcError(
+            f"an image of {rows} x {columns} pixels cannot be divided into patches of {side} pixels"
+        )
     below = stack.add("patches", L.Input(3 * side * side, (rows // side, columns // side)))
     below = stack.affine("embedding", below, 3 * side * side, features)
     tokens = rows * columns // side**2

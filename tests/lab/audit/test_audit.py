@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "a builder of something else": (lambda: 3, (2, 3), "the builder returned a int"),
     "no builder": (3, (2, 3), "expected a torch.nn.Module"),
     "no examples": (linear(), None, "pass example inputs"),
-    "wrong examples": (linear(), (2, 5), "did not run on the example inputs"),
+    "wrong examples": (linear(), (2, 5), "could not be run on the example inputs"),
     "no parameters": (nn.ReLU, (2, 3), "no parameters"),
     "a lazy module": (lambda: nn.LazyLinear(3), (2, 3), "has no shape yet"),
     "a script": (lambda: torch.jit.script(nn.Linear(3, 3)), (2, 3), "ScriptModule"),

@@ -14,8 +14,8 @@ from kcalc import training
 SPLIT = training.digits()
 SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "few labels": ({"y": SPLIT.y[:100]}, r"each of the 1797 examples.*\(100,\)"),
-    "negative labels": ({"y": SPLIT.y - 1}, r"0\.\.9 for 10 classes, got -1"),
-    "labels beyond": ({"y": SPLIT.y + 5}, r"got 5\.\.14"),
+    "negative labels": ({"y": SPLIT.y - 1}, r"0\.\.9 for 10 classes, got labels from -1"),
+    "labels beyond": ({"y": SPLIT.y + 5}, r"got labels from 5 to 14"),
     "float labels": ({"y": SPLIT.y + 0.5}, "integers.*float64"),
     "text labels": ({"y": SPLIT.y.astype(str)}, "y must be a real number or an array of"),
     "one-hot labels": ({"y": np.eye(10)[SPLIT.y]}, r"argmax\(axis=1\)"),

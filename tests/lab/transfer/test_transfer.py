@@ -177,7 +177,7 @@ REFUSED = {
     "both widths": lambda: transfer(perceptron(), base=64),
     "needs no example inputs": lambda: transfer(perceptron(), 64),
     "hidden layer has a fixed width": lambda: transfer(vanilla(2, features=8)),
-    "no exponents in the depth": lambda: transfer(residual_network(), alignment="none"),
+    "no depth exponents": lambda: transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: transfer(residual_network(16), base=residual_network(16)),
     "has a different width": lambda: transfer(
         residual_network(16), base=residual_network(8), axes="depth"

@@ -315,7 +315,7 @@ def test_refusals() -> None:
     with refused("must.*0"):
         found.param_groups(perceptron(32), -1)
     symbolic = transfer(chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
-    with refused("give base= and to="):
+    with refused("pass base= and to="):
         symbolic.optax(0.1)
 
 
