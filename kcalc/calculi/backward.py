@@ -277,7 +277,7 @@ def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
         if note.kind == "exact":
             raise KcalcError(
                 f"node {note.node!r}: {note.text}, which is not supported for gradients through "
-                "BatchNorm; put an Affine in between, or drop the norm with "
+                "BatchNorm; put an Affine in between, or remove the norm with "
                 "net.without_normalization()"
             )
 
@@ -290,5 +290,5 @@ def refuse_shared(notes: Iterable[Assumption]) -> None:
                 f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
                 "gradients over tokens. The layers of kc.ntk(net, tokens=...) give the exact "
                 "squared gradients of the weights at c = 1. If the network has no attention, "
-                "leave out tokens="
+                "omit tokens="
             )
