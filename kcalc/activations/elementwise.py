@@ -26,7 +26,7 @@ from kcalc.gaussian.expectations.quadrature import Array
 _BLOCK = 2048
 _SAME = 1e-10  # relative: vectorised code may round differently at another position of an array
 _TORCH = (
-    "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
+    "wrap it as lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
     "double precision"
 )
 _ALONE = (

@@ -112,7 +112,7 @@ class Lowering:
         if outputs is None:
             raise KcalcError(
                 f"the width of node {node!r} is unknown; pass features={{{node!r}: ..., None: "
-                "others}, or one number for all nodes"
+                "others} or one number for all"
             )
         read = self.shared(node, layer.groups, "groups", below.channels, "input channels")
         emitted = self.shared(node, layer.groups, "groups", outputs, "output channels")

@@ -80,7 +80,7 @@ def text(value: Any, what: str, empty: bool = False) -> str:
     """
     if not isinstance(value, str) or not (value or empty):
         raise KcalcError(
-            f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}"
+            f"{what} must be {'a string' if empty else 'a nonempty string'}, got {glimpse(value)}"
         )
     return utf8(value, what)
 

@@ -41,7 +41,7 @@ def closed_value(value: sp.Basic) -> sp.Expr:
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
+        remedy = f"substitute numbers in the network or activation first: net.subs({{{hint}}})"
         raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise refused(value, "nan, infinite and complex values are not allowed")

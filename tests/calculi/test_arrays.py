@@ -196,7 +196,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         CNN,
         {"features": {"affine_1": 3}, "image_shape": (4, 4)},
-        r"'affine_1' has features=4 in its layer, got 3",
+        r"'affine_1' sets features=4, but 3 was passed",
     ),
     (
         MLP,
@@ -218,7 +218,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         architectures.resnet_v2(),
         {"image_shape": (32, 32)},
-        r"image_shape=\(224, 224\) in its layer",
+        r"sets image_shape=\(224, 224\)",
     ),
     (
         chain(Input(3, (2, 2)), Affine(kernel=3, padding="valid")),

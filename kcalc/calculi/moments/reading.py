@@ -23,13 +23,13 @@ from .vectors import Fed, FreshProduct, ScaledVector, Vectors
 
 Node = Hashable
 INSTEAD = (
-    "kc.fluctuations gives the leading order in 1/width for any activation, if layers are dense "
-    "and nothing normalises; kc.gradients gives means at infinite width"
+    "kc.fluctuations computes the leading order in 1/width for any activation if all layers are "
+    "dense and none normalises, and kc.gradients computes means at infinite width"
 )
 HINTS = {
-    P.Norm: "do not support division by a random norm; they apply without it "
-    f"(net.without_normalization()), and {INSTEAD}",
-    P.Window: f"support only dense layers and vector inputs, without pooling; {INSTEAD}",
+    P.Norm: "do not support division by a random norm; use "
+    f"net.without_normalization() to remove it. {INSTEAD}",
+    P.Window: f"support only dense layers and vector inputs, without pooling. {INSTEAD}",
 }
 
 

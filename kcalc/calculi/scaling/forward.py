@@ -105,7 +105,7 @@ class ScalingForward:
         if outputs is None:
             raise KcalcError(
                 f"the width of node {node!r} is unknown; pass features={{{node!r}: ..., None: "
-                "others}}, or one number for all nodes"
+                "others}} or one number for all"
             )
         window = self._window(op, node, below)
         taps = 1 if window is None else window.taps

@@ -259,7 +259,7 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
-            "flax: to read a Linen module, pass its variables, as in kc.read((module, "
+            "flax: to read a Linen module, pass its variables too: kc.read((module, "
             "variables), x), where variables = module.init(key, x)"
         )
     return traced(
