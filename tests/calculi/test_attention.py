@@ -500,7 +500,7 @@ def test_one_token_has_the_numbers_of_every_token() -> None:
             assert gradients.nodes[node] == pytest.approx(all_tokens.nodes[node], rel=1e-12)
         kernels, expected = ntk(one, **given), ntk(every, **given)
         assert kernels([0.2, 1.0]) == pytest.approx(expected([0.2, 1.0]), rel=1e-12)
-    with refused("'taken' selects token 5 \(counted from 0\).*tokens=6"):
+    with refused(r"'taken' selects token 5 \(counted from 0\).*tokens=6"):
         node_values(ending((0, 0, 0, 0, 0, 1.0)), tokens=4)
     with refused("'taken'.*3.*4"):
         node_values(ending((1.0, 2.0, 0)), tokens=4)

@@ -54,7 +54,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if len(inputs) < 2:
         raise KcalcError(
-            "flax: to read a Linen module, pass its variables and an example input, as in "
+            "flax: to read a Linen module, pass its variables and an example input: "
             "kc.read((module, variables), x)"
         )
     return trace_linen(module, inputs[0], positional(module, inputs[1:]))
@@ -65,7 +65,7 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if not inputs:
         raise KcalcError(
-            "to read a JAX function, pass its parameters and an example input, as in "
+            "to read a JAX function, pass its parameters and an example input: "
             "kc.read(function, params, x)"
         )
     if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):

@@ -48,7 +48,7 @@ def subject(
     """
     for what, text in (("name", name), ("title", title)):
         if text is not None and not isinstance(text, str):
-            raise KcalcError(f"{what} must be text, got {glimpse(text)}")
+            raise KcalcError(f"{what} must be a string, got {glimpse(text)}")
     if isinstance(given, Shaping):
         given = given.original
     if isinstance(given, Network):
