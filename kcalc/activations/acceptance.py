@@ -42,7 +42,7 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
     numbers = [SYMPY.number(kink) for kink in kinks]
     for kink in numbers:
         if kink.free_symbols:
-            raise KcalcError(f"kinks: {str(kink)[:60]} is not a number")
+            raise KcalcError(f"kinks must be numbers, got {str(kink)[:60]}")
     places = {kink: _place(kink) for kink in numbers}
     points = sorted(set(numbers), key=lambda kink: places[kink])
     out: list[sp.Expr] = []
@@ -51,12 +51,12 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
             if places[point] == places[out[-1]]:
                 continue
             raise KcalcError(
-                f"the kinks {out[-1]} and {point} are almost equal: give each point once, to full "
-                f"precision"
+                f"the kinks {out[-1]} and {point} are almost equal; pass each kink once, to full "
+                "precision"
             )
         out.append(point)
     if len(out) > MOST_KINKS:
-        raise KcalcError(f"{len(out)} kinks are too many: give at most {MOST_KINKS}")
+        raise KcalcError(f"{len(out)} kinks are too many; pass at most {MOST_KINKS}")
     return tuple(out)
 
 
@@ -78,7 +78,9 @@ def _place(kink: sp.Expr) -> float:
     except (TypeError, ValueError, OverflowError):
         place = float("nan")
     if not abs(place) <= 1e150:
-        raise KcalcError(f"kinks: {glimpse(kink)} is not a finite real number in double precision")
+        raise KcalcError(
+            f"kinks must be finite real numbers in double precision, got {glimpse(kink)}"
+        )
     return place
 
 
@@ -92,8 +94,8 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
         found = values(probes)
     if np.isnan(found).all():
         raise KcalcError(
-            f"activation {candidate.name!r} has no real value anywhere: it must be real on the "
-            f"whole line"
+            f"activation {candidate.name!r} has no real value anywhere, but an activation must "
+            "be real on the whole line"
         )
     if np.isnan(found).any():
         where = probes[np.isnan(found)][0]
@@ -101,12 +103,12 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
         if abs(where) > ends:
             raise KcalcError(
                 f"activation {candidate.name!r} has no real value at x = {where:.6g}, beyond its "
-                f"last known kink at {ends:.4g}: roots of functions with infinitely many kinks "
+                f"last known kink at {ends:.4g}. Roots of functions with infinitely many kinks "
                 "are not supported; use a function with finitely many kinks"
             )
         raise KcalcError(
-            f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real "
-            f"on the whole line"
+            f"activation {candidate.name!r} has no real value at x = {where:.6g}, but an "
+            "activation must be real on the whole line"
         )
     near = np.abs(probes) < 1
     if np.isinf(found[near]).any():
@@ -153,8 +155,8 @@ def check_digits(candidate: Any) -> None:
             raise KcalcError(
                 f"activation {candidate.name!r} loses digits to rounding: fewer than five digits "
                 f"of its {what} at x = {lost[0]:g} are correct in double precision. Avoid points "
-                "of infinite slope (acos near 1, sqrt near 0) and differences of nearly equal "
-                "numbers, or give a callable that is accurate to full precision"
+                "with infinite slope (acos near 1, sqrt near 0) and differences of nearly equal "
+                "numbers, or pass a callable that is accurate to full precision"
             )
 
 
@@ -219,6 +221,7 @@ def check_corners(candidate: Any) -> None:
             if jumps.any():
                 where = simplest(float(places[jumps][0]))
                 raise KcalcError(
-                    f"activation {candidate.name!r} is not smooth near x = {where:g}: declare in "
-                    "kinks=[...] every point where the function or one of its derivatives jumps"
+                    f"activation {candidate.name!r} is not smooth near x = {where:g}; pass "
+                    "kinks=[...] with every point at which the function or one of its "
+                    "derivatives jumps"
                 )

@@ -853,5 +853,5 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
 def checked(phi: Any) -> Activation:
     """Return ``phi``; raise KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
-        raise KcalcError(f"{glimpse(phi)} is not an activation: make one with kc.activation(...)")
+        raise KcalcError(f"expected an activation, got {glimpse(phi)}; make one with kc.activation")
     return phi

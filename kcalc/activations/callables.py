@@ -77,8 +77,8 @@ class FromCallable(Activation):
     def jax_values(self, n: int) -> JaxFunction:
         if not self.rule.is_jax:
             raise KcalcError(
-                f"activation {self.name!r} is a Python callable that JAX cannot trace: write it "
-                f"with jax.numpy"
+                f"activation {self.name!r} is a Python callable that JAX cannot trace; write it "
+                "with jax.numpy"
             )
         return differentiated(lambda x: self.rule.mapped(x.ravel()).reshape(x.shape), n)
 
@@ -107,8 +107,8 @@ class FromCallable(Activation):
             return self.rule
         if n > HIGHEST:
             raise KcalcError(
-                f"activation {self.name!r} is a callable, whose derivatives are available only up "
-                f"to order {HIGHEST}, got order {n}"
+                f"activation {self.name!r} is a callable, so its derivatives are available only "
+                f"up to order {HIGHEST}, but order {n} was requested"
             )
         exact = self._jax_derivative(n) if self.rule.is_jax else None
         if exact is None:

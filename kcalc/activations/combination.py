@@ -65,15 +65,16 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     try:
         triples = [(c, phi, s) for c, phi, s in items(terms, "terms")]
     except (TypeError, ValueError) as error:
-        raise KcalcError("combine takes triples (coefficient, activation, input_scale)") from error
+        raise KcalcError("combine takes (coefficient, activation, input_scale) triples") from error
     parts = tuple((SYMPY.number(c), checked(phi), SYMPY.number(s)) for c, phi, s in triples)
     for _, phi, _ in parts:
         phi.refuse_symbols("a combination")
     if not parts:
-        raise KcalcError("combine needs at least one triple (coefficient, activation, input_scale)")
+        raise KcalcError("combine needs at least one (coefficient, activation, input_scale) triple")
     if any(s == 0 or s.free_symbols or c.free_symbols for c, _, s in parts):
         raise KcalcError(
-            "combine needs numbers as coefficients and nonzero numbers as input scales"
+            "the coefficients passed to combine must be numbers, and the input scales must be "
+            "nonzero numbers"
         )
     kinks = sorted({k / s for _, phi, s in parts for k in phi.kinks}, key=float)
     expr = sp.Add(*(c * phi.expr.xreplace({X: s * X}) for c, phi, s in parts))

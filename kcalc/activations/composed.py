@@ -57,7 +57,7 @@ def composed_kinks(outer: PiecewiseFunction, inner: PiecewiseFunction) -> tuple[
         if jump and np.any(np.convolve(inner.numeric(0)(_FLAT) == float(level), [1, 1]) > 1):
             raise KcalcError(
                 f"{inner.name} has the constant value {level} on an interval, and {outer.name} "
-                f"jumps at {level}: the value of the composition is undefined"
+                f"jumps at {level}, so the composition has no defined value on that interval"
             )
     kinks: list[sp.Expr] = []
     for point in sorted(points, key=float):

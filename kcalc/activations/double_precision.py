@@ -25,9 +25,9 @@ MANY = 8
 def positive(q: Array) -> Array:
     if not (q >= TINY).all():  # np.all is several times slower for the scalars of deep networks
         if not (q > 0).all():
-            raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
+            raise KcalcError(f"a q value is a mean square and must be > 0, got {np.min(q):g}")
         raise KcalcError(
-            f"q = {np.min(q)} is too small for double precision; give at least {TINY:.3g}"
+            f"q = {np.min(q)} is too small for double precision; use at least {TINY:.3g}"
         )
     return q
 
@@ -35,8 +35,8 @@ def positive(q: Array) -> Array:
 def finite(name: str, q: Array, value: Array) -> Array:
     if not np.isfinite(value).all():
         raise KcalcError(
-            f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond "
-            f"double precision"
+            f"a Gaussian moment of activation {name!r} is beyond double precision at q = "
+            f"{q[~np.isfinite(value)].flat[0]:g}"
         )
     return value
 
@@ -62,7 +62,7 @@ def groups(which: Any, count: int) -> list[Any]:
 def _unit_gap(gap: Array) -> Array:
     if ((gap < -1e-12) | (gap > 2 + 1e-12)).any():
         worst = gap.flat[np.argmax(np.abs(gap - 1))]
-        raise KcalcError(f"c = {1 - worst:.17g}: a c value is a cosine and must lie in [-1, 1]")
+        raise KcalcError(f"a c value is a cosine and must be in [-1, 1], got {1 - worst:.17g}")
     return np.clip(gap, 0.0, 2.0)
 
 
@@ -85,8 +85,8 @@ def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
         if isinstance(error, KcalcError):
             raise
         raise KcalcError(
-            f"c, q1 and q2 do not broadcast together: shapes {np.shape(gap)}, {np.shape(q1)}, "
-            f"{np.shape(q2)}"
+            f"c, q1 and q2 cannot be broadcast together; got shapes {np.shape(gap)}, "
+            f"{np.shape(q1)}, {np.shape(q2)}"
         ) from None
 
 

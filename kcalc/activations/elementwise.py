@@ -26,7 +26,7 @@ from kcalc.gaussian.expectations.quadrature import Array
 _BLOCK = 2048
 _SAME = 1e-10  # relative: vectorised code may round differently at another position of an array
 _TORCH = (
-    "wrap it: lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
+    "wrap it as lambda x: f(torch.from_numpy(x)).numpy(), with the module in evaluation mode and "
     "double precision"
 )
 _ALONE = (
@@ -81,7 +81,7 @@ class Elementwise:
         """
         if not isinstance(x, np.ndarray | float | int):
             raise KcalcError(
-                f"activation {self.name!r} is a callable and takes only numbers in double "
+                f"activation {self.name!r} is a callable and accepts only numbers in double "
                 f"precision, got {type(x).__name__}"
             )
         x = np.asarray(x, dtype=float)
@@ -178,7 +178,8 @@ def failure(error: Exception, function: Callable[..., Any], argument: Any, name:
     )
     if "Tensor" in text:
         return KcalcError(
-            f"activation {name!r} raised {text}; torch functions do not take NumPy arrays: {_TORCH}"
+            f"activation {name!r} raised {text}, because torch functions do not take NumPy "
+            f"arrays; {_TORCH}"
         )
     points = np.ravel(argument)
     where = next(
@@ -189,9 +190,7 @@ def failure(error: Exception, function: Callable[..., Any], argument: Any, name:
         ),
         points[0],
     )
-    return KcalcError(
-        f"activation {name!r}: the callable raised {text} (at x = {float(where):.8g})"
-    )
+    return KcalcError(f"activation {name!r} raised {text} at x = {float(where):.8g}")
 
 
 def _fails(function: Callable[..., Any], value: Any) -> bool:
@@ -208,10 +207,10 @@ def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
     Raises KcalcError for other shapes, complex numbers, Booleans, single precision and objects.
     """
     if type(result).__module__.split(".")[0] == "torch":
-        raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")
+        raise KcalcError(f"activation {name!r} returned a torch tensor; {_TORCH}")
     if result is None or isinstance(result, str | bytes | dict | set | np.ma.MaskedArray):
         raise KcalcError(
-            f"activation {name!r} returned {type(result).__name__}: it must return real numbers"
+            f"activation {name!r} returned {type(result).__name__}, but it must return real numbers"
         )
     try:
         values = np.asarray(result)
@@ -222,8 +221,8 @@ def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
         ) from error
     if values.shape != shape:
         raise KcalcError(
-            f"activation {name!r} returned an array of shape {values.shape} for an input of shape "
-            f"{shape}: {_ALONE}"
+            f"activation {name!r} returned an array of shape {values.shape} for an input of "
+            f"shape {shape}, but {_ALONE}"
         )
     return _real_numbers(values, name)
 
@@ -239,21 +238,21 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
             ) from error
     elif kind == "c":
         raise KcalcError(
-            f"activation {name!r} returned complex numbers: it must be real; select a part with "
-            ".real or .imag"
+            f"activation {name!r} returned complex numbers, but it must return real numbers; "
+            "select the real or imaginary part with .real or .imag"
         )
     elif kind == "b":
         raise KcalcError(
-            f"activation {name!r} returned Booleans: multiply by 1.0 to get a step function"
+            f"activation {name!r} returned Booleans; multiply them by 1.0 to get a step function"
         )
     elif kind == "f" and width < 8:
         raise KcalcError(
-            f"activation {name!r} returned {values.dtype} for a float64 input: it must compute in "
-            f"double precision throughout"
+            f"activation {name!r} returned {values.dtype} for a float64 input; it must compute "
+            "in double precision throughout"
         )
     elif kind not in "fiu":
         raise KcalcError(
-            f"activation {name!r} returned {values.dtype}: it must return real numbers"
+            f"activation {name!r} returned {values.dtype}, but it must return real numbers"
         )
     return np.array(values, dtype=np.float64)
 
@@ -276,8 +275,8 @@ def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
 def _refuse_foreign(function: Any, name: str) -> None:
     if isinstance(function, type):
         raise KcalcError(
-            f"{name!r} is a class: give an instance or a function (for SymPy, an expression such "
-            f"as tanh(x))"
+            f"{name!r} is a class; pass an instance or a function (for SymPy, pass an expression "
+            "such as tanh(x))"
         )
     inner = getattr(function, "func", function)
     owner = getattr(inner, "__self__", None)
@@ -286,11 +285,11 @@ def _refuse_foreign(function: Any, name: str) -> None:
         for part in (inner, owner, *type(inner).__mro__, *type(owner).__mro__)
     ]
     if any(module.split(".")[0] == "torch" for module in modules):
-        raise KcalcError(f"{name!r} is a torch function, which takes tensors: {_TORCH}")
+        raise KcalcError(f"{name!r} is a torch function, which takes tensors; {_TORCH}")
     if isinstance(function, np.ufunc) and (function.nin, function.nout) != (1, 1):
         raise KcalcError(
-            f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an "
-            "activation takes one argument and returns one result"
+            f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout} "
+            "results, but an activation takes one argument and returns one result"
         )
 
 

@@ -49,7 +49,9 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     def entry(x: Any) -> Any:
         array = jnp.asarray(x)
         if jnp.issubdtype(array.dtype, jnp.complexfloating) or array.dtype == bool:
-            raise KcalcError(f"an activation takes real numbers, not {array.dtype}")
+            raise KcalcError(
+                f"an activation takes real numbers, but its input has dtype {array.dtype}"
+            )
         if not jnp.issubdtype(array.dtype, jnp.floating):
             array = array * 1.0
         if array.dtype != jnp.float64:
@@ -132,7 +134,7 @@ def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
         )
         function = lambdify([X], written, modules=[known, "jax"], cse=True)
     except NotImplementedError as error:
-        raise KcalcError(f"activation {name!r}: {piece} has no JAX form") from error
+        raise KcalcError(f"{piece} in activation {name!r} has no JAX form") from error
 
     def values(x: Any) -> Any:
         try:

@@ -92,7 +92,7 @@ def _checked(q: Number) -> Number:
     """Return q, after checking that it is positive if its value is known."""
     if not _is_traced(q) and not np.all(np.asarray(q) > 0):
         raise KcalcError(
-            f"q = {np.min(np.asarray(q)):g}: a q value is a mean square and must be positive"
+            f"a q value is a mean square and must be > 0, got {np.min(np.asarray(q)):g}"
         )
     return q
 
@@ -100,8 +100,8 @@ def _checked(q: Number) -> Number:
 def _concrete(phi: Any, q: Number, what: str) -> np.ndarray:
     if _is_traced(q):
         raise KcalcError(
-            f"{phi.name!r} has no closed form for JAX: {what} must be a concrete number, not one "
-            f"traced by jit, vmap or grad"
+            f"{phi.name!r} has no closed form for JAX, so {what} must be a concrete number and "
+            "not one traced by jit, vmap or grad"
         )
     return np.asarray(q, dtype=np.float64)
 
@@ -175,13 +175,13 @@ def _tabulated(phi: Any, gap: Any, q1: Number, q2: Number, order: int) -> tuple[
 
     if order > 1:
         raise KcalcError(
-            f"{phi.name!r} has no closed form for JAX, and its table has only a first derivative: "
-            f"use NumPy for order {order}"
+            f"{phi.name!r} has no closed form for JAX, and its table has only a first "
+            f"derivative; use NumPy for order {order}"
         )
     first, second = _concrete(phi, q1, "q1"), _concrete(phi, q2, "q2")
     if first.size != 1 or second.size != 1:
         raise KcalcError(
-            f"{phi.name!r} has no closed form for JAX: give one q1 and one q2 at a time"
+            f"{phi.name!r} has no closed form for JAX; pass one q1 and one q2 at a time"
         )
     table = local_table(phi, float(first.item()), float(second.item()))
     if order == 0:

@@ -201,8 +201,8 @@ class LocalCMap(_Local, CMap):
         found = hermite(self.activation, size)
         if count > found.coefficients.size + 1 and not found.complete:
             raise KcalcError(
-                f"series({n}): only {found.coefficients.size + 1} coefficients of {self.name!r} "
-                f"are known; tail() bounds the rest"
+                f"series({n}) needs more than the {found.coefficients.size + 1} known "
+                f"coefficients of {self.name!r}; use tail() to bound the rest"
             )
         out = np.zeros(count)
         out[0] = found.mean**2

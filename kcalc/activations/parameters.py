@@ -30,12 +30,12 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
         number = SYMPY.number(value)
     except KcalcError as error:
         raise KcalcError(
-            f"{factory}: {parameter} = {glimpse(value, 80)} is not a finite real number"
+            f"{factory}: {parameter} must be a finite real number, got {glimpse(value, 80)}"
         ) from error
     if number.free_symbols and symbolic:
         return real_expression(number, f"{factory}: {parameter}")
     if number.free_symbols or number.is_real is not True:
-        raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a real number")
+        raise KcalcError(f"{factory}: {parameter} must be a real number, got {glimpse(value, 80)}")
     NUMPY.number(number)  # rejects numbers beyond double precision
     if not isinstance(number, sp.Float):
         return number
@@ -54,8 +54,8 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     """
     if value.is_real is not True:
         raise KcalcError(
-            f"{what} = {glimpse(value, 80)} is not known to be real: declare its symbols with "
-            f"real=True or positive=True"
+            f"{what} = {glimpse(value, 80)} is not known to be real; declare its symbols with "
+            "real=True or positive=True"
         )
     for symbol in sorted(value.free_symbols, key=str):
         if symbol.name in TAKEN:  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
     """Return ``value`` as a positive real number.  Raises KcalcError otherwise."""
     number = real(factory, parameter, value)
     if not float(number) > 0:
-        raise KcalcError(f"{factory}: {parameter} = {value} must be positive")
+        raise KcalcError(f"{factory}: {parameter} must be positive, got {value}")
     return number
 
 

@@ -102,13 +102,14 @@ def activation(
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
-        raise KcalcError(f"the name of an activation must be text, got name={glimpse(name)}")
+        raise KcalcError(f"the name of an activation must be a string, got name={glimpse(name)}")
     if name is not None:
         utf8(name, "the activation's name")
     if isinstance(spec, Activation | str):
         if kinks is not None:
             raise KcalcError(
-                "kinks are only for an expression or a callable, not for an existing activation"
+                "kinks= can be passed with an expression or a callable, but not with an existing "
+                "activation"
             )
         found = spec if isinstance(spec, Activation) else by_name(spec)
         return found if name is None else replace(found, name=name)
@@ -128,8 +129,8 @@ def activation(
     if callable(spec) and not isinstance(spec, sp.Basic):
         return from_callable(spec, name, kinks)
     raise KcalcError(
-        f"cannot make an activation from a {type(spec).__name__}: give a name, a SymPy expression "
-        "in one symbol, a callable, or an Activation"
+        f"cannot make an activation from a {type(spec).__name__}; pass a name, a SymPy "
+        "expression in one symbol, a callable, or an Activation"
     )
 
 
@@ -146,7 +147,9 @@ def declare_growth(phi: Activation, growth: Any) -> Activation:
             f"growth={glimpse(growth)}"
         ) from None
     if size <= 0 or power < 0 or rate < 0:
-        raise KcalcError(f"growth={glimpse(growth)}: A must be > 0, and p and B must be >= 0")
+        raise KcalcError(
+            f"growth=(A, p, B) must have A > 0, p >= 0 and B >= 0, got growth={glimpse(growth)}"
+        )
     x = np.concatenate([PROBES, FAR_PROBES])
     with np.errstate(all="ignore"):
         excess = (
@@ -244,8 +247,8 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
         listed = ", ".join(sorted(str(symbol) for symbol in symbols))
         if len(argument) != 1:
             raise KcalcError(
-                f"an activation is a function of one symbol, but {text} has {listed}: name the "
-                "argument x, and the other symbols become constants"
+                f"an activation is a function of one symbol, but {text} contains {listed}; name "
+                "the argument x to make the other symbols constants"
             )
         for symbol in symbols - argument:
             check_constant(symbol, text)
@@ -253,8 +256,8 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
         _check_symbol(symbol)
     if spec.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
         raise KcalcError(
-            f"{text} contains nan or infinity: an activation is a real function, finite on the "
-            f"whole line"
+            f"{text} contains nan or infinity, but an activation must be real and finite on the "
+            "whole line"
         )
     check_degree(spec)
     if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
@@ -262,17 +265,17 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     expr: Any = spec.xreplace(dict.fromkeys(argument, X))
     if expr.has(AppliedUndef):
         raise KcalcError(
-            f"{text} contains an undefined function; combine activations made from callables with "
-            "composed and combine"
+            f"{text} contains an undefined function; use composed and combine to build on "
+            "activations made from callables"
         )
     if expr.has(*_UNFINISHED):
         raise KcalcError(
-            f"{text} contains an unevaluated integral, derivative, sum or limit: call .doit() on "
-            f"it first"
+            f"{text} contains an unevaluated integral, derivative, sum or limit; call .doit() on "
+            "it first"
         )
     if expr.has(*_JUMPY):
         raise KcalcError(
-            f"{text} jumps infinitely often or is not a function: an activation must be a "
+            f"{text} jumps infinitely often or is not a function, but an activation must be a "
             "function with finitely many kinks"
         )
     if expr.has(sp.SingularityFunction):
@@ -280,7 +283,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     if expr.has(sp.Contains):
         expr = expr.replace(sp.Contains, lambda element, where: where.as_relational(element))
     if expr.is_zero:
-        raise KcalcError("the zero function cannot be an activation, because it has no C map")
+        raise KcalcError("the zero function has no C map, so it cannot be an activation")
     return expr
 
 
@@ -291,8 +294,8 @@ def _check_symbol(symbol: Any) -> None:
     """
     if not isinstance(symbol, sp.Symbol):
         raise KcalcError(
-            f"{symbol} is a {type(symbol).__name__}: an activation is an expression in a plain "
-            f"symbol, sp.Symbol('x', real=True)"
+            "an activation must be an expression in a plain symbol, sp.Symbol('x', real=True), "
+            f"but {symbol} is a {type(symbol).__name__}"
         )
     more = [
         f"{'' if value else 'not '}{key}"
@@ -403,8 +406,8 @@ class Ranged(Activation):
             if n:
                 raise KcalcError(
                     f"the kinks of activation {self.name!r} are known only for |x| <= "
-                    f"{self.reach:g}, and it has more kinks farther out; q must be at most about "
-                    f"{(self.reach / 12.8) ** 2:.0f}"
+                    f"{self.reach:g}, but it has more kinks farther out; use q values of at most "
+                    f"about {(self.reach / 12.8) ** 2:.0f}"
                 )
             out = inside(x)
             out[beyond] = self._whole(x[beyond])

@@ -58,7 +58,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
             points.append(root)
     if len(points) > MOST_KINKS:
         raise KcalcError(
-            f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are supported"
+            f"{glimpse(expr)} has {len(points)} kinks, but at most {MOST_KINKS} are supported"
         )
     return tuple(points)
 
@@ -135,8 +135,8 @@ def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 def _too_many(count: int) -> KcalcError:
     return KcalcError(
-        f"the activation has {count} or more kinks in |x| <= {KINK_REACH}: at most {MOST_KINKS} "
-        "are supported"
+        f"the activation has {count} or more kinks in |x| <= {KINK_REACH}, but at most "
+        f"{MOST_KINKS} are supported"
     )
 
 
@@ -258,8 +258,8 @@ class _Resolved(Rewriting):
             if self._holds(condition):
                 return self(value)
         raise KcalcError(
-            f"the activation is not defined at x = {sp.N(self.inside, 5)}: end the Piecewise with "
-            "a row (value, True)"
+            f"the activation is not defined at x = {sp.N(self.inside, 5)}; end the Piecewise "
+            "with a row (value, True)"
         )
 
     def _at(self, value: Any) -> float:

@@ -98,7 +98,7 @@ class PiecewiseFunction:
             named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
             raise KcalcError(
                 f"activation {self.name!r} contains the symbol {named}, but {purpose} needs "
-                "numbers; substitute them with .subs({...})"
+                "numbers; substitute numbers with .subs({...})"
             )
 
     def subs(self, values: Mapping[Any, Any]) -> Self:
@@ -141,7 +141,7 @@ class PiecewiseFunction:
         if self.numeric_only:
             raise KcalcError(
                 f"activation {self.name!r} is a Python callable, which can be evaluated only "
-                f"numerically, so it has no {purpose}; give it as a SymPy expression"
+                f"numerically, so it has no {purpose}; pass it as a SymPy expression"
             )
 
     @cached_property
@@ -163,7 +163,7 @@ class PiecewiseFunction:
             if any(part.has(sp.DiracDelta) for part in parts):
                 raise KcalcError(
                     f"activation {self.name!r} is not smooth at a point that is not among its "
-                    f"kinks: add this point to kinks=[...]"
+                    "kinks; add this point to kinks=[...]"
                 )
             known[n] = parts
         return known[n]

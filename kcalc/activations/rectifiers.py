@@ -97,8 +97,8 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     left, right = real("abrelu", "a", a, True), real("abrelu", "b", b, True)
     if left == right == 0:
         raise KcalcError(
-            "abrelu: with a = b = 0 this is the zero function, which has no C map; give at least "
-            "one nonzero slope"
+            "abrelu: a = b = 0 gives the zero function, which has no C map; use at least one "
+            "nonzero slope"
         )
     title = named(name, f"abrelu({label(left)},{label(right)})")
     if left == right:

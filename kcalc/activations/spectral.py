@@ -196,13 +196,13 @@ class Panels:
         if apart <= _NARROWEST * (1 + abs(where)):
             return KcalcError(
                 f"activation {self._name!r} is not smooth next to its kink x = "
-                f"{simplest(where):.7g}: callables are not accurate enough for a root or a "
-                "logarithm with infinite derivatives there; give a SymPy expression"
+                f"{simplest(where):.7g}, and a callable is not accurate enough to resolve a root "
+                "or a logarithm with infinite derivatives; pass a SymPy expression"
             )
         return KcalcError(
-            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare in "
-            "kinks=[...], to full precision, every point where the function or one of its "
-            "derivatives jumps. If the function is smooth there, compute it in double precision "
+            f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}; pass "
+            "kinks=[...] with every point at which the function or one of its derivatives jumps, "
+            "to full precision. If the function is smooth there, compute it in double precision "
             "throughout"
         )
 

@@ -129,9 +129,7 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
     """
     wrong = [name for name in constants if name not in NAMES]
     if wrong:
-        raise KcalcError(
-            f"unknown constant {wrong[0]!r} of {activation.name}; use {', '.join(NAMES)}"
-        )
+        raise KcalcError(f"{activation.name} has no constant {wrong[0]!r}; use {', '.join(NAMES)}")
     phi, own = split(activation)
     if any(phi.jump_sizes(0)):
         raise KcalcError(

@@ -80,14 +80,15 @@ class Transformation:
         """Raise KcalcError for zero scales and for constants that are not real numbers."""
         if self.input_scale.is_zero or self.output_scale.is_zero:
             raise KcalcError(
-                "input_scale and output_scale must not be zero: the activation would be constant"
+                "input_scale and output_scale must be nonzero, because the activation would "
+                "otherwise be constant"
             )
         for item in fields(self):
             value = getattr(self, item.name)
             if value.free_symbols:
                 real_expression(value, item.name)
             elif not abs(value) < 1e150:
-                raise KcalcError(f"{str(value)[:40]} is too large for a constant of an activation")
+                raise KcalcError(f"the constant {str(value)[:40]} of an activation is too large")
 
 
 def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
@@ -95,14 +96,14 @@ def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.
     a, b = constants.input_scale, constants.input_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(
-            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare the "
-            f"symbols of input_scale with positive=True"
+            f"{base.name} has a kink, but the sign of input_scale = {a} is unknown; declare its "
+            "symbols with positive=True"
         )
     kinks = [(k - b) / a for k in base.kinks]
     if any(kink.free_symbols for kink in kinks):
         raise KcalcError(
-            f"the kinks of {base.name} would depend on symbols: {', '.join(map(str, kinks))}; give "
-            f"numbers for input_scale and input_shift"
+            f"the kinks of {base.name} would depend on symbols ({', '.join(map(str, kinks))}); "
+            "pass numbers for input_scale and input_shift"
         )
     return tuple(sorted(kinks, key=float))
 

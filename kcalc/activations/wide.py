@@ -141,7 +141,7 @@ def compile_wide(expr: sp.Expr, symbol: sp.Symbol) -> Callable[[Array], Array]:
     unknown = [f for f in expr.atoms(sp.Function, *CORNERED) if not isinstance(f, _KNOWN)]
     if unknown:
         raise KcalcError(
-            f"{glimpse(unknown[0])} is not supported where intermediate values overflow double "
+            f"{glimpse(unknown[0])} is not supported if intermediate values overflow double "
             "precision"
         )
     function = lambdify([symbol], expr, modules=[_functions(), "math"], cse=True)

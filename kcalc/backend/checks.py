@@ -68,7 +68,7 @@ def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     if len(set(leading.values())) > 1:
         listed = ", ".join(f"{node!r}: {shape}" for node, shape in leading.items())
         raise KcalcError(
-            f"the inputs must have the same leading (batch) axes, got {listed}; give the same "
+            f"the inputs must have the same leading (batch) axes, got {listed}; pass the same "
             "number of examples for each input"
         )
 

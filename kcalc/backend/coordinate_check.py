@@ -170,8 +170,8 @@ def coordinate_check(
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
         raise KcalcError(
-            f"{foreign}= is not an option of coordinate_check; it takes these options of "
-            f"kc.to_jax: {', '.join(OPTIONS)}"
+            f"coordinate_check has no option {foreign}=; it accepts these options of kc.to_jax: "
+            f"{', '.join(OPTIONS)}"
         )
     normed = network.nodes_of(BatchNorm)
     if normed:
@@ -232,7 +232,7 @@ def _usable(model: Model, x: Any) -> None:
         if not np.isfinite(values).all() or not values.any():
             raise KcalcError(
                 f"the input {node!r} is 0 everywhere or contains numbers that are not finite, so "
-                "the size of coordinates cannot be measured; give another example"
+                "the size of the coordinates cannot be measured; pass another example"
             )
 
 
@@ -241,9 +241,9 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
     finite = np.isfinite(rms).all()
     if not finite or not (rms > 0).all():
         raise KcalcError(
-            f"node {node!r}: its coordinates are {'0' if finite else 'not finite'} at width "
-            f"{width}, so no power of the width can be fitted; use other inputs, nonzero weights, "
-            "or a dtype of higher precision"
+            f"the coordinates of node {node!r} are {'0' if finite else 'not finite'} at width "
+            f"{width}, so no power of the width can be fitted; use other inputs, nonzero "
+            "weights, or a dtype of higher precision"
         )
 
 

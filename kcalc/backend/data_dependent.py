@@ -134,7 +134,7 @@ def lsuv(
         variance = float(out.var())
         if not 0 < variance < float("inf"):
             raise KcalcError(
-                f"node {node!r}: its output has variance {variance} on this batch; start from "
+                f"the output of node {node!r} has variance {variance} on this batch; start from "
                 "nonzero weights"
             )
         return (
@@ -198,16 +198,16 @@ def wli(
     ) -> tuple[dict[str, Array], float, int]:
         if node not in scales:
             raise KcalcError(
-                f"node {node!r} has no bias, so its means cannot be shifted; use bias=True (and "
-                "sigma_b > 0 in the ntk parameterization)"
+                f"node {node!r} has no bias, so the means of its outputs cannot be shifted; use "
+                "bias=True (and sigma_b > 0 in the ntk parameterization)"
             )
         channels = out.reshape(-1, out.shape[-1])
         mean, deviation = channels.mean(axis=0), channels.std(axis=0)
         alive = deviation > 1e-6 * np.maximum(1.0, np.abs(mean))
         if not np.isfinite(deviation).all() or not alive.any():
             raise KcalcError(
-                f"node {node!r}: its outputs are constant or not finite on this batch; start from "
-                "nonzero weights"
+                f"the outputs of node {node!r} are constant or not finite on this batch; start "
+                "from nonzero weights"
             )
         scale = 1 / np.where(alive, deviation, 1)
         shift = np.where(alive, mean, 0) / scales[node]
@@ -278,8 +278,7 @@ def _calibrated(
                 )
             if not np.isfinite(np.asarray(array, float)).all():
                 raise KcalcError(
-                    f"the input {node!r} contains numbers that are not finite (nan or inf); "
-                    "remove those examples"
+                    f"the input {node!r} contains nan or inf; remove the examples that contain them"
                 )
         own = model.unstack(params, x)
         plan = model.plan(x)

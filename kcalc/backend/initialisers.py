@@ -165,7 +165,7 @@ class Geometric(Initialiser):
             positive_number(self.typical, "typical")
         except KcalcError:
             raise KcalcError(
-                "Geometric(typical=...) must be the side length of a kernel, a number > 0, got "
+                "Geometric: typical must be the side length of a kernel, a number > 0, got "
                 f"{glimpse(self.typical)}"
             ) from None
 
@@ -211,8 +211,9 @@ class Mirrored(Initialiser):
         self.half.check(fan, node)
         if fan.inputs % 2 or fan.groups != 1:
             raise KcalcError(
-                f"node {node!r}: mirrored weights need an even number of input channels (pairs "
-                f"phi(x), phi(-x)) in one group, got {fan.inputs} channels per group"
+                f"node {node!r}: mirrored weights need an even number of input channels per "
+                "group, because the channels form pairs (phi(x), phi(-x)), but there are "
+                f"{fan.inputs} per group"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
@@ -254,7 +255,7 @@ def initialiser(weights: Any) -> Initialiser:
     if isinstance(weights, Initialiser):
         return weights
     if not isinstance(weights, str) or weights not in LAWS:
-        raise unknown("law of initial weights", weights, LAWS)
+        raise unknown("distribution of initial weights", weights, LAWS)
     return LAWS[weights]
 
 
@@ -293,6 +294,6 @@ def random_bits(key: Any) -> Array:
         return key
     hint = "; use jax.vmap to draw with several keys" if typed or dtype == np.uint32 else ""
     raise KcalcError(
-        f"the key must be one jax.random.key(seed) or an integer, got an array "
+        "the key must be a single jax.random.key(seed) or an integer, got an array "
         f"{dtype}{list(shape)}{hint}"
     )

@@ -110,7 +110,7 @@ class Lowering:
         outputs = layer.features or self.features.get(node)
         if outputs is None:
             raise KcalcError(
-                f"node {node!r}: its width is unknown; give features={{{node!r}: ..., None: "
+                f"the width of node {node!r} is unknown; pass features={{{node!r}: ..., None: "
                 "others} or one number for all"
             )
         read = self.shared(node, layer.groups, "groups", below.channels, "input channels")
@@ -149,15 +149,15 @@ class Lowering:
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
                 raise KcalcError(
-                    f"node {node!r}: convolutions are two-dimensional, got {name}={value}; give "
-                    f"two numbers"
+                    f"node {node!r} is a two-dimensional convolution, but {name}={value}; pass "
+                    "two numbers"
                 )
         if below.locations is None:
             if any(extent != 1 for extent in (*pairs(layer.kernel), *pairs(layer.stride))):
                 raise KcalcError(
                     f"node {node!r} is a convolution (kernel {layer.kernel}, stride "
-                    f"{layer.stride}), but its input is not an image; "
-                    "give image_shape=(height, width)"
+                    f"{layer.stride}), but its input is not an image; pass image_shape=(height, "
+                    "width)"
                 )
             return None
         return self._fits(
@@ -175,8 +175,8 @@ class Lowering:
     def _fits(node: Node, below: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
         if min(outputs) < 1:
             raise KcalcError(
-                f"node {node!r}: its window does not fit into {below[0]} x {below[1]} locations; "
-                f"use larger images or padding"
+                f"the window of node {node!r} does not fit into {below[0]} x {below[1]} "
+                "locations; use larger images or padding"
             )
         return outputs
 
@@ -212,13 +212,12 @@ class Lowering:
         if below.locations is None or math.prod(below.locations) != columns:
             raise KcalcError(
                 f"node {node!r} mixes {columns} tokens, but its input has "
-                f"{'none' if below.locations is None else below}; give "
-                f"image_shape=({columns}, 1)"
+                f"{'none' if below.locations is None else below}; pass image_shape=({columns}, 1)"
             )
         if rows != columns and 1 not in below.locations:
             raise KcalcError(
-                f"node {node!r} maps {columns} tokens to {rows}, but over an image its matrix "
-                "must be square"
+                f"node {node!r} maps {columns} tokens to {rows}, but its matrix must be square "
+                "if the input is an image"
             )
         if rows == columns:
             return self.found(node, inputs, below, form=layer)
@@ -234,13 +233,13 @@ class Lowering:
         if outputs is None or rows is None:
             what = "width" if outputs is None else "vocabulary"
             raise KcalcError(
-                f"node {node!r}: the {what} of the Embedding is unknown; specify it as "
+                f"node {node!r}: the {what} of the Embedding is unknown; pass it as "
                 "L.Embedding(features, vocabulary)"
             )
         if below.channels not in (1, rows):
             raise KcalcError(
                 f"node {node!r} embeds {rows} ids, but its input has {below.channels} channels; "
-                "give ids, or one-hot vectors of that length"
+                f"pass ids, or one-hot vectors of length {rows}"
             )
         shape = Shape(outputs, below.locations)
         return self.weighted(node, inputs, shape, layer.sigma, (rows, outputs), layer.trained)
@@ -254,7 +253,7 @@ class Lowering:
         if layer.kind == "learned" and layer.length is not None and count > layer.length:
             raise KcalcError(
                 f"node {node!r} has {layer.length} positions, but its input has {count} tokens; "
-                "give fewer tokens or a larger length"
+                "pass fewer tokens or use a larger length"
             )
         weight = (1 if layer.kind == "constant" else count, below.channels)
         form = (layer.kind, layer.trained)
@@ -273,13 +272,13 @@ class Lowering:
         queries, keys, values = inputs
         if layer.heads is None:
             raise KcalcError(
-                f"node {node!r}: its number of heads is unknown; specify it as L.Attend(heads=...)"
+                f"the number of heads of node {node!r} is unknown; pass it as L.Attend(heads=...)"
             )
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):
             raise KcalcError(
-                f"node {node!r} has {rows} queries, {columns} keys and {read} values; the numbers "
-                "of keys and values must be equal"
+                f"node {node!r} has {rows} queries, {columns} keys and {read} values; use as "
+                "many keys as values"
             )
         shared = layer.key_heads or layer.heads
         width, key_width, value_width = (
@@ -293,7 +292,7 @@ class Lowering:
         if key_width != width or layer.key_width not in (None, width):
             raise KcalcError(
                 f"node {node!r}: a head has {width} query channels and {key_width} key channels, "
-                f"and key_width is {layer.key_width}; these must agree"
+                f"and key_width is {layer.key_width}; use the same number for all three"
             )
         if layer.rotary is not None and width % 2:
             raise KcalcError(
@@ -310,8 +309,8 @@ class Lowering:
         """Return the (rows, columns) of the tokens. Raises KcalcError if there are no tokens."""
         if shape.locations is None:
             raise KcalcError(
-                f"node {node!r} reads tokens, but its input has none; give token ids, or "
-                f"image_shape=(tokens, 1)"
+                f"node {node!r} reads tokens, but its input has no tokens; pass token ids, or "
+                "image_shape=(tokens, 1)"
             )
         return shape.locations
 
@@ -325,9 +324,8 @@ class Lowering:
         if len(set(shapes)) > 1:
             raise KcalcError(
                 f"node {node!r} ({kind}) reads feature maps of different shapes "
-                f"({self._listed(node, shapes)}); "
-                "give them equal features, or put an Affine with the same stride and width on the "
-                "shortcut"
+                f"({self._listed(node, shapes)}); use equal features for them, or put an Affine "
+                "with the same stride and width on the shortcut"
             )
         return shapes[0]
 
@@ -371,8 +369,8 @@ class Lowering:
         locations = inputs[0].locations
         if locations is None:
             raise KcalcError(
-                f"node {node!r} pools over locations, but its input has none; give "
-                f"image_shape=(height, width)"
+                f"node {node!r} pools over locations, but its input has no locations; pass "
+                "image_shape=(height, width)"
             )
         form = (layer.kind, layer.window, layer.stride, layer.padding)
         if layer.window is None:
@@ -397,7 +395,8 @@ class Lowering:
         if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
             raise KcalcError(
                 f"node {node!r} resizes images with two axes, but its input has locations "
-                f"{below}; give image_shape=(height, width), and one factor or one per axis"
+                f"{below}; pass image_shape=(height, width), and either one factor or one factor "
+                "per axis"
             )
         factors = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
         channels = inputs[0].channels

@@ -225,8 +225,8 @@ class Model(Shown):
             self._check_params(plan, params)
             if plan.states and state is None:
                 raise KcalcError(
-                    f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: pass "
-                    f"state=model.init_state()"
+                    f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps running statistics; "
+                    "pass state=model.init_state()"
                 )
             if state is not None:
                 plan.check(state, "state")
@@ -279,7 +279,7 @@ class Model(Shown):
                     )
                     raise KcalcError(
                         f"the input {wrong!r} has {given} {what}, but these params are for "
-                        f"{made}; give inputs like those passed to model.init(key, x)"
+                        f"{made}; pass inputs like those passed to model.init(key, x)"
                     ) from None
             raise
 
@@ -332,7 +332,7 @@ class Model(Shown):
         given = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
         if not isinstance(x, Mapping) and len(self.network.inputs) > 1:
             raise KcalcError(
-                f"the network has {len(self.network.inputs)} inputs; give "
+                f"the network has {len(self.network.inputs)} inputs; pass "
                 f"x={{{self.network.inputs[0]!r}: ..., ...}}"
             )
         for node in (*self.network.inputs, *given):
@@ -371,8 +371,8 @@ class Model(Shown):
 
         if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
             raise KcalcError(
-                f"the input {node!r} is read by an Embedding: give integer token ids of shape "
-                f"(..., tokens), got {ids.dtype}"
+                f"the input {node!r} is read by an Embedding and must contain integer token ids "
+                f"of shape (..., tokens), got {ids.dtype}"
             )
         return ids[..., None, None]
 
@@ -389,16 +389,16 @@ class Model(Shown):
         )
         if array.ndim < axes or (locations is not None and tuple(array.shape[-3:-1]) != locations):
             raise KcalcError(
-                f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; "
-                "image_shape= gives the locations"
+                f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; use "
+                "image_shape= to set the locations"
             )
         layer: Any = self.network.layer(node)
         stated = layer.features or self.features.get(node)
         if stated is not None and array.shape[-1] != stated:
             hint = "" if locations is not None else "; for images give image_shape=(height, width)"
             raise KcalcError(
-                f"the input {node!r} must have {stated} channels, got {array.shape[-1]}: shape "
-                f"{tuple(array.shape)}{hint}"
+                f"the input {node!r} must have {stated} channels, got {array.shape[-1]} (shape "
+                f"{tuple(array.shape)}){hint}"
             )
         return Shape(int(array.shape[-1]), locations)
 
@@ -527,7 +527,7 @@ class Model(Shown):
         if not is_key(node, own):
             self.network.layer(node)
             raise KcalcError(
-                f"node {node!r} has no weights; nodes with weights: "
+                f"node {node!r} has no weights; the nodes with weights are "
                 f"{', '.join(map(str, list(own)[:8]))}"
             )
         return own[node]
@@ -688,8 +688,8 @@ def to_jax(
     flags: dict[str, Any] = {name: truth(value, name) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError(
-            "remat=True recomputes the inside of repeated blocks, but with rolled=False there are "
-            "no such blocks; use rolled=True"
+            "remat=True recomputes the inside of repeated blocks, but rolled=False leaves no "
+            "such blocks; use rolled=True"
         )
     widths, default = given_widths(source, features)
     model = Model(

@@ -130,8 +130,8 @@ class ArrayPlan:
                 )
                 one, of = ("they belong", "those") if kind == "tensors" else ("it belongs", "that")
                 raise KcalcError(
-                    f"the {what} {where} {name!r}: {one} to another network or to a model built "
-                    f"with another rolled=; use {of} of {maker}"
+                    f"the {what} {where} {name!r}, so {one} to another network or to a model "
+                    f"built with a different rolled=; use {of} of {maker}"
                 )
         for name, entry in expected.items():
             shapes = getattr(self.nodes[entry.nodes[0]], kind)
@@ -174,13 +174,13 @@ class ArrayPlan:
 
         if not isinstance(own, Mapping):
             raise KcalcError(
-                "expected {node: its arrays}, as returned by model.unstack(params), got "
+                "expected a mapping {node: arrays}, as returned by model.unstack(params), got "
                 f"{type(own).__name__}"
             )
         wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}
         foreign = next((node for node in own if node not in wanted), None)
         if foreign is not None:
-            raise KcalcError(f"node {foreign!r} has no weights in this network; leave it out")
+            raise KcalcError(f"node {foreign!r} has no weights in this network; remove it")
         given: dict[Node, Any] = {}
         for node, shapes in wanted.items():
             what = f"own[{node!r}]"
@@ -315,8 +315,8 @@ def _check_leaves(
             )
         if tuple(values.shape) != shape:
             raise KcalcError(
-                f"{what}[{leaf!r}] has shape {tuple(values.shape)}, but inputs of this shape need "
-                f"{shape}; use {maker} for inputs of the same shape"
+                f"{what}[{leaf!r}] has shape {tuple(values.shape)}, but inputs of this shape "
+                f"require {shape}; use {maker} for inputs of the same shape"
             )
 
 

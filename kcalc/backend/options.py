@@ -46,8 +46,8 @@ def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
         ):
             stated = layer.image_shape
             raise KcalcError(
-                f"the layer of input {node!r} sets image_shape={stated}, but {asked} was "
-                f"passed; build the network with {asked}"
+                f"the layer of the input {node!r} sets image_shape={stated}, but {asked} was "
+                f"passed; build the network with image_shape={asked}"
             )
         if asked is not None or layer.image_shape is not None:
             shapes[node] = asked or _extents(layer.image_shape)

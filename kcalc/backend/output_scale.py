@@ -100,7 +100,7 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     std = positive_number(std, "std")
     if model.plan(x).states:
         raise KcalcError(
-            "scale_output does not support BatchNorm, because it makes outputs depend on the "
+            "scale_output does not support BatchNorm, because it makes the outputs depend on the "
             "batch; use net.without_normalization()"
         )
     out = model.apply(params, x)
@@ -110,8 +110,8 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     for node, value in before.items():
         if not 0 < value < float("inf"):
             raise KcalcError(
-                f"output {node!r} has standard deviation {value} on this batch; give more "
-                "examples, or nonzero weights"
+                f"output {node!r} has standard deviation {value} on this batch; pass more "
+                "examples or use nonzero weights"
             )
     factors = {node: std / value for node, value in before.items()}
     scaled = replace(model, network=output_scaled(model.network, factors), _plans={}, _compiled={})

@@ -125,5 +125,7 @@ def parameterization(given: Any) -> Parameterization:
     if isinstance(given, Parameterization):
         return given
     if not isinstance(given, str) or given not in PARAMETERIZATIONS:
-        raise unknown("parameterization (or give kcalc.backend.ABC(...))", given, PARAMETERIZATIONS)
+        raise unknown(
+            "parameterization (kcalc.backend.ABC(...) is also accepted)", given, PARAMETERIZATIONS
+        )
     return PARAMETERIZATIONS[given]

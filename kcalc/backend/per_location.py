@@ -117,7 +117,7 @@ def _numbers(x: Any) -> np.ndarray:
     if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise KcalcError(
-            f"x contains {array[place]} at {place}; replace entries that are not finite"
+            f"x contains {array[place]} at {place}; replace the entries that are not finite"
         )
     try:
         return np.asarray(NUMPY.number(x))
@@ -139,5 +139,5 @@ def _refuse_zero(xp: Any, squares: Any) -> None:
         where = np.argwhere(~(squares > 0))[0]
         place = tuple(int(i) for i in where[:-1])
         raise KcalcError(
-            f"x: the vector at {place} is zero, so it has no direction; use extra='constant'"
+            f"the vector of x at {place} is zero, so it has no direction; use extra='constant'"
         )

@@ -277,7 +277,7 @@ def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
         if note.kind == "exact":
             raise KcalcError(
                 f"node {note.node!r}: {note.text}, which is not supported for gradients through "
-                "BatchNorm; put an Affine in between, or drop the norm with "
+                "BatchNorm; put an Affine in between, or remove the norm with "
                 "net.without_normalization()"
             )
 
@@ -292,6 +292,6 @@ def refuse_shared(notes: Iterable[Assumption]) -> None:
             raise KcalcError(
                 f"node {note.node!r}: {note.text.partition('; ')[0]}, which is not supported for "
                 "gradients over tokens that are followed one by one. If the tokens are "
-                "exchangeable, give their number, tokens=T, and token_cosine=, without sampling=. "
-                "Without attention, leave out tokens="
+                "exchangeable, pass their number, tokens=T, and token_cosine=, without sampling=. "
+                "If the network has no attention, omit tokens="
             )

@@ -46,9 +46,9 @@ def refuse_batches_of_tokens(network: Network) -> None:
     """Reject gradients over tokens through BatchNorm, because other examples are not included."""
     for node, _, _ in normalised_batches(network):
         raise KcalcError(
-            f"node {node!r}: BatchNorm removes the part of the gradients that all examples of the "
-            "batch share, and gradients over tokens do not follow the other examples; omit tokens "
-            "if no layer mixes them, or use LayerNorm"
+            f"node {node!r}: BatchNorm removes the part of the gradients that all examples of "
+            "the batch share, but gradients over tokens do not track the other examples; omit "
+            "tokens= if no layer mixes tokens, or use LayerNorm"
         )
 
 

@@ -38,7 +38,7 @@ class Batches:
             between = float(1 - self.kernel.whole(inputs[0])[2].value)
             if between > 1 - 1e-9:
                 raise KcalcError(
-                    f"node {node!r}: all examples of the batch have the same direction there (c = "
+                    f"all examples of the batch have the same direction at node {node!r} (c = "
                     f"{between:.6g}), so their variance is 0; choose a smaller c, or remove the "
                     "BatchNorm"
                 )

@@ -96,8 +96,8 @@ class Statistics:
         """
         if not many or op.reads == 1:
             raise KcalcError(
-                f"node {node!r} standardises weights over one input channel, so all are 0; use "
-                "standardised=False"
+                f"node {node!r} standardises its weights over a single input channel, so all of "
+                "them are 0; use standardised=False"
             )
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
@@ -308,9 +308,9 @@ class Statistics:
         if self.field is NUMPY and np.any(found.value > 2 + 1e-9):
             least = 2 * float(between) - 1
             raise KcalcError(
-                f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} is too small there: in a "
-                f"batch with pairwise c = {float(between):.6g}, inputs have c >= {least:.6g}. Use "
-                "kc.large_batch(net, c=...) with a smaller c"
+                f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} is too small, because "
+                f"any two inputs in a batch with pairwise c = {float(between):.6g} have c >= "
+                f"{least:.6g}. Use kc.large_batch(net, c=...) with a smaller c"
             )
         return found
 
@@ -330,13 +330,13 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
             over = " (instance normalisation): over the locations of one random function"
         raise KcalcError(
             f"node {node!r} normalises every channel separately{over}, not over many channels; "
-            "use fewer groups, or drop the norm with net.without_normalization()"
+            "use fewer groups, or remove the norm with net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
         if not statistics.assume_independent:
             raise FreshnessError(
                 f"node {node!r} normalises groups of a concatenation of different feature maps, "
-                "and some groups contain channels of several of them; use groups=1 or LayerNorm",
+                "and some groups contain channels from several of them; use groups=1 or LayerNorm",
                 ", or pass assume_independent=True to normalise all groups in the same way",
             )
         statistics.note(

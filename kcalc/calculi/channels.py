@@ -122,8 +122,8 @@ def combine_channel_groups(
         return Channels(tuple((row[0][0], combine([pair for _, pair in row])) for row in rows))
     if any(isinstance(share, sp.Basic) for own in shares for share in own):
         raise FreshnessError(
-            f"node {node!r} adds concatenations with symbolic channel counts that differ; give "
-            f"numbers with net.subs"
+            f"node {node!r} adds concatenations with symbolic channel counts that differ; "
+            "substitute numbers with net.subs"
         )
     edges = sorted({edge for s in states for edge in s.edges})
     return Channels(

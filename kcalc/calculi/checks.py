@@ -41,8 +41,8 @@ def refuse_displaced(network: Network, what: str) -> None:
             raise KcalcError(
                 f"node {note.node!r}: {note.text}, so its positions differ from those of the "
                 f"model, and {what} would describe a different model. kc.c_map(net) and "
-                "kc.ntk(net) do not use positions. net.with_notes([]) removes this note, so the "
-                "positions of the network are taken to be those of the model"
+                "kc.ntk(net) do not use positions. Use net.with_notes([]) to remove this note "
+                "and treat the positions in the network as those of the model"
             )
 
 
@@ -58,7 +58,7 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
             raise KcalcError(
                 f"the input {note.node!r} has images of {shape} here, but was {note.text}; the "
                 "model may use different paddings and windows at another size. Read the model at "
-                "that size, or drop the note with net.with_notes([])"
+                "that size, or remove the note with net.with_notes([])"
             )
 
 
@@ -69,9 +69,9 @@ class Exploded(KcalcError):
 def refuse_exploded(node: Node, q: Number) -> NoReturn:
     """Raise the error for a node whose q is beyond double precision."""
     raise Exploded(
-        f"node {node!r} has q = {q}: q values must stay positive and finite; they explode or "
-        "vanish before this node (kc.gain(activation) returns the sigma_w that preserves q, and "
-        "net.normalised() normalises the weights of sums)"
+        f"node {node!r} has q = {q}, but q values must stay positive and finite; they explode or "
+        "vanish before this node. Use the sigma_w returned by kc.gain(activation) to preserve q, "
+        "and net.normalised() to normalise the weights of sums"
     )
 
 
@@ -130,8 +130,8 @@ def check_several(op: Norm, node: Node) -> None:
     """Reject statistics over a single channel."""
     if op.reads == 1:
         raise KcalcError(
-            f"node {node!r} normalises over a single channel, so its output is constant; use more "
-            "channels, or remove it"
+            f"node {node!r} normalises over a single channel, so its output is constant; use "
+            "more channels, or remove this node"
         )
 
 

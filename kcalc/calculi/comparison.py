@@ -204,7 +204,7 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
         else [(name(o), o) for o in items(given, what)]
     )
     if not pairs:
-        raise KcalcError(f"there are no {what} to compare; give at least one")
+        raise KcalcError(f"there are no {what} to compare; pass at least one")
     return pairs
 
 

@@ -112,8 +112,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if op.groups > 1 and self.q is not None and self._joined(node):
             raise KcalcError(
                 f"node {node!r} normalises groups of a concatenation, so its parts are weighted "
-                "only by their channel counts; leave out the q values, or use groups=1 or "
-                "LayerNorm"
+                "only by their channel counts; omit the q values, or use groups=1 or LayerNorm"
             )
         return self._centred(node, inputs[0])
 

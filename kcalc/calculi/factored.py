@@ -226,7 +226,7 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
         names = sorted({str(symbol) for share in shares for symbol in share.free_symbols})
         hint = ", ".join(f'"{name}": ...' for name in names)
         raise KcalcError(
-            f"the mixing weights contain {', '.join(names)}; give numbers first: "
+            f"the mixing weights contain {', '.join(names)}; substitute numbers first with "
             f"net.subs({{{hint}}})"
         ) from None
 

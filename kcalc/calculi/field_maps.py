@@ -49,7 +49,8 @@ class FieldMaps:
         if isinstance(q1, Jet):
             if gap.order > 1:
                 raise KcalcError(
-                    "the cosine of two tokens has only first derivatives in q; use order 1"
+                    "only first derivatives in q are available for the cosine of two tokens; use "
+                    "order 1"
                 )
             return self.gap(phi, gap, q1.value, q1.value) + Jet(
                 (0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1])

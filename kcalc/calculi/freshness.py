@@ -59,9 +59,9 @@ class Algebra:
         if not terms:
             raise KcalcError(
                 f"node {node!r}: the addends cancel, so its output is the same for all inputs; "
-                "change the weights of the Sum (pooling and resizing are treated as the identity "
-                "here; kc.ntk(net, spatial='exact', image_shape=...) takes mean pooling into "
-                "account)"
+                "change the weights of the Sum. Pooling and resizing are treated as the identity "
+                "here, but kc.ntk(net, spatial='exact', image_shape=...) takes mean pooling into "
+                "account"
             )
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}
@@ -236,9 +236,9 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     lost = _value(q) < CANCELLED * size
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
-            f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
-            "so too few digits of its q value remain; write the sum as one activation, use larger "
-            "inputs, or call the map's ball(...) for certified digits"
+            f"node {node!r}: the addends cancel to less than {CANCELLED:g} of their mean "
+            "squares, so too few digits of the q value remain; write the sum as one activation, "
+            "use larger inputs, or call the map's ball(...) for certified digits"
         )
 
 

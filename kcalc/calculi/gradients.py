@@ -290,8 +290,8 @@ def _check_finite(*tables: Mapping[Node, float]) -> None:
     bad = [node for table in tables for node, value in table.items() if not math.isfinite(value)]
     if bad:
         raise KcalcError(
-            f"node {bad[-1]!r}: its mean squared gradient is beyond double precision; lower "
-            f"sigma_w, q or the depth"
+            f"the mean squared gradient at node {bad[-1]!r} is beyond double precision; lower "
+            "sigma_w, q or the depth"
         )
 
 

@@ -302,9 +302,9 @@ class Kernel:
             for mean in (pair.moments.mean1, pair.moments.mean2)
         ):
             raise KcalcError(
-                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not "
-                "0, so its tokens are no longer exchangeable; give all rows of the matrix the "
-                "same sign, or put the TokenMix after an Affine"
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is "
+                "not 0, so its tokens are no longer exchangeable; use the same sign for all rows "
+                "of the matrix, or put the TokenMix after an Affine"
             )
 
     @staticmethod

@@ -63,21 +63,21 @@ class Activations:
         if fused is not None:
             self.note(
                 node,
-                f"{phi.name} is fused with the functions before it into one activation of one "
-                f"Gaussian",
+                f"{phi.name} is fused with the functions before it into a single activation of "
+                "one Gaussian",
                 "exact",
             )
             return self._post(fused[0], fused[1], 1, node).at(pair.window)
         if not self.assume_independent:
             raise FreshnessError(
-                f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
-                "pre-activation; put an Affine layer before it",
+                f"node {node!r}: {phi.name} is applied to {self._describe(pair)}, not to a fresh "
+                "Gaussian pre-activation; put an Affine layer before it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(
             node,
-            f"{phi.name} sees {self._describe(pair)}, which is treated as a centred Gaussian with "
-            "the same q and c",
+            f"{phi.name} is applied to {self._describe(pair)}, which is treated as a centred "
+            "Gaussian with the same q and c",
         )
         return self._post(
             phi,

@@ -229,7 +229,7 @@ class MatrixKernel:
             if len(nodes) != 1:
                 names = ", ".join(map(str, nodes[:6]))
                 raise KcalcError(
-                    f"a kernel matrix needs one input and one output; the network has "
+                    "a kernel matrix needs one input and one output, but the network has "
                     f"{len(nodes)} {what}: {names}"
                 )
         for node, op, _ in network.operations:
@@ -237,8 +237,8 @@ class MatrixKernel:
                 raise KcalcError(
                     f"node {owner(node)!r}: with active dropout, the kernel of a row with itself "
                     "differs from its kernel with an equal row, because their masks differ, so "
-                    "there is no kernel matrix; use Dropout(rate), active=False, or K(c) for "
-                    "pairs of examples"
+                    "there is no kernel matrix; use Dropout(rate) with active=False, or call "
+                    "K(c) for pairs of examples"
                 )
 
 
@@ -286,10 +286,9 @@ class Binding:
         if self.method == "angle":
             raise KcalcError(
                 f"the rows have {len(distinct)} different norms (q from {min(distinct):.6g} to "
-                f"{max(distinct):.6g}) and the network is not "
-                "homogeneous, so its kernel depends on more than the angle; use the general "
-                'recursion, method="pairs" (or "auto"), '
-                "rescale the rows to one norm, or pass q= to compare only angles"
+                f"{max(distinct):.6g}) and the network is not homogeneous, so its kernel depends "
+                'on more than the angle; use the general recursion (method="pairs" or '
+                '"auto"), rescale the rows to one norm, or pass q= to compare only angles'
             )
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
@@ -324,7 +323,7 @@ class Binding:
             return self.kernel.tabled((self.q,)), 0
         if self.kernel.degree is None:
             raise KcalcError(
-                "inside jax.grad or jax.jit the norms of the rows are unknown, and the kernel of "
+                "inside jax.grad or jax.jit the norms of the rows are unknown, but the kernel of "
                 "this network depends on them because it is not homogeneous; pass q= to use only "
                 "angles"
             )

@@ -55,8 +55,8 @@ def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> 
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
         raise KcalcError(
-            f"the kernel's parameters are {shape}, got {glimpse(params)}; pass {{}} to keep the "
-            "network's values"
+            f"the parameters of the kernel must be {shape}, got {glimpse(params)}; pass {{}} to "
+            "keep the network's values"
         )
     for key in params:
         choice(key, "kernel parameter", GROUPS)
@@ -86,7 +86,8 @@ def _constants(
     nodes = by_name(network, Nonlinear)
     if not isinstance(given, Mapping):
         raise KcalcError(
-            f"constants must be {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}"
+            "constants must be a mapping {nonlinear layer: {constant: number}}, got "
+            f"{given!r:.60}"
         )
     out = {}
     for key, constants in given.items():
@@ -94,13 +95,13 @@ def _constants(
             raise unknown("nonlinear layer", key, nodes)
         if not isinstance(constants, Mapping):
             raise KcalcError(
-                f"the constants of {key} must be {{constant: number}} ({', '.join(NAMES)}), got "
-                f"{constants!r:.60}"
+                f"the constants of {key} must be a mapping {{constant: number}} "
+                f"({', '.join(NAMES)}), got {constants!r:.60}"
             )
         for name in constants:
             choice(name, "activation constant", NAMES)
         if constants and nodes[str(key)] in fixed:
-            raise KcalcError(f"node {key!r}: {fixed[nodes[str(key)]]}; leave its constants out")
+            raise KcalcError(f"node {key!r}: {fixed[nodes[str(key)]]}; omit its constants")
         wanted = {name: "not zero" if "scale" in name else "" for name in constants}
         out[str(key)] = {
             name: _number(value, f"{name} of {key}", wanted[name])
@@ -120,12 +121,13 @@ def _number(value: Any, what: str, wanted: str) -> Any:
         except (TypeError, ValueError):
             array = np.asarray("")
         if array.dtype.kind not in "iuf":
-            raise KcalcError(f"{what} must be one real number, got {value!r:.60}")
+            raise KcalcError(f"{what} must be a single real number, got {value!r:.60}")
     else:
         array = value
     if array.ndim or np.dtype(array.dtype).kind in "bc":
         raise KcalcError(
-            f"{what} must be one real number, got an array of {array.dtype}, shape {array.shape}"
+            f"{what} must be a single real number, got an array of dtype {array.dtype} and shape "
+            f"{array.shape}"
         )
     if is_traced(value):
         return value
@@ -192,10 +194,10 @@ def rows_of(X: Any, what: str) -> Any:
     else:
         array = raw_array(X, what)
     if np.dtype(array.dtype).kind in "bcOSU":
-        raise KcalcError(f"{what} must hold real numbers, got an array of {array.dtype}")
+        raise KcalcError(f"{what} must contain real numbers, got an array of dtype {array.dtype}")
     if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
         raise KcalcError(
-            f"{what} must hold one input per row, shape (N, d), got shape {array.shape}"
+            f"{what} must contain one input per row and have shape (N, d), got shape {array.shape}"
         )
     if is_traced(array):
         return array
@@ -205,7 +207,7 @@ def rows_of(X: Any, what: str) -> Any:
     bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
     if bad.size:
         raise KcalcError(
-            f"row {bad[0]} of {what} is zero or not finite, so it has no direction; drop it"
+            f"row {bad[0]} of {what} is zero or not finite, so it has no direction; remove it"
         )
     return array
 
@@ -226,8 +228,8 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
         return level
     if wanted:
         raise KcalcError(
-            "uniform=True, but the mean squares of the rows have a relative difference of "
-            f"{spread:.1e}; omit uniform, or rescale the rows to one norm"
+            "uniform=True needs rows of equal norm, but the relative difference of their mean "
+            f"squares is {spread:.1e}; omit uniform=, or rescale the rows to one norm"
         )
     return None
 

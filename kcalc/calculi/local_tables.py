@@ -306,7 +306,7 @@ class TabledMaps(FieldMaps):
         if table is None:
             return super().gap(phi, gap, q1, q2)
         if table.phi != phi:
-            raise AssertionError("activations are requested in a different order")
+            raise AssertionError("the activations were requested in a different order")
         value, slope = table.taylor(gap.value, q1, q2, self._xp)
         return Jet((value, *(slope * first for first in gap.coefficients[1:])))
 

@@ -75,7 +75,7 @@ def refuse_many(phi: Activation, q: Array, node: Node) -> None:
 
 def _too_many(phi: Activation, pairs: int, where: str = "") -> KcalcError:
     return KcalcError(
-        f"{where}{phi.name} has neither a closed form, nor a fast Hermite series, nor an accurate "
-        f"table, and these images give {pairs} pairs of q values before it, each of which takes "
-        "tens of milliseconds; put a LayerNorm or RMSNorm before it, or use fewer or smaller images"
+        f"{where}{phi.name} has no closed form, no fast Hermite series and no accurate table. "
+        f"These images have {pairs} pairs of q values before it, each of which takes tens of "
+        "milliseconds; put a LayerNorm or RMSNorm before it, or use fewer or smaller images"
     )

@@ -248,7 +248,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
             )
             raise KcalcError(
                 f"the standard parameterisation needs the width of {parent!r}, which node "
-                f"{node!r} reads; give {kind}"
+                f"{node!r} reads; set {kind}"
             )
         out[node] = width // network.layer(node).groups
     tables = (node for node in parameter_nodes(network) if node not in out)
@@ -456,8 +456,8 @@ class KernelFunction(OfReading, Formula):
         for node, value in values.items():
             if not np.isfinite(value).all():
                 raise KcalcError(
-                    f"the {self.name} of node {node!r} exceeds double precision: lower sigma_w or "
-                    f"the depth"
+                    f"the {self.name} of node {node!r} exceeds double precision; lower sigma_w "
+                    "or the depth"
                 )
         (only, *others) = self._seeds or (None,)
         if not others and self.reading.silent(self._part, only):
@@ -658,7 +658,7 @@ class KernelFunction(OfReading, Formula):
         """
         if options.get("kind") == "both":
             raise KcalcError(
-                "kind='both' gives two matrices with separate condition numbers; call "
+                "kind='both' returns two matrices with separate condition numbers; call "
                 "condition_number once for each of kind='ntk' and kind='nngp'"
             )
         return self._on_rows.condition_number(self.matrix(X, **options))
@@ -789,8 +789,8 @@ class KernelFunction(OfReading, Formula):
             except FreshnessError as error:  # the rule exists only in double precision
                 why = str(error).split(";")[0]
                 raise KcalcError(
-                    f"{why}; the kernel has no certified enclosure. {self.name}(c) computes it in "
-                    "double precision"
+                    f"{why}; the kernel has no certified enclosure. Use {self.name}(c) to "
+                    "compute it in double precision"
                 ) from None
             found = {
                 node: kernel.kernels(states[node])[self._part] for node in self.network.outputs

@@ -157,8 +157,8 @@ class Products:
         """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
             raise FreshnessError(
-                f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way that "
-                f"kcalc cannot follow"
+                f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
+                "that kcalc cannot track"
             )
         phi, psi = self._functions(a, b, node)
         m, n = a.source.moments, b.source.moments
@@ -222,7 +222,7 @@ class Products:
             if len(meets) > 1 or any(other.support & g.support for g in meets for other in left):
                 raise FreshnessError(
                     f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
-                    f"that kcalc cannot follow"
+                    "that kcalc cannot track"
                 )
             right = [g for g in right if not any(g is met for met in meets)]
             total = _joined(

@@ -229,12 +229,12 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
             f"a regime needs one input and one output, but the network has {len(network.inputs)} "
-            f"and {len(network.outputs)}"
+            f"inputs and {len(network.outputs)} outputs"
         )
     level, cosine = one_q(q), one_cosine(c)
     if abs(cosine) == 1:
         raise KcalcError(
-            f"c = {cosine:g} is the c value of equal or opposite inputs; give -1 < c < 1"
+            f"c = {cosine:g} is the c value of equal or opposite inputs; use -1 < c < 1"
         )
     maps = c_map(network)
     slope = float(maps.derivative(1)(1.0, level))

@@ -119,8 +119,8 @@ class Tangent:
             return whole - shift if weights else shift
         if op.standardised and weights:
             raise KcalcError(
-                f"node {node!r} has standardised weights, which the standard parameterisation does "
-                "not support; use 'ntk'"
+                f"node {node!r} has standardised weights, which the standard parameterisation "
+                "does not support; use parameterization='ntk'"
             )
         q1, q2, gap = self.whole(below)
         bias = field.number(1 if op.bias and biases else 0)
@@ -242,9 +242,9 @@ def refuse_tied(network: Network) -> None:
     """Reject a readout tied to an embedding, because its tangent kernel has cross terms."""
     for node in tied_heads(network):
         raise KcalcError(
-            f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "
-            "between the two, which have no rule. Give the model a separate readout, or pass "
-            "assume_independent=True to leave the cross terms out"
+            f"node {node!r} is a readout tied to an embedding, and there is no rule for the "
+            "cross terms between the two in the tangent kernel. Use a separate readout, or pass "
+            "assume_independent=True to ignore the cross terms"
         )
 
 
@@ -279,7 +279,7 @@ def refuse_indirect(op: Fresh, node: Node) -> None:
             f"node {owner(node)!r}: its weights are functions of other trained parameters "
             "(spectral or weight normalisation, another parametrisation), which have different "
             "gradients; remove the parametrisation, set trained=True for the kernel of the "
-            "weights themselves, or set trained=False to leave them out"
+            "weights themselves, or set trained=False to exclude these weights"
         )
 
 
@@ -300,13 +300,13 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps, which phi' does not show, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"node {node!r}: {phi.name} jumps; gradients of networks ignore the jump, but the "
-            "slope of its C map at c = 1 is infinite, so the kernel calculus cannot compute the "
-            "tangent kernel; use a continuous activation"
+            f"node {node!r}: {phi.name} jumps, so the slope of its C map at c = 1 is infinite "
+            "and the kernel calculus cannot compute the tangent kernel (the gradients of a "
+            "network ignore the jump). Use a continuous activation"
         )
     if steep := _steep_points(phi):
         raise KcalcError(
             f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
-            "infinite, and so are gradients and tangent kernels of the network; use an "
+            "infinite, and so are the gradients and tangent kernels of the network; use an "
             "activation with bounded slope"
         )

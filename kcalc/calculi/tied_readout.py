@@ -113,7 +113,9 @@ def tied_readout(
     require_network(network)
     table = _chosen(network, embedding)
     if len(network.outputs) != 1:
-        raise KcalcError(f"a readout needs one output, but the network has {len(network.outputs)}")
+        raise KcalcError(
+            f"a readout needs one output, but the network has {len(network.outputs)} outputs"
+        )
     plain, states, notes = _states(network, tokens, token_cosine, sampling)
     below = {node: reads[0] for node, op, reads in network.operations if isinstance(op, P.Norm)}
     carried = interpret(
@@ -141,7 +143,7 @@ def _chosen(network: Network, embedding: Node) -> Node:
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(
-        f"give embedding=, the Embedding that the readout is tied to; the network has {listed}"
+        f"pass the Embedding that the readout is tied to as embedding=; the network has {listed}"
     )
 
 
@@ -152,18 +154,18 @@ def _states(
     asked = read_sampling(sampling)  # there are no error estimates from which to choose the draws
     if asked.seconds is not None or asked.error not in (None, ERROR):
         raise KcalcError(
-            "a tied readout has no error estimates, so error= and seconds= have no effect; give "
+            "a tied readout has no error estimates, so error= and seconds= have no effect; use "
             "kc.Sampling(draws=, chains=)"
         )
     asked = Sampling(DRAWS, CHAINS, asked.seed) if asked.draws is None else asked
     if has_distinct_tokens(tokens):
         if token_cosine is not None:
-            raise KcalcError("an array of tokens already defines their cosines; drop token_cosine=")
+            raise KcalcError("an array of tokens already defines their cosines; omit token_cosine=")
         covariance, sequences = token_covariance(tokens, network)
     else:
         given = read_tokens(tokens, token_cosine)
         if given is None:
-            raise KcalcError("the logits depend on the number of tokens; give tokens=")
+            raise KcalcError("the logits depend on the number of tokens; pass tokens=")
         if not one_by_one(network, tokens, sampling):
             return sequence_states(network, given)
         covariance, sequences = same_tokens(given.count, given.cosine, None, 1.0, 1.0)

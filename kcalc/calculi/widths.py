@@ -55,8 +55,8 @@ def given_widths(
         stated = network.layer(node).features
         if stated not in (None, width):
             raise KcalcError(
-                f"the layer of node {node!r} sets features={stated}, but features= has "
-                f"{width}; leave one of them out"
+                f"the layer of node {node!r} sets features={stated}, but {width} was passed in "
+                "features=; set only one of them"
             )
     if default is not None:
         _check(default, "", symbols)
@@ -118,9 +118,9 @@ def _check_ratio(node: Node, network: Network, found: Network) -> None:
             f"{parent!r}: {count}" for parent, count in zip(parents, known, strict=True)
         )
         raise KcalcError(
-            f"node {node!r} (Concat) states that its inputs have channels in the ratio "
-            f"{':'.join(map(str, given))}, but they have ({listed}); give features= of the nodes "
-            "that feed it in that ratio, {node: width, None: others}"
+            f"node {node!r} (Concat) declares that its inputs have channels in the ratio "
+            f"{':'.join(map(str, given))}, but they have ({listed}); pass features={{node: "
+            "width, None: others} with widths in that ratio for the nodes that feed it"
         )
 
 

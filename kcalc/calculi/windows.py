@@ -301,9 +301,9 @@ def _convolved(
     out = (size + low + high - reach) // stride + 1
     if out < 1:
         raise KcalcError(
-            f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit an "
-            f"image of {_times(sizes)} locations; "
-            "give a larger image_shape, a smaller kernel or padding='same'"
+            f"node {node!r}: a kernel of {kernel} with padding {glimpse(padding)} does not fit "
+            f"an image of {_times(sizes)} locations; use a larger image_shape, a smaller kernel "
+            "or padding='same'"
         )
     return Axis(size, out, stride, tuple(t * dilation - low for t in range(kernel)), padding)
 

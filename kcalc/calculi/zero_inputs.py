@@ -174,8 +174,8 @@ class ZeroTangent(Tangent):
             raise KcalcError(
                 f"node {owner(node)!r}: all values between the zero input and this trained bias "
                 "are 0, and the bias starts at 0. With a zero row, the standard parameterisation "
-                "needs sigma_b > 0 there. Set sigma_b, use parameterization='ntk', or leave the "
-                "row out"
+                "needs sigma_b > 0 there. Set sigma_b > 0, use parameterization='ntk', or remove "
+                "the row"
             )
         live = [np.where(np.asarray(q) == 0, 1.0, q) for q in (m.q1, m.q2)]
         safe = replace(pair, moments=replace(m, q1=live[0], q2=live[1]))
@@ -197,9 +197,9 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(
-            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location or row: q "
-            "values must stay finite and >= 0; they explode before this node (kc.gain(activation) "
-            "returns the sigma_w that preserves q)"
+            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location or row, but q "
+            "values must stay finite and >= 0; they explode before this node. Use the sigma_w "
+            "returned by kc.gain(activation) to preserve q"
         )
 
 

@@ -181,22 +181,22 @@ class Claim(Shown):
             text(getattr(self, name), name, empty=name == "statement")
         if not self.statement.strip():
             raise KcalcError(
-                f"claim {self.id} has no statement; give it as an argument or as the docstring of "
-                f"its check (python -OO drops docstrings)"
+                f"claim {self.id} has no statement; pass it as an argument or write it as the "
+                "docstring of its check (python -OO removes docstrings)"
             )
         if (self.check is None) != (self.expected is Verdict.NOT_DECIDABLE) or (
             self.check is None
         ) != (self.reason is not None):
             raise KcalcError(
-                f"claim {self.id}: a claim needs a check, or a reason why it cannot be decided here"
+                f"claim {self.id} needs a check, or a reason why it cannot be decided here"
             )
         if (self.expected is Verdict.CORRECTED) != (self.printed is not None):
             raise KcalcError(
-                f"claim {self.id}: a claim has a printed form if and only if its printed form fails"
+                f"claim {self.id} must have a printed form if and only if the printed form fails"
             )
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(
-                f'claim {self.id}: a claim has a caveat if and only if its verdict is "holds with '
+                f'claim {self.id} must have a caveat if and only if its verdict is "holds with '
                 'a caveat"'
             )
 

@@ -85,10 +85,10 @@ class Finding(Shown):
         said = Verdict.UNDECIDED if error is not None else verdict(claim, items)
         if said != data["verdict"] or not 0 <= seconds < math.inf:
             raise ValueError(
-                "the verdict does not follow from the evidence, or seconds is not finite and >= 0"
+                "the verdict must follow from the evidence, and seconds must be finite and >= 0"
             )
         if error is None and bool(items) != (claim.check is not None):
-            raise ValueError("a claim has evidence if and only if it has a check")
+            raise ValueError("a claim must have evidence if and only if it has a check")
         return cls(claim, said, items, seconds, error)
 
 

@@ -60,8 +60,8 @@ class Journal:
             ours = isinstance(head, dict) and head.keys() == self._head.keys()
             theirs = f"the journal of {_run(head)}" if ours else "no journal"
             raise KcalcError(
-                f"{printable(path)} is {theirs}, but this run is {_run(self._head)}; choose "
-                "another file, or remove it"
+                f"{printable(path)} is {theirs}, but this run checks {_run(self._head)}; choose "
+                "another file, or remove this one"
             )
         for number, text in enumerate(lines[1:], 2):
             try:

@@ -173,7 +173,7 @@ def wanted_papers(
         else items(paper, "paper")
     )
     if not wanted:
-        raise KcalcError("paper is empty; drop it to get all papers")
+        raise KcalcError("paper is empty; omit it to get all papers")
     for name in wanted:
         if not isinstance(name, Paper) and not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
@@ -241,12 +241,13 @@ def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[C
     given = [ids] if isinstance(ids, str) else items(ids, "ids")
     wanted = {(claim := _named(id, known)).id: claim for id in given}
     if not wanted:
-        raise KcalcError("ids is empty; drop it to verify all claims")
+        raise KcalcError("ids is empty; omit it to verify all claims")
     found = tuple(claim for claim in claims if claim.id in wanted)
     if len(found) < len(wanted):
         other = next(claim for claim in wanted.values() if claim not in found)
         raise KcalcError(
             f"claim {other.id!r} belongs to the paper {other.paper!r}, not to the paper "
-            f"{' or '.join(repr(paper.name) for paper in asked)}; drop one of the two"
+            f"{' or '.join(repr(paper.name) for paper in asked)}; pass only one of paper= and "
+            "ids="
         )
     return found

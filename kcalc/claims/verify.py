@@ -75,8 +75,8 @@ def verify(
     claims, own = chosen(ids, asked), own_papers(asked)
     if own and journal is not None:
         raise KcalcError(
-            "a journal does not notice if one of your own checks changes; drop journal, or verify "
-            "only kcalc's papers"
+            "a journal cannot detect changes in your own checks; omit journal, or verify only "
+            "the papers of kcalc"
         )
     book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
     here = {id for source in own for id in source.claims}

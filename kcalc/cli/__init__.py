@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _close_output()
         return _refused(
             f"cannot write to standard output: {error.strerror or error}; free some space, or "
-            f"write to another place"
+            "write to another location"
         )
 
 

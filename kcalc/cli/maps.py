@@ -73,8 +73,8 @@ def run(
     if over["tokens"] is not None and tells_tokens_apart(network, over["tokens"]):
         if plot:
             raise KcalcError(
-                "attention that distinguishes tokens is sampled, so there is no map to plot; drop "
-                "--plot"
+                "attention that distinguishes tokens is sampled, so there is no map to plot; "
+                "omit --plot"
             )
         values = at()
         found = [

@@ -81,7 +81,7 @@ def run(
 def _law(text: str) -> str | float:
     if text == "orthogonal":
         raise KcalcError(
-            "exact moments need independent weights; for orthogonal weights, use --fluctuations"
+            "exact moments need independent weights; use --fluctuations for orthogonal weights"
         )
     try:
         return float(text)

@@ -225,8 +225,7 @@ def check_widths(network: Network, features: int | None) -> None:
     open_ = open_nodes(network)
     if features is None and open_:
         raise KcalcError(
-            f"{len(open_)} layers do not state a width (the first is {open_[0]!r}); give "
-            f"--features N"
+            f"{len(open_)} layers do not set a width (the first is {open_[0]!r}); pass --features N"
         )
 
 
@@ -249,8 +248,8 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(
-            f"--input is for models, but the built-in network {name!r} takes inputs of any shape; "
-            f"drop it"
+            f"--input is for models, but the built-in network {name!r} takes inputs of any "
+            "shape; omit it"
         )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):
@@ -293,13 +292,14 @@ def _built(name: str, depth: int, phi: str | None, weight: float | None) -> Name
         if weight is not None:
             raise KcalcError(
                 f"--shortcut-weight does not apply to {name}, which has no weighted shortcuts; "
-                f"drop it"
+                "omit it"
             )
         network = family.build(depth, **given)
         return Named(network, f"{title}{family.about}: {_counted(network)}")
     if weight is not None and not 0 <= weight < 1:
         raise KcalcError(
-            f"--shortcut-weight must be in [0, 1), got {weight:g}; at 1, branches have weight 0"
+            f"--shortcut-weight must be in [0, 1), got {weight:g}; at 1, the branches would have "
+            "weight 0"
         )
     chosen: Any = architectures.HALF if weight is None else weight
     network = family.build(depth, shortcut_weight=chosen, **given)

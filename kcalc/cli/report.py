@@ -69,7 +69,7 @@ def run(
     check_files({"--output": output, "--json": json}, lambda path: destination(file_path(path)))
     targets = {key: given[key] for key in ("zeta", "eta") if key in given}
     if len(targets) == 2:
-        raise KcalcError("give --zeta (dks) or --eta (tat), not both")
+        raise KcalcError("pass either --zeta (dks) or --eta (tat), not both")
     chosen = method or ("dks" if "zeta" in targets else "tat" if "eta" in targets else None)
     unchanged = named.reading is not None and named.activation is None
     found = report(

@@ -54,7 +54,7 @@ def run(
 
     """
     if method is not None and sigma_w is not None:
-        raise KcalcError("--method determines the scale of the weights; drop --sigma-w")
+        raise KcalcError("--method determines the scale of the weights; omit --sigma-w")
     check_widths(named.network, features)
     given: dict[str, Any] = {
         "features": features,

@@ -84,8 +84,8 @@ def run(
     if named.reading is not None and (apart or edits or patch):
         if apart and (plot or export):
             raise KcalcError(
-                "--plot and --export need a single network, but shaping leaves some operations of "
-                "this model unchanged; --json writes the constants of all regions"
+                "--plot and --export need a single network, but shaping leaves some operations "
+                "of this model unchanged; use --json to write the constants of all regions"
             )
         network, activation = named.reading, named.activation
     else:
@@ -126,8 +126,8 @@ def _check_editable(named: Named) -> None:
     reading = named.reading
     if reading is None or reading.framework != "torch":
         raise KcalcError(
-            "--edits and --patch need an unchanged PyTorch model, given as module:attribute; drop "
-            "the options that change the network, because kcalc shape removes norms and "
+            "--edits and --patch need an unchanged PyTorch model, passed as module:attribute; "
+            "omit the options that change the network, because kcalc shape removes norms and "
             "normalises sums itself"
         )
 
@@ -150,7 +150,7 @@ def _check_targets(method: str, given: Iterable[str]) -> None:
         if method in TAKING and method not in (methods := owners(target)):
             raise KcalcError(
                 f"{flag(target)} is a target of the method {' or '.join(methods)}, not of "
-                f"{method}; add --method {methods[0]}"
+                f"{method}; use --method {methods[0]}"
             )
 
 

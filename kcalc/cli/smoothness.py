@@ -78,7 +78,7 @@ def run(
         what = "weights" if normalisation is None else "biases"
         other = "" if normalisation is None else ", or --no-biases"
         raise KcalcError(
-            f"the {what} are not bounded, so no bound holds for all of them; give --radius R{other}"
+            f"the {what} are not bounded, so no bound holds for all of them; pass --radius R{other}"
         )
     found = smoothness(
         network,
@@ -106,7 +106,7 @@ def _first(network: Network, kind: str | None) -> dict[Any, Any]:
         return {}
     nodes = network.nodes_of(L.Affine)
     if not nodes:
-        raise KcalcError("--first has no effect, because the network has no Affine layer; drop it")
+        raise KcalcError("--first has no effect, because the network has no Affine layer; omit it")
     return {nodes[0]: None if kind == "none" else kind}
 
 

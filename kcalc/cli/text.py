@@ -108,7 +108,7 @@ def check_files(
         other = taken.setdefault("-" if path == "-" else str(Path(path).resolve()), option)
         if other != option:
             where = "to standard output" if path == "-" else f"the same file, {glimpse(path, 300)}"
-            raise KcalcError(f"{other} and {option} both write {where}; use separate files")
+            raise KcalcError(f"{other} and {option} both write to {where}; use separate files")
 
 
 def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def _rates(text: str) -> tuple[float, ...]:
     found = tuple(number(part) for part in text.split(",") if part.strip())
     if not found:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a learning rate; write 1e-3, or several as 1e-4,1e-3"
+            f"{text!r} is not a learning rate; write a single rate such as 1e-3, or several "
+            "rates as 1e-4,1e-3"
         )
     return found
 

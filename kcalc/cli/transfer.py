@@ -91,7 +91,7 @@ def _transfer(
     """
     for name, pair in sizes.items():
         if (pair[0] is None) != (pair[1] is None):
-            raise KcalcError(f"{' and '.join(PAIRS[name])} go together; give both or neither")
+            raise KcalcError(f"{' and '.join(PAIRS[name])} belong together; pass both or neither")
         for flag, size in zip(PAIRS[name], pair, strict=True):
             if size is not None:
                 whole(size, flag, 1)
@@ -99,7 +99,7 @@ def _transfer(
     deep = sizes["depth"][0] is not None
     if not PYTHON.fullmatch(network):
         if deep:
-            raise KcalcError("--depth applies only to functions that build models; drop it")
+            raise KcalcError("--depth applies only to functions that build models; omit it")
         found = named_network(network, None, None, inputs).network
         if not open_nodes(found):
             raise KcalcError(
@@ -109,9 +109,9 @@ def _transfer(
         return transfer(found, base=width, to=to, **settings)
     build = python_attribute(network)
     if width is None:
-        raise KcalcError("give the widths of both models with --width and --to")
+        raise KcalcError("pass the widths of both models with --width and --to")
     if not inputs:
-        raise KcalcError("give the sizes of the model's inputs with --input SIZES or --ids SIZES")
+        raise KcalcError("pass the sizes of the model's inputs with --input SIZES or --ids SIZES")
     inputs = assembled(inputs)
     if not deep:
         return transfer(build, *inputs, base=width, to=to, **settings)

@@ -79,7 +79,8 @@ def run(
         others = [name for name, value in given.items() if value is not None]
         if others:
             raise KcalcError(
-                f"--errata does not check claims, so {others[0]} has no effect; drop one of the two"
+                f"--errata does not check claims, so {others[0]} has no effect; pass only one of "
+                "the two"
             )
         print(claims.errata_text(claims.errata(paper)))
         return 0

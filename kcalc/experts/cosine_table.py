@@ -172,8 +172,8 @@ class AngleTable:
             if worst <= TOLERANCE:
                 return made
         raise KcalcError(
-            "interpolating the router statistics in the cosine of two tokens has an error of "
-            f"{worst:.1g}; lower the variance of the logits"
+            "the error of interpolating the router statistics in the cosine of two tokens is "
+            f"{worst:.1g}, which is too large; lower the variance of the logits"
         )
 
 

@@ -77,8 +77,8 @@ class Route(Layer):
         experts = reads.channels[0]
         if not isinstance(experts, int):
             raise GraphError(
-                f"node {reads.node!r} needs the number of experts; give features= to "
-                f"{reads.parents[0]!r}, the Affine of the logits"
+                f"node {reads.node!r} needs the number of experts; set features= in "
+                f"{reads.parents[0]!r}, the Affine that computes the logits"
             )
         return primitives.Route(
             k=self.k,
@@ -180,8 +180,8 @@ class MoE(Layer):
         sigma = as_number(self.sigma_w, "MoE.sigma_w")
         if not isinstance(sigma, sp.Basic) and not sigma > 0:
             raise KcalcError(
-                f"MoE: sigma_w of the router must be > 0, got {glimpse(self.sigma_w)}: otherwise "
-                "all logits are equal and the experts are tied"
+                "MoE: sigma_w of the router must be > 0, because otherwise all logits are equal "
+                f"and the experts are tied, got {glimpse(self.sigma_w)}"
             )
         expert = _one_expert(self.expert, experts)
         shared = None if self.shared is None else _ending_in_weights(self.shared, "shared")
@@ -230,8 +230,8 @@ class MoE(Layer):
         known = {width for width in widths if width is not None}
         if len(known) > 1:
             raise GraphError(
-                f"node {reads.node!r}: the experts have {widths[0]} channels and the shared expert "
-                f"has {widths[1]}; give both the same width"
+                f"node {reads.node!r}: the experts have {widths[0]} channels, but the shared "
+                f"expert has {widths[1]}; use the same width for both"
             )
         return known.pop() if known else None
 
@@ -269,7 +269,7 @@ def _one_expert(given: Any, count: int) -> Network:
         return _ending_in_weights(given, "expert")
     made = [_ending_in_weights(one, f"expert {i}") for i, one in enumerate(given)]
     if len(made) != count:
-        raise KcalcError(f"MoE: got {len(made)} experts, but num_experts = {count}")
+        raise KcalcError(f"MoE: {len(made)} experts were passed, but num_experts = {count}")
     for i, one in enumerate(made):
         if one != made[0]:
             raise KcalcError(

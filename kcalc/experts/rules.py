@@ -139,12 +139,13 @@ def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
     for what, state in zip(("logits", "expert"), inputs, strict=True):
         if len(state.groups) > 1 or not state.pairs[0].gaussian:
             raise FreshnessError(
-                f"node {node!r}: its {what} must be a fresh Gaussian feature map; end it in an "
-                "Affine"
+                f"node {node!r}: its {what} must be a fresh Gaussian feature map; end this path "
+                "in an Affine"
             )
     if not disjoint(state.pairs[0].support for state in inputs):
         raise FreshnessError(
-            f"node {node!r}: the logits and the expert share weights; give each its own Affine"
+            f"node {node!r}: the logits and the expert share weights; use a separate Affine for "
+            "each"
         )
     given = (inputs[0].pairs[0].moments.q1, inputs[0].pairs[0].moments.q2)
     if any(isinstance(q, Jet) and not all(map(is_zero, q.coefficients[1:])) for q in given):

@@ -40,7 +40,7 @@ def check_variance(variance: float, where: str = "") -> None:
     """Raise a KcalcError if the variance is so large that exp(logit) exceeds double precision."""
     if not variance <= LARGEST:
         raise KcalcError(
-            f"{where}logits of variance {variance:.6g} are too large (the limit is {LARGEST:g}): "
-            "one expert gets nearly all the weight. Put a norm before the router, or give its "
-            "weights a smaller variance"
+            f"{where}the logits have variance {variance:.6g}, which exceeds the limit "
+            f"{LARGEST:g}, so one expert gets nearly all the weight. Put a norm before the "
+            "router, or use a smaller variance for its weights"
         )

@@ -158,7 +158,9 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
         return np.broadcast_arrays(cosine, one, one if two is None else two)  # type: ignore[return-value]
     except ValueError:
         shapes = [a.shape for a in (cosine, one, two) if a is not None]
-        raise KcalcError(f"c, q1 and q2 do not broadcast together; got shapes {shapes}") from None
+        raise KcalcError(
+            f"c, q1 and q2 cannot be broadcast together; got shapes {shapes}"
+        ) from None
 
 
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
@@ -182,8 +184,8 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
     meant = MEANT | {symbol.name: "a c value" for symbol in cosines}
     for name in sorted(str(symbol) for symbol in q.free_symbols if str(symbol) in meant):
         raise KcalcError(
-            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} needs "
-            "mean squares of inputs here; use numbers, or symbols such as kc.symbols.q"
+            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} "
+            "needs the mean squares of the inputs; use numbers, or symbols such as kc.symbols.q"
         )
     return q
 
@@ -276,7 +278,7 @@ def q_of_inputs(
         return first, second, np.broadcast_shapes(*(a.shape for a in arrays))
     except ValueError:
         raise KcalcError(
-            f"c, q1 and q2 do not broadcast together; got shapes {[a.shape for a in arrays]}"
+            f"c, q1 and q2 cannot be broadcast together; got shapes {[a.shape for a in arrays]}"
         ) from None
 
 

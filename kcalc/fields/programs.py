@@ -134,7 +134,7 @@ class Program(Fold[int]):
         if kind not in FUNCTIONS:
             raise KcalcError(
                 f"{kind.__name__}, which occurs in {glimpse(kind(*arguments))}, has no certified "
-                "enclosures; evaluate in double precision, without digits or a field"
+                "enclosures; evaluate it in double precision by omitting the digits and the field"
             )
         (argument,) = arguments
         inner = self(argument)

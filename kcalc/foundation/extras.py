@@ -52,5 +52,5 @@ def imported(module: str) -> Any:
         own = isinstance(error, ModuleNotFoundError) and error.name == library
         why = "is not installed" if own else f"fails to import ({' '.join(str(error).split())})"
         raise MissingExtra(
-            f"this needs {NAMES.get(library, library)}, which {why}; pip install {PIP[library]}"
+            f"this needs {NAMES.get(library, library)}, which {why}; run pip install {PIP[library]}"
         ) from error

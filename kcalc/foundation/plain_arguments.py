@@ -61,7 +61,7 @@ def extents(value: Any, what: str) -> tuple[int, ...]:
     )
     if not sizes:
         raise KcalcError(
-            f"{what} must hold the sizes of an image, (height, width), got {glimpse(value)}"
+            f"{what} must be the sizes of an image, (height, width), got {glimpse(value)}"
         )
     return sizes
 
@@ -80,7 +80,7 @@ def text(value: Any, what: str, empty: bool = False) -> str:
     """
     if not isinstance(value, str) or not (value or empty):
         raise KcalcError(
-            f"{what} must be text{'' if empty else ' that is not empty'}, got {glimpse(value)}"
+            f"{what} must be {'a string' if empty else 'a nonempty string'}, got {glimpse(value)}"
         )
     return utf8(value, what)
 
@@ -96,8 +96,8 @@ def utf8(value: str, what: str) -> str:
         except UnicodeEncodeError as error:
             half = value[error.start]
             raise KcalcError(
-                f"{what} {glimpse(value)} contains {half!r}, half of a surrogate pair, which UTF-8 "
-                "cannot encode; leave it out"
+                f"{what} {glimpse(value)} contains {half!r}, half of a surrogate pair, which "
+                "UTF-8 cannot encode; remove it"
             ) from None
     return value
 

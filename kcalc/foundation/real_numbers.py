@@ -37,11 +37,11 @@ def closed_value(value: sp.Basic) -> sp.Expr:
     Raises: KcalcError otherwise.
     """
     if not isinstance(value, sp.Expr):
-        raise refused(value, "give a number")
+        raise refused(value, "pass a number")
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
+        remedy = f"substitute numbers in the network or activation first: net.subs({{{hint}}})"
         raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise refused(value, "nan, infinite and complex values are not allowed")
@@ -166,10 +166,7 @@ def raw_array(value: Any, what: str) -> Array:
     except KcalcError as error:
         raise KcalcError(f"{what}: {error}") from None
     except ValueError:
-        raise KcalcError(
-            f"{what} must have rows of equal length, got rows of different lengths, "
-            f"{glimpse(value)}"
-        ) from None
+        raise KcalcError(f"{what} must have rows of equal length, got {glimpse(value)}") from None
     except Exception:  # user objects may raise anything as they are read
         raise KcalcError(
             f"{what} must be a real number or an array of real numbers, got {glimpse(value)}"
@@ -181,7 +178,7 @@ def one_number(value: Any, what: str) -> float:
     """Return one finite real number as a float. Raises: KcalcError for anything else."""
     array = real_array(value, what)
     if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {glimpse(value)}")
+        raise KcalcError(f"{what} must be a single number here, got {glimpse(value)}")
     return float(array)
 
 
@@ -216,8 +213,8 @@ def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
     """
     if q is not None and not (q1 is None and q2 is None):
         raise KcalcError(
-            f"q={glimpse(q)} is the q value of both inputs; give only q=, or q1= and q2= if they "
-            "differ"
+            f"q={glimpse(q)} sets the q values of both inputs; pass only q=, or pass q1= and q2= "
+            "if they differ"
         )
     return (q1 if q is None else q) if q1 is not None or q is not None else 1, q2
 
@@ -229,5 +226,5 @@ def one_q(q: Any, what: str = "q") -> float:
     """
     array = q_array(q, what)
     if array.ndim:
-        raise KcalcError(f"{what} must be one number here, got {glimpse(q)}")
+        raise KcalcError(f"{what} must be a single number here, got {glimpse(q)}")
     return float(array)

@@ -39,8 +39,8 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
         raise KcalcError(SHAPE_FIRST)
     if reading.trace is None:
         raise KcalcError(
-            "the reading does not hold the operations of the model, because it was unpickled or "
-            "its network was built in kcalc; read the model again: kc.read(model, example)"
+            "the reading does not contain the operations of the model, because it was unpickled "
+            "or its network was built in kcalc; read the model again with kc.read(model, example)"
         )
     if reading.framework not in OPTIONS:
         raise _no_twin(reading, shaping)
@@ -57,7 +57,7 @@ def scaled_edits_of(reading: Reading, factors: Mapping[Node, float]) -> Edits:
     asked = ("scaled edits", reading.framework)
     if asked not in FRAMEWORKS:
         raise KcalcError(
-            "edits can scale the weights of PyTorch models only, and this is a "
+            "edits can scale only the weights of PyTorch models, but this is a "
             f"{reading.framework} model; multiply its weights by the factors in .weights and "
             ".query_key_scale"
         )
@@ -107,8 +107,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
             reading = read(model)
         except KcalcError as error:
             raise KcalcError(
-                f"kcalc has not read this model object yet; pass example inputs: "
-                f"s.apply_to(model, x) ({error})"
+                f"kcalc has not read this model object yet ({error}); pass example inputs, as in "
+                "s.apply_to(model, x)"
             ) from None
     reading = reading or read(model, *example_inputs)
     known = OPTIONS.get(reading.framework)
@@ -122,7 +122,7 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
         if node not in shaped.unmerged:
             raise KcalcError(
                 f"node {node!r} of this model is not in the model that was shaped; shape this "
-                "model, kc.shape(kc.read(model, x))"
+                "model with kc.shape(kc.read(model, x))"
             )
     edits = (
         shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
@@ -211,7 +211,7 @@ def apply_edits(
     if edits.framework in JAX:
         for name, given in (("inplace", inplace), ("generator", generator)):
             if given:
-                raise KcalcError(f"{name}= is for PyTorch models; leave it out for a JAX model")
+                raise KcalcError(f"{name}= is for PyTorch models; omit it for a JAX model")
         return perform(model, edits, law, 0 if key is None else key)
     if key is not None:
         raise KcalcError("key= is for JAX models; use generator= for a PyTorch model")

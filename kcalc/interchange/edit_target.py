@@ -68,16 +68,16 @@ class Target:
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):
                 raise KcalcError(
-                    f"node {node!r} is {before} in the model and {layer} in the shaped network; "
-                    "edits can only change activations, weights of sums and scales of initial "
-                    "weights, and remove layers; keep everything else as it was read"
+                    f"node {node!r} is {before} in the model and {layer} in the shaped network. "
+                    "Edits can only remove layers or change activations, the weights of sums and "
+                    "the scales of initial weights; keep everything else as it was read"
                 )
             known = tuple(map(self.past, self.model.parents(node)))
             if known != parents:
                 read, reads = (", ".join(map(repr, nodes)) for nodes in (known, parents))
                 raise KcalcError(
-                    f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
-                    f"keep the edges that were read"
+                    f"node {node!r} reads {reads} in the shaped network, but {read} in the "
+                    "model; keep the edges that were read"
                 )
 
     def _goes(self, node: Node) -> bool:

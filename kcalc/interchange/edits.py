@@ -399,11 +399,11 @@ def edits_from_dict(data: Any) -> Edits:
     Raises: KcalcError that names the first invalid entry.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise KcalcError(f"this is not a document of edits: its schema must be {SCHEMA!r}")
+        raise KcalcError(f"this is not a document of edits, because its schema is not {SCHEMA!r}")
     reader = TreeReader()
     left = data.get("left_alone", {})
     if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
-        raise KcalcError("left_alone must be an object whose values are text")
+        raise KcalcError("left_alone must be an object whose values are strings")
     return Edits(
         _text(data, "framework", "the document"),
         _text(data, "model", "the document"),
@@ -436,7 +436,7 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
     place = _place(_list(data, "place", where), where)
     visit, visits = (_whole(data, name, where) for name in ("visit", "visits"))
     if not visit < visits:
-        raise KcalcError(f"{where}: visit {visit} must be less than visits, {visits}")
+        raise KcalcError(f"{where}: visit must be less than visits = {visits}, got {visit}")
     given = data.get("written", ())
     written = _slot(given, where) if given else ()
     calls = _text({"calls": ""} | data, "calls", where)
@@ -467,7 +467,7 @@ def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
 def _weight(data: Any, where: str) -> WeightEdit:
     kind = _text(data, "kind", where)
     if kind not in ("drawn", "normal", "filled", "scaled"):
-        raise KcalcError(f"{where}: {kind!r} is not a way to set weights")
+        raise KcalcError(f"{where}: {kind!r} is not a known way to set weights")
     layout = data.get("layout")
     if layout is None and kind == "drawn":
         raise KcalcError(f"{where}: drawn weights need a layout")
@@ -503,7 +503,7 @@ def _layout(data: Any, where: str) -> Layout:
 def _text(data: Any, name: str, where: str) -> str:
     value = data.get(name) if isinstance(data, dict) else None
     if not isinstance(value, str):
-        raise KcalcError(f"{where}: {name} must be text")
+        raise KcalcError(f"{where}: {name} must be a string")
     return value
 
 

@@ -34,15 +34,15 @@ def check_effort(expr: Any, where: str) -> None:
     """
     if sum(TermCounts()(expr)) > MOST:
         raise KcalcError(
-            f"{where}: the expression is too complicated for an activation: its derivatives have "
-            "too many terms"
+            f"{where}: the expression is too complicated for an activation, because its "
+            "derivatives have too many terms"
         )
     for point in POINTS:
         value = value_at(expr, point)
         if value is not None and abs(value.imag) > 1e-6 * abs(value):
             raise KcalcError(
-                f"{where}: the expression has no real value at x = {point:g}; an activation must "
-                "be real on the whole line"
+                f"{where}: the expression has no real value at x = {point:g}, but an activation "
+                "must be real on the whole line"
             )
 
 

@@ -65,5 +65,5 @@ def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:
     """Return the error for a shape that does not fit into memory."""
     return KcalcError(
         f"{where}: an array of shape {glimpse(sizes)} is too large for an example input; use a "
-        "smaller shape; 2 examples are enough"
+        "smaller shape (2 examples are enough)"
     )

@@ -101,7 +101,7 @@ class _Trees(Fold[Any]):
         if isinstance(kind, UndefinedFunction):
             raise KcalcError(
                 f"activation {kind.__name__!r} is a callable, which cannot be written to JSON; "
-                "give it as a SymPy expression"
+                "pass it as a SymPy expression"
             )
         if kind not in _NAMES:
             raise _unwritten(kind(*arguments))

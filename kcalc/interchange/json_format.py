@@ -113,8 +113,8 @@ def network_from_dict(data: Any) -> Network:
         raise KcalcError(f"a network document must be a JSON object, got {type(data).__name__}")
     if data.get("schema") != SCHEMA:
         raise KcalcError(
-            f"this is not a kcalc network: schema {str(data.get('schema'))[:40]!r}, expected "
-            f"{SCHEMA!r}"
+            f"this is not a kcalc network; expected the schema {SCHEMA!r}, got "
+            f"{str(data.get('schema'))[:40]!r}"
         )
     nodes = data.get("nodes")
     if not isinstance(nodes, list) or not nodes or len(nodes) > MAX_NODES:
@@ -346,7 +346,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen = set[str]()
         double = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise _Refused(f"an object has the key {double[:40]!r} twice")
+        raise _Refused(f"an object contains the key {double[:40]!r} twice")
     return found
 
 

@@ -32,9 +32,9 @@ def by_name(function: Any, examples: Sequence[Any]) -> Call:
         return given, {}
     if strange and not open_ended:
         raise KcalcError(
-            f"the example inputs name the argument {strange[0]!r}, which the model does not have: "
-            f"{_told(signature)}; to pass a dictionary as one argument, wrap it in another one, "
-            f"{{{next(iter(free), 'x')!r}: {{...}}}}"
+            f"the example inputs name the argument {strange[0]!r}, which the model does not "
+            f"have: {_told(signature)}; to pass a dictionary as one argument, wrap it in another "
+            f"dictionary, as in {{{next(iter(free), 'x')!r}: {{...}}}}"
         )
     return _ordered(signature, given[:-1], dict(last))
 
@@ -85,7 +85,7 @@ def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     if bound.kwargs:
         raise KcalcError(
             f"the model takes {next(iter(bound.kwargs))!r} by keyword only; read a function that "
-            "takes it by position and passes it on"
+            "takes it by position and passes it to the model by keyword"
         )
     return bound.args
 

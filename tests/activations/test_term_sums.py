@@ -77,7 +77,7 @@ def test_symbols_in_ones_own_activation(real: bool | None) -> None:
 @pytest.mark.parametrize(
     ("expr", "says"),
     [
-        (sp.sin(alpha * sp.Symbol("y")), "alpha, y: name the argument x"),
+        (sp.sin(alpha * sp.Symbol("y")), "alpha, y; name the argument x"),
         (alpha * sp.tanh(x), "transformed"),
         (sp.Max(x, 0) + alpha * sp.sin(x), r"substitute numbers"),
         (sp.Symbol("q") * sp.sin(x) + x, "a different letter"),

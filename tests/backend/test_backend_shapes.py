@@ -162,11 +162,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "tokens of an image": (
         batch_of(TOKENS, RNG.normal(size=(2, 2, 2, 6)), image_shape=(2, 2)),
-        "over an image its matrix must be square",
+        "its matrix must be square if the input is an image",
     ),
     "three axes": (
         batch_of(ROW, RNG.normal(size=(2, 4, 4, 6)), image_shape=(4, 4)),
-        r"two-dimensional, got kernel=\(3, 3, 3\)",
+        r"two-dimensional convolution, but kernel=\(3, 3, 3\)",
     ),
     "locations apart": (
         batch_of(APART, RNG.normal(size=(2, 4, 4, 6))),

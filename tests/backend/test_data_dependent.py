@@ -45,11 +45,11 @@ REFUSED = {
     "no bias": (lambda: rescale(kc.wli, L.Affine(3, bias=False)), "'affine_1' has no bias"),
     "zeros": (
         lambda: rescale(kc.lsuv, L.Affine(3), weights="zeros"),
-        "'affine_1': its output has variance 0",
+        "output of node 'affine_1' has variance 0",
     ),
     "constant": (
         lambda: rescale(kc.wli, L.Affine(3), weights="zeros"),
-        "'affine_1': its outputs are constant",
+        "outputs of node 'affine_1' are constant",
     ),
     "standardised": (
         lambda: rescale(kc.lsuv, L.Affine(3, standardised=True)),
@@ -85,8 +85,8 @@ def test_bad_input(case: str):
     ("arguments", "message"),
     [
         ((np.ones((2, 3)), "mean"), "unknown variant.*mean_norm"),
-        ((np.zeros((2, 3)),), r"vector at \(0,\) is zero"),
-        ((np.zeros((2, 3)), "none"), r"vector at \(0,\) is zero"),
+        ((np.zeros((2, 3)),), r"vector of x at \(0,\) is zero"),
+        ((np.zeros((2, 3)), "none"), r"vector of x at \(0,\) is zero"),
         ((np.ones(3),), "one channel axis"),
         ((np.ones((2, 3)), "constant", -1.0), "value must be a number > 0"),
     ],

@@ -92,5 +92,5 @@ def test_parameters_node_by_node():
     with refused(r"own\['affine_7'\] must contain"):
         model.stack({node: leaves for node, leaves in own.items() if node != "affine_7"})
     loose = kc.to_jax(model.network, 8, rolled=False)
-    with refused("lack 'affine_2'.*another rolled="):
+    with refused("lack 'affine_2'.*different rolled="):
         loose.apply(params, x)

@@ -196,7 +196,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         CNN,
         {"features": {"affine_1": 3}, "image_shape": (4, 4)},
-        r"layer of node 'affine_1' sets features=4",
+        r"'affine_1' sets features=4, but 3 was passed",
     ),
     (
         MLP,

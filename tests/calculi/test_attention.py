@@ -356,11 +356,11 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
     (PLAIN, {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
-    (plain(rotary=1e4), {"tokens": 4}, "the angles depend on key_width"),
-    (PLAIN, {"c": 0.5, "tokens": [0, 1]}, "drop c="),
+    (plain(rotary=1e4), {"tokens": 4}, "its angles depend on key_width"),
+    (PLAIN, {"c": 0.5, "tokens": [0, 1]}, "omit c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
     (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
-    (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
+    (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "remove rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (PLAIN, {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
     (BESIDE_VALUES, {"tokens": 4}, "share weights"),
@@ -500,7 +500,7 @@ def test_one_token_has_the_numbers_of_every_token() -> None:
             assert gradients.nodes[node] == pytest.approx(all_tokens.nodes[node], rel=1e-12)
         kernels, expected = ntk(one, **given), ntk(every, **given)
         assert kernels([0.2, 1.0]) == pytest.approx(expected([0.2, 1.0]), rel=1e-12)
-    with refused("'taken' takes token 5, counted from 0.*tokens=6"):
+    with refused(r"'taken' selects token 5 \(counted from 0\).*tokens=6"):
         node_values(ending((0, 0, 0, 0, 0, 1.0)), tokens=4)
     with refused("'taken'.*3.*4"):
         node_values(ending((1.0, 2.0, 0)), tokens=4)

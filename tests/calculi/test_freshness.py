@@ -32,5 +32,5 @@ def test_activations_of_a_named_gaussian_are_not_fused_in_symbols() -> None:
     first = Input(), Affine(sigma_b=0.5), Nonlinear("gelu"), Affine(), LayerNorm()
     C = c_map(chain(*first, Nonlinear("sigmoid"), Nonlinear("relu"), Affine()))
     assert C(1.0) == pytest.approx(1.0)
-    with pytest.raises(kc.FreshnessError, match="relu sees the output of sigmoid"):
+    with pytest.raises(kc.FreshnessError, match="relu is applied to the output of sigmoid"):
         C.symbolic(1)

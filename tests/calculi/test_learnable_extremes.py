@@ -132,7 +132,7 @@ def test_gradients_of_kinked_maps_are_differences(name: str) -> None:
 def test_constants_of_a_fused_kink_are_left_alone() -> None:
     kernel = learnable_kernel(NETS["relu after tanh"])
     assert kernel.init()["constants"] == {}
-    with refused(r"nonlinear_2.*kinks.*leave its constants out"):
+    with refused(r"nonlinear_2.*kinks.*omit its constants"):
         kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
 
 

@@ -103,7 +103,7 @@ def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
     assert found.width_for(wide[least - 1]) == least
     if least > 1:
         left = f"{wide[least - 2]:.6g} > {goal:.6g}"
-        with refused(f"even {least - 1} channels leave a relative variance of {left}"):
+        with refused(f"even with {least - 1} channels, the relative variance is {left}"):
             found.width_for(goal, most=least - 1)
     partly = moments(network, features={None: 9, "W": 30}, **options)
     assert partly.width_for(goal) == next(

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "a difference": ([W, RELU, ("s", Sum((1, -1)), "a a")], "cancel"),
     "widths": ([W, ("V", Affine(n), "x"), ("s", Sum(), "W V")], "widths"),
-    "no width": ([("W", Affine(), "x")], r"node 'W' has none; give features=N"),
+    "no width": ([("W", Affine(), "x")], r"node 'W' has none; pass features=N"),
     "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "differently aligned"),
     "smooth": ([W, ("r", Nonlinear("tanh"), "W")], "not for tanh"),
     "a kink elsewhere": ([W, ("r", Nonlinear("relu6"), "W")], "not for relu6"),

@@ -55,7 +55,7 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
     )
     with pytest.raises(
         FreshnessError,
-        match="tanh sees the output of the product 'product_1', not a fresh Gaussian",
+        match="tanh is applied to the output of the product 'product_1', not to a fresh Gaussian",
     ):
         c_map(gated("relu", Nonlinear("tanh")))
 

@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: gradients(blocks(), q=2, tokens=X),
         "an array of tokens already defines",
     ),
-    "no tokens": (lambda: gradients(blocks(), sampling=FEW), "give tokens="),
+    "no tokens": (lambda: gradients(blocks(), sampling=FEW), "pass tokens="),
     "activations that jump": (
         lambda: gradients(
             wired(
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "too many tokens": (
         lambda: gradients(A.gpt2(48), tokens=2000),
-        "memory suffices for .* tokens, got 2000",
+        "memory suffices for .* tokens, but there are 2000",
     ),
     "the output": (lambda: gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
 }

@@ -26,8 +26,8 @@ def test_an_error_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 test_options_that_do_not_fit = refusals(
     [
-        ({"draws": 3, "error": 0.1}, "give only one"),
-        ({"chains": 3, "seconds": 1}, "give only one"),
+        ({"draws": 3, "error": 0.1}, "pass only one"),
+        ({"chains": 3, "seconds": 1}, "pass only one"),
         ({"error": 0}, "error"),
         ({"error": 2}, "error"),
         ({"seconds": -1}, "seconds"),

@@ -129,7 +129,7 @@ test_bad_input = refusals(
         (A.vanilla(2), {}, "features"),
         (A.vanilla(2), {"features": 0}, "integer >= 1"),
         (chain(Input(3), Affine(4, kernel=3)), {}, "image_shape"),
-        (chain(Input(3, (4, 4)), Affine(4)), {"image_shape": (5, 5)}, "leave one"),
+        (chain(Input(3, (4, 4)), Affine(4)), {"image_shape": (5, 5)}, "set only one"),
         (chain(Input(3, (2, 2)), Affine(4, kernel=3, padding="valid")), {}, "does not fit"),
         (mlp(3, 4), {"input_moment": -1}, "> 0"),
         (mlp(3, 4), {"input_correlation": 2}, r"\[-1, 1\]"),

@@ -83,14 +83,14 @@ def test_mixes_of_maps_along_one_path() -> None:
         float(mixed.subs({relu: 1.5, tanh: 1.2})), rel=1e-13
     )
     for wrong, text in (
-        ({"tanh": 1.2}, "give a slope for psi_relu"),
+        ({"tanh": 1.2}, "slopes are missing for psi_relu"),
         ({"tanh": 1.2, "relu": 2, "rleu": 2}, "unknown slope 'rleu'"),
         (1.1, "pass a mapping"),
         ({"relu": 2, "tanh": 2, "psi_tanh": 2}, "given twice"),
     ):
         with refused(text):
             own(wrong)
-    with refused("do not broadcast together"):
+    with refused("cannot be broadcast together"):
         own({"relu": [1.0, 2.0], "tanh": [1.0, 2.0, 3.0]})
     with refused("slope.*activations"):
         own.bounds()

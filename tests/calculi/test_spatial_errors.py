@@ -125,7 +125,7 @@ ASKED: dict[str, tuple[Any, dict[str, Any], Any, str]] = {
         TWO,
         {},
         {"x": X},
-        "X must give images for the inputs x, y, got x",
+        "X must contain images for the inputs x, y, got x",
     ),
     "an input too many": (TWO, {}, dict.fromkeys("xyz", X), "for the inputs x, y, got x, y, z"),
     "channels of the layer": (
@@ -156,7 +156,7 @@ ASKED: dict[str, tuple[Any, dict[str, Any], Any, str]] = {
         kc.chain(Affine(8), Affine(8, kernel=3, groups=8, standardised=True)),
         {},
         X,
-        "affine_2.*one input channel",
+        "affine_2.*single input channel",
     ),
     "standardised in standard form": (
         kc.chain(Input(2), CONV, RELU, Affine(4, standardised=True)),
@@ -196,7 +196,7 @@ def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) 
     """
     monkeypatch.setattr("kcalc.calculi.location_maps.MOST", most)
     K = exact(kc.chain(Affine(), Nonlinear("relu6"), Affine()), (2, 2))
-    with refused("relu6 has neither"):
+    with refused("relu6 has no closed form"):
         K.matrix(np.random.default_rng(0).normal(size=(2, 2, 2, 1)))
 
 

@@ -11,5 +11,5 @@ def test_refusals_of_c_values_come_with_the_values():
     net = kc.large_batch(chain(Input(), Affine(), BatchNorm()), c=0.5)
     cosines = kc.c_map(net)
     assert abs(cosines(0.75) - 0.5) < 1e-15
-    with refused(r"c = -0\.5 is too small there"):
+    with refused(r"c = -0\.5 is too small, because"):
         cosines(-0.5)

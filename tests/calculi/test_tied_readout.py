@@ -51,7 +51,7 @@ def test_what_carries_no_embedding_is_refused():
         ("e", Embedding(8, 30)),
         ("f", Embedding(8, 30), "ids"),
     ]
-    with refused(r"give embedding=, the Embedding.*'e', 'f'"):
+    with refused(r"pass the Embedding .*embedding=.*'e', 'f'"):
         tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
     with refused("has none"):
         tied_readout(A.vanilla(1), tokens=3)

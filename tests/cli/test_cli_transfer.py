@@ -61,7 +61,7 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("built_by_width:build --input 2,4", "give the widths of both models"),
+        ("built_by_width:build --input 2,4", "pass the widths of both models"),
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
         ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be an integer"),
         (

@@ -185,17 +185,17 @@ def test_advice_followed_on_the_command_line_helps(
 WORDED = (
     ("shape", "choose only q=1, or give free_slope=False",
      "choose only --q-star 1, or give --free-slope no"),
-    ("shape", "give features={'x': ..., None: others} or one number for all", "give --features N"),
+    ("shape", "pass features={'x': ..., None: others} or one number for all", "pass --features N"),
     ("shape", "drop Q'(1) = 3 with q_slope=None", "drop Q'(1) = 3 with --q-slope none"),
     ("shape", "use parameters='shift'; padding='valid'", "use --parameters shift; padding='valid'"),
     ("shape", "as tokens= (a T x T array)", "as --tokens FILE|T (a T x T array)"),
-    ("shape", "give image_shape=(height, width)", "give --image-shape HxW"),
-    ("smoothness", "give radius=..., weights={...}, or biases=False",
-     "give --radius R, weights={...}, or --no-biases"),
+    ("shape", "pass image_shape=(height, width)", "pass --image-shape HxW"),
+    ("smoothness", "pass radius=..., weights={...}, or biases=False",
+     "pass --radius R, weights={...}, or --no-biases"),
     ("read", "read with sigmas=False, or mend it", "read with --no-sigmas, or mend it"),
     ("maps", "(kc.gain(activation) gives the sigma_w)", "(kcalc gain NAME gives the sigma_w)"),
     ("train", "use net.normalised()", "use net.normalised()"),
-    ("moments", "give features=N, or features={node: N}", "give --features N"),
+    ("moments", "pass features=N, or features={node: N}", "pass --features N"),
 )  # fmt: skip
 
 

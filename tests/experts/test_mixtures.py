@@ -55,7 +55,7 @@ def test_maps_of_a_mixture() -> None:
         ),
         (
             lambda: kc.chain(L.MoE(L.Affine(7), 2, 1, shared=L.Affine(8)), L.Affine()),
-            "give both the same width",
+            "use the same width for both",
         ),
         (
             lambda: kc.c_map(kc.chain(L.MoE(EXPERT, 4, 2), L.Affine()))(0.5, 1.0, 2.0),

@@ -163,7 +163,7 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     with refused("'new'.*operation"):
         apply_jax(reading, renamed)
     edits = edits_of(reading, same := SimpleNamespace(network=network))
-    with refused("does not hold the operations.*read the model again"):
+    with refused("does not contain the operations.*read the model again"):
         edits_of(replace(reading, trace=None), same)
     for key in (jax.random.split(jax.random.key(0), 3), jnp.ones(2)):
         with refused("key.*must"):

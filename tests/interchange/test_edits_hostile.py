@@ -77,7 +77,7 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "no such module": ("place", 0, "nowhere"),
     "an absurd path": ("place", 0, "../../__class__.__init__"),
     "a number for a path": ("place", 0, 3),
-    "not a way": ("place", slice(1, 2), []),
+    "not a known way": ("place", slice(1, 2), []),
     "a way of texts": ("place", 1, "forward"),
     "no number": ("scale", None),
     "infinity": ("scale", 1e400),

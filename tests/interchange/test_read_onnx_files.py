@@ -89,7 +89,7 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "number": (lambda: declared(), {}, "single number"),
     "extent": (lambda: declared(2, 2**41), {}, "which no array can have"),
     "twice": (doubled, {}, "'x' occurs twice"),
-    "which": (two, {"shapes": (2, 3)}, "give shapes={name: shape}"),
+    "which": (two, {"shapes": (2, 3)}, "pass shapes={name: shape}"),
     "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
 }
 

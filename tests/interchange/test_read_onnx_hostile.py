@@ -117,7 +117,7 @@ def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
         assert found.network.layer("x") == L.Input(3, (8, 9))
     for shapes, words in (
         ({"z": (1, 3, 8, 9)}, "no input 'z'"),
-        ({"x": (1, 4, 8, 9)}, "got an example"),
+        ({"x": (1, 4, 8, 9)}, "but the example has shape"),
         ({"x": (1, 3, 0, 9)}, "positive"),
     ):
         with refused(words):

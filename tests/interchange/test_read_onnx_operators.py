@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
     "gemm with more": (
         case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),
-        "it adds an array",
+        "it cannot add an array",
     ),
     "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not fit"),
     "a number": (case("MatMul", "x w", [2, 3], w=F(2)), "single number"),

@@ -36,7 +36,7 @@ WRONG = [c, 1 + c**2, sp.Symbol("c"), sp.Symbol("theta"), kc.symbols.psi, kc.sym
 @pytest.mark.parametrize("call", OF_A_Q.values(), ids=list(OF_A_Q))
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_q_value_is_no_other_quantity(call: Callable[[Any], Any], wrong: Any) -> None:
-    reason = r"the symbol \w+ is an? [\w ]+, but .*q.* needs mean squares of inputs"
+    reason = r"the symbol \w+ is an? [\w ]+, but .*q.* needs the mean squares of the inputs"
     with refused(reason):
         call(wrong)
     for no_mean_square in (-1, 0):

@@ -72,7 +72,7 @@ def test_results_on_top_of_each_other_or_of_the_data(tmp_path: Path) -> None:
 def test_small_refusals() -> None:
     K = kc.ntk(kc.architectures.vanilla(2, "relu"))
     x = rows(4, 3)
-    with refused("do not broadcast"):
+    with refused("cannot be broadcast"):
         K.by_layer(np.zeros(3), np.ones(4))
     with refused("masked"):
         K.matrix(np.ma.masked_array(x, x > 0))

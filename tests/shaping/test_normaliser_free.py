@@ -50,7 +50,7 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
     with refused("True.*False"):
         Affine(standardised=1)  # pyright: ignore[reportArgumentType]
     depthwise = chain(Input(8), Affine(8, groups=8, standardised=True))
-    with refused("one input channel"):
+    with refused("single input channel"):
         c_map(depthwise)(0.3)
     constant = chain(
         Input(),

@@ -163,7 +163,7 @@ def test_functions_without_the_option_do_not_name_it(function: Callable[..., Any
     net = networks()["V1"]
     assert "assume_independent" in outcome(lambda: kc.q_map(net)(1.0))
     text = outcome(function, net)
-    assert "not a fresh Gaussian" in text and "assume_independent" not in text
+    assert "not to a fresh Gaussian" in text and "assume_independent" not in text
     assert "assume_independent" not in signature(function).parameters
 
 

@@ -72,7 +72,7 @@ class PointReader:
             raise self._refused("no derivatives in q")
         order = max((jet.order for jet in given if isinstance(jet, Jet)), default=0)
         if order > 1:
-            raise self._refused("first derivatives only")
+            raise self._refused("only first derivatives")
         parts = [part for x in given for part in (x.coefficients if isinstance(x, Jet) else (x,))]
         shape = np.broadcast_shapes(*map(np.shape, parts))
         found = [
@@ -89,7 +89,7 @@ class PointReader:
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
         """The values for one sequence whose tokens have the given gaps."""
         if any(jet.order for jet in gap.values()):
-            raise self._refused("values only")
+            raise self._refused("only values")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))
         found = []
         for k in np.ndindex(shape):

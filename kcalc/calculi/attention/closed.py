@@ -46,18 +46,18 @@ def check_tied(op: P.Attend, node: Node) -> None:
     if op.scale != "linear":
         raise KcalcError(
             f"node {node!r}: queries and keys are the same vectors, so scores divided by "
-            "sqrt(key_width) grow with the width; use scale='linear', or give queries and keys "
-            "separate Affine layers"
+            "sqrt(key_width) grow with the width; use scale='linear', or use separate Affine "
+            "layers for queries and keys"
         )
     if op.wide is False:
         raise KcalcError(
-            f"node {node!r}: queries and keys are the same vectors, whose scores have no rule at "
-            "a finite key_width; use wide=True"
+            f"node {node!r}: queries and keys are the same vectors, and their scores have no "
+            "rule at a finite key_width; use wide=True"
         )
     if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: queries and keys are the same vectors, which does not work with "
-            "rotary, ALiBi or relative; drop this option"
+            f"node {node!r}: queries and keys are the same vectors, which is not supported "
+            "together with rotary, ALiBi or relative; remove this option"
         )
 
 

@@ -148,7 +148,8 @@ def by_relation(
             for t in pair.terms
         ):
             raise KcalcError(
-                f"node {node!r} skips tokens (stride {op.stride}), so fewer remain; use stride=1"
+                f"node {node!r} skips tokens (stride {op.stride}), so its output has fewer "
+                "tokens; use stride=1"
             )
         note = getattr(kernels[Relation.FIRST_INPUT], "kernel", kernels[Relation.FIRST_INPUT]).note
         note(node, PATCHES.format(op.stride), "convention")
@@ -169,8 +170,8 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
     queries, keys, values = inputs
     if keys.count is None or values.count is None:
         raise KcalcError(
-            f"node {node!r} attends to a feature map whose tokens were pooled; attend before the "
-            f"pooling"
+            f"node {node!r} attends to a feature map whose tokens were pooled; move the "
+            "attention before the pooling"
         )
     if keys.count != values.count:
         raise KcalcError(
@@ -186,13 +187,13 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
     for what, group in zip(("queries", "keys"), pairs, strict=False):
         if not all(pair.gaussian for pair in group):
             raise FreshnessError(
-                f"node {node!r}: its {what} are not a fresh Gaussian feature map; put an Affine "
-                "layer before them"
+                f"the {what} of node {node!r} are not a fresh Gaussian feature map; put an "
+                "Affine layer before them"
             )
     if not disjoint([joined(group) for group in pairs]):
         raise FreshnessError(
-            f"node {node!r}: queries, keys and values share weights; give each of them a separate "
-            "Affine layer"
+            f"node {node!r}: queries, keys and values share weights; use a separate Affine layer "
+            "for each of them"
         )
 
 
@@ -200,8 +201,8 @@ def check_length(op: P.Positions, node: Node, tokens: int) -> None:
     """Raise KcalcError for inputs longer than a table of positions."""
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
         raise KcalcError(
-            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; give "
-            "fewer tokens or a larger length"
+            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; pass "
+            "fewer tokens or use a larger length"
         )
 
 
@@ -404,7 +405,7 @@ class Exchangeable:
             return below
         if below.count is None:
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens that were already pooled; remove it"
+                f"node {node!r} ({op.kind}) mixes tokens that were already pooled; remove this node"
             )
         return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 
@@ -490,7 +491,7 @@ class Weights(NamedTuple):
         if not pools or (matrix is not None and len(matrix) != 1):
             raise KcalcError(
                 f"node {node!r} ({op.kind}) mixes tokens in a way other than attention or one "
-                "sum over all tokens; follow tokens one by one with kc.node_values(net, "
+                "sum over all tokens; follow the tokens one by one with kc.node_values(net, "
                 "tokens=..., sampling=kc.Sampling())"
             )
         if matrix is None:
@@ -514,15 +515,15 @@ def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> 
     if len(array) == 1 and len(places) == 1:
         if places[0] >= tokens:
             raise KcalcError(
-                f"node {node!r} takes token {places[0]}, counted from 0, but there are only "
-                f"{tokens} tokens; give at least tokens={places[0] + 1}"
+                f"node {node!r} selects token {places[0]} (counted from 0), but there are only "
+                f"{tokens} tokens; pass tokens={places[0] + 1} or more"
             )
         taken = np.zeros((1, tokens))
         taken[0, places[0]] = array[0, places[0]]
         return taken
     if array.shape[1] != tokens:
         raise KcalcError(
-            f"node {node!r} mixes {array.shape[1]} tokens, but there are {tokens}; give "
+            f"node {node!r} mixes {array.shape[1]} tokens, but the sequence has {tokens}; pass "
             f"tokens={array.shape[1]}"
         )
     return array

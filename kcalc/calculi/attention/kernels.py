@@ -80,7 +80,8 @@ def token_kernels(
     """
     if len(network.outputs) != 1:
         raise KcalcError(
-            f"kernels between tokens need one output, but the network has {len(network.outputs)}"
+            f"kernels between tokens need one output, but the network has {len(network.outputs)} "
+            "outputs"
         )
     asked = read_sampling(sampling)
 

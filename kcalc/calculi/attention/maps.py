@@ -37,7 +37,7 @@ class OverTokens(KernelReading):
         """Reject operations that kernels over tokens do not support."""
         raise KcalcError(
             "kernels over tokens are computed in double precision and have no certified "
-            "enclosures, formulas or matrices; kc.c_map and kc.token_map support enclosures and "
+            "enclosures, formulas or matrices; use kc.c_map or kc.token_map for enclosures and "
             "formulas"
         )
 
@@ -292,7 +292,7 @@ def each_token(
     """
     tokens, token_cosine = given
     if has_distinct_tokens(tokens) and c is not None:
-        raise KcalcError("an array of tokens already defines their cosines; drop c=")
+        raise KcalcError("an array of tokens already defines their cosines; omit c=")
     cosine = 0.0 if c is None else c
     covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
     return sampled_values(network, dict.fromkeys(network.inputs, covariance), *options, profile)
@@ -304,8 +304,8 @@ def sequence_states(
     """The calculus, states and assumptions for two tokens of one sequence with q = 1."""
     if has_class_token(network, tokens):
         raise KcalcError(
-            "this needs exchangeable tokens, but the network has a class token; let its readout "
-            "use the mean of all tokens instead"
+            "this needs exchangeable tokens, but the network has a class token; use the mean of "
+            "all tokens for the readout instead"
         )
     reading = TokenMapReading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))

@@ -119,7 +119,9 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
     if not isinstance(number, Jet):
         return number, None
     if number.order > 1:
-        raise KcalcError("maps of networks with attention have only first derivatives; use order 1")
+        raise KcalcError(
+            "only first derivatives are available for maps of networks with attention; use order 1"
+        )
     return number.value, number.coefficients[1] if number.order else None
 
 
@@ -194,9 +196,9 @@ def _inside(function: Function, *numbers: Number) -> tuple[Number, ...]:
 
 def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
     return KcalcError(
-        f"node {node!r}: its attention scores have variance {variance}, but softmax rows can be "
-        f"computed only up to {most:g}; lower sigma_w of the Affine layers for queries and keys, "
-        "or put a norm before them"
+        f"the attention scores of node {node!r} have variance {variance}, but softmax rows can "
+        f"be computed only up to variance {most:g}; lower sigma_w of the Affine layers for "
+        "queries and keys, or put a norm before them"
     )
 
 

@@ -174,7 +174,7 @@ class Sampled:
         """The state that a primitive emits. Raises: the errors of kernel maps."""
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(
-                f"node {node!r} normalises over tokens, which is not supported when they are "
+                f"node {node!r} normalises over tokens, which is not supported if tokens are "
                 "followed one by one; use LayerNorm"
             )
         return by_relation({Relation.FIRST_INPUT: self.part}, op, node, inputs)
@@ -438,9 +438,9 @@ class Sampled:
         )
         if not largest <= LARGEST_DRAWN:
             raise KcalcError(
-                f"node {node!r}: its attention scores have variance {largest:.3g}, which is too "
-                "large; lower sigma_w of the Affine layers for queries and keys, or put a norm "
-                "before them"
+                f"the attention scores of node {node!r} have variance {largest:.3g}, which is "
+                "too large; lower sigma_w of the Affine layers for queries and keys, or put a "
+                "norm before them"
             )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
@@ -449,13 +449,13 @@ class Sampled:
         check_reads(op, node, inputs)
         if op.scale == "linear" and (op.rotary or op.biased or op.normaliser != "softmax"):
             raise KcalcError(
-                f"node {node!r}: scores divided by key_width vanish for wide heads; drop rotary, "
-                "ALiBi and relative, or use scale='sqrt'"
+                f"node {node!r}: scores divided by key_width vanish for wide heads; remove "
+                "rotary, ALiBi and relative, or use scale='sqrt'"
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
-                f"node {node!r} rotates queries and keys (rotary), and the angles depend on "
-                "key_width; give key_width, the number of channels per head"
+                f"node {node!r} rotates queries and keys (rotary), so its angles depend on "
+                "key_width; pass key_width, the number of channels per head"
             )
 
     @rule.register
@@ -513,8 +513,8 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
         return None
     if not isinstance(op, P.Blend) or op.weighted or op.window is not None:
         raise KcalcError(
-            f"node {node!r} ({op.kind}) pools windows of tokens; use the mean over all of "
-            f"them, L.Pool('mean')"
+            f"node {node!r} ({op.kind}) pools windows of tokens, which is not supported; use the "
+            "mean over all tokens, L.Pool('mean')"
         )
     return np.full((1, count), 1 / count)
 

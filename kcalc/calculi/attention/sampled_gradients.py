@@ -144,7 +144,7 @@ def _check_size(network: Network, places: int) -> None:
     most = int((MOST_KEPT / len(network.operations)) ** 0.5)
     if places > most:
         raise KcalcError(
-            "computing gradients requires the products of all pairs of tokens at every node; with "
-            f"{len(network.operations)} nodes, memory suffices for {most} tokens, got {places}; "
-            "give fewer tokens"
+            "computing gradients requires the products of all pairs of tokens at every node. "
+            f"With {len(network.operations)} nodes, memory suffices for {most} tokens, but there "
+            f"are {places}; pass fewer tokens"
         )

@@ -78,7 +78,7 @@ class Sampling(Shown):
         if given and (self.error is not None or self.seconds is not None):
             raise KcalcError(
                 "Sampling: error= and seconds= determine when sampling stops, and draws= and "
-                "chains= determine the number of draws; give only one of these pairs"
+                "chains= determine the number of draws; pass only one of these pairs"
             )
         own: dict[str, Any] = {"seed": whole(self.seed, "Sampling: seed", 0)}
         if given:

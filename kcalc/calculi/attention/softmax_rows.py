@@ -234,8 +234,8 @@ class ValuesOnly(SoftmaxRows):
         """Numbers as plain arrays. Raises: KcalcError for jets of order 1."""
         if any(isinstance(n, Jet) and n.order for n in numbers):
             raise KcalcError(
-                f"node {self.node!r}: {self.what} has only values, no derivatives and no tangent "
-                f"kernel; {self.remedy}"
+                f"node {self.node!r}: only the values of {self.what} can be computed, but not "
+                f"its derivatives or tangent kernel; {self.remedy}"
             )
         return [np.asarray(n.value if isinstance(n, Jet) else n, dtype=float) for n in numbers]
 

@@ -114,13 +114,13 @@ def given_tokens(
     if has_distinct_tokens(tokens):
         if any(given is not None for given in (token_cosine, *levels)):
             raise KcalcError(
-                "an array of tokens already defines their q values and cosines; drop q=, q1=, q2= "
-                "and token_cosine="
+                "an array of tokens already defines their q values and cosines; omit q=, q1=, "
+                "q2= and token_cosine="
             )
         return token_covariance(tokens, network)
     given = read_tokens(tokens, token_cosine)
     if given is None:
-        raise KcalcError("attention is sampled over tokens; give tokens=")
+        raise KcalcError("attention is sampled over a given number of tokens; pass tokens=")
     first = one_q(1.0 if levels[0] is None else levels[0])
     second = first if levels[1] is None else one_q(levels[1])
     return same_tokens(

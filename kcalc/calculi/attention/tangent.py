@@ -81,13 +81,13 @@ def ntk(
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     if has_distinct_tokens(tokens):
         if token_cosine is not None:
-            raise KcalcError("an array of tokens already defines their cosines; drop token_cosine=")
+            raise KcalcError("an array of tokens already defines their cosines; omit token_cosine=")
         assume = truth(assume_independent, "assume_independent")
         return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:
         raise KcalcError(
-            "sampling= is for an array of tokens, which are followed one by one; drop it for "
-            "exchangeable tokens"
+            "sampling= applies only to an array of tokens, which are followed one by one; omit "
+            "it for exchangeable tokens"
         )
     given = read_tokens(tokens, token_cosine)
     assert given is not None  # a cosine without tokens raises an error above

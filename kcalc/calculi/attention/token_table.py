@@ -217,7 +217,7 @@ class TokenTable(Shown):
         outside = ~((array >= -_OUTSIDE) & (array <= 1 - self.least + _OUTSIDE))
         if outside.any():
             raise KcalcError(
-                f"cosines of these tokens must lie between {self.least:.6g} and 1, got "
+                f"the cosines of these tokens must be between {self.least:.6g} and 1, got "
                 f"{1 - array[outside].ravel()[0]:.6g}"
             )
         return np.clip(array, 0.0, 1 - self.least)
@@ -257,8 +257,8 @@ def tabulate_tokens(
             break
     if not table.error_bound < _USELESS:
         raise KcalcError(
-            f"the token map{f' of {name}' if name else ''} is too rough for a table: its error "
-            f"would be {error:.1e}; call the map, which accepts arrays of cosines"
+            f"the token map{f' of {name}' if name else ''} is too rough to be tabulated (the "
+            f"error would be {error:.1e}); call the map itself, which accepts arrays of cosines"
         )
     return table
 

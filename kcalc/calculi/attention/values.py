@@ -157,8 +157,8 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
         ids = np.atleast_2d(given)
         if len(ids) > 1 and np.array_equal(given, given.T) and (np.diagonal(given) > 0).all():
             raise KcalcError(
-                "these tokens could be a covariance or token ids; give a covariance as floats, "
-                "or give the sequences of ids in another order"
+                "this array of tokens could be a covariance or token ids; pass a covariance as "
+                "floats, or pass the sequences of ids in another order"
             )
         _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
@@ -195,8 +195,8 @@ def _check_ids(ids: Array, network: Network) -> None:
 def _check_places(count: int) -> None:
     if count > MOST_PLACES:
         raise KcalcError(
-            f"{count} tokens in total exceed the {MOST_PLACES} that can be followed one by one; "
-            "give fewer tokens"
+            f"at most {MOST_PLACES} tokens in total can be followed one by one, got {count}; "
+            "pass fewer tokens"
         )
 
 

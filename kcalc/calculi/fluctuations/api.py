@@ -103,7 +103,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         """
         if self.weights != "gaussian":
             raise KcalcError(
-                "the variance of the tangent kernel is computed for Gaussian weights; call "
+                "the variance of the tangent kernel is available only for Gaussian weights; call "
                 "kc.fluctuations(net, weights='gaussian')"
             )
         return tangent_variance(self.network, self.q)
@@ -228,8 +228,8 @@ def fluctuations(
     level, cosine = one_q(q), None if c is None else one_cosine(c)
     if not LEAST <= level <= MOST:
         raise KcalcError(
-            f"q = {level:g} is too extreme for squares in double precision; give a value between "
-            f"{LEAST:g} and {MOST:g}"
+            f"q = {level:g} is too large or too small to be squared in double precision; use a "
+            f"value between {LEAST:g} and {MOST:g}"
         )
     reading = FunctionRules(sized)
     groups = reading.run()
@@ -286,15 +286,15 @@ def _assumptions(
 ) -> list[Assumption]:
     size = f"the inputs have q = {channels.q:.6g}"
     notes = [
-        Assumption("network", f"weights are {weights} and independent between layers; {size}"),
+        Assumption("network", f"weights are {weights} and independent across layers; {size}"),
         *network.assumptions,
     ]
     if exact:
         notes.append(
             Assumption(
                 "network",
-                "in a chain of positively homogeneous activations, variances of q are exact at "
-                "any width",
+                "in a chain of positively homogeneous activations, the variances of q are exact "
+                "at any width",
                 "exact",
             )
         )

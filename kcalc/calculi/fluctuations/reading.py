@@ -69,8 +69,8 @@ class FunctionRules:
         """
         for node in open_nodes(self.network):
             raise KcalcError(
-                f"fluctuations need all widths, but node {node!r} has none; give features=N, or "
-                f"features={{node: N}}"
+                f"fluctuations need all widths, but node {node!r} has none; pass features=N, or "
+                "features={node: N}"
             )
         start = {node: self._source(node) for node in self.network.inputs}
         return interpret(self.network, self, start)
@@ -104,8 +104,8 @@ class FunctionRules:
     def _(self, op: P.Fresh, node: Node, inputs: list[Groups]) -> Groups:
         if not op.dense or op.groups != 1 or op.standardised:
             raise NoRule(
-                f"node {node!r} ({op.kind}): fluctuations are computed for dense layers with "
-                f"independent weights only"
+                f"node {node!r} ({op.kind}): fluctuations are computed only for dense layers "
+                "with independent weights"
             )
         (below,) = inputs
         fan_in = sum(g.width for g in below)
@@ -147,8 +147,9 @@ class FunctionRules:
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
         if any(atom.kind == "input" for atom in one.amounts):
             raise FreshnessError(
-                f"node {node!r} applies {phi.name} to the network's input or a sum with it, but "
-                "the distribution of the input's channels is unknown; put an Affine before it"
+                f"node {node!r} applies {phi.name} to the network's input or to a sum that "
+                "contains it, but the distribution of the input's channels is unknown; put an "
+                "Affine before it"
             )
         if one.phi is not None:
             assert one.inner is not None

@@ -173,9 +173,9 @@ class _Program:
     def stop(self, node: Node, why: str) -> NoReturn:
         """Raise an error because a node has no rule."""
         raise NoRule(
-            f"node {owner(node)!r}: the variance of the tangent kernel is computed only for dense "
-            f"layers, activations of their outputs, and sums with outputs of dense layers; {why}. "
-            "kc.verify_kernels measures any network"
+            f"node {owner(node)!r}: the variance of the tangent kernel is computed only for "
+            "dense layers, activations of their outputs, and sums with outputs of dense layers; "
+            f"{why}. Use kc.verify_kernels to measure any network"
         )
 
     def forward(self) -> None:
@@ -318,8 +318,8 @@ def tangent_variance(network: Network, q: float) -> TangentVariance:
     ordered = {node: parts[node] for node in network if parts.get(node, 0.0) != 0}
     note = Assumption(
         "network",
-        "the variance of the tangent kernel is given to leading order in 1/width, for independent "
-        "Gaussian weights and one output channel",
+        "the variance of the tangent kernel is computed to leading order in 1/width, for "
+        "independent Gaussian weights and one output channel",
         "convention",
     )
     width = min((used[node] for node in ordered), default=0)
@@ -363,8 +363,8 @@ def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dic
                 what = "an activation of something other than a dense layer's output"
             raise NoRule(
                 f"node {owner(node)!r}: shifts of q have no rule for {what}; all but one of the "
-                "addends of a Sum must be outputs of separate dense layers. kc.verify_kernels "
-                "measures any network"
+                "addends of a Sum must be outputs of separate dense layers. Use "
+                "kc.verify_kernels to measure any network"
             )
     places = program.places
     return {n: places[n][1] ** 2 * found[places[n][0]] for n in network}

@@ -108,7 +108,7 @@ def moments(
     for width in features.values() if isinstance(features, Mapping) else (features,):
         if isinstance(width, sp.Expr) and not width.is_number and not width.is_integer:
             raise KcalcError(
-                f"the width {width} must be an integer: make it sp.Symbol({str(width)!r}, "
+                f"the width {width} must be an integer; declare it as sp.Symbol({str(width)!r}, "
                 "integer=True, positive=True)"
             )
     sized = with_widths(network, features, symbols=True)

@@ -230,9 +230,9 @@ def closed_moments(compiled: Compiled, output: Node, entry: InputMoments, jacobi
     gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
-            "with symbols and weights that are not Gaussian, expressions are limited to "
-            f"{MOST_LAYERS} layers, but this network has {len(compiled.owners)}; give numbers with "
-            "net.subs and features=, or Gaussian weights"
+            f"with symbols and non-Gaussian weights, expressions are limited to {MOST_LAYERS} "
+            f"layers, but this network has {len(compiled.owners)}; substitute numbers with "
+            "net.subs and features=, or use Gaussian weights"
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))

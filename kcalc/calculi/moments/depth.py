@@ -114,7 +114,7 @@ class DepthMoments:
         """
         if not is_key(node, self.layers):
             raise KcalcError(
-                f"node {glimpse(node)} is not an Affine of the block; its Affine nodes are "
+                f"node {glimpse(node)} is not an Affine in the block; its Affine nodes are "
                 f"{', '.join(map(str, self.layers))}"
             )
         k: Any = sp.sympify(as_number(block, "block"), strict=True)
@@ -227,7 +227,7 @@ def moments_at_depth(
     read = compiled(sized, laws_by_node(sized, "gaussian"))
     if len(sized.outputs) != 1:
         raise KcalcError(
-            f"a block needs one output, but this one has {len(sized.outputs)}: "
+            f"a block needs one output, but this one has {len(sized.outputs)} outputs: "
             f"{', '.join(map(str, sized.outputs[:4]))}"
         )
     out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]

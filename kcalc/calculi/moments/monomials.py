@@ -198,9 +198,9 @@ class Monomials:
             or len({s.right[1].width for s in stacks}) > 1  # type: ignore[attr-defined]
         ):
             raise NoRule(
-                f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
-                "map with differently aligned parts, and exact moments cannot follow single "
-                f"channels; put an Affine before the Sum. {INSTEAD}"
+                f"{self._called(slots)}: a concatenation is added to (or compared with) a "
+                "feature map with differently aligned parts, and exact moments cannot track "
+                f"individual channels; put an Affine before the Sum. {INSTEAD}"
             )
         rows = []
         for side in ("left", "right"):
@@ -354,5 +354,5 @@ class Monomials:
             f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to "
             "an addend without separate weights; the mean of the activation is not 0, so cross "
             "terms do not vanish. All but one of the addends of a Sum must end in separate "
-            f"Affine layers; {INSTEAD}"
+            f"Affine layers. {INSTEAD}"
         )

@@ -23,13 +23,13 @@ from .vectors import Fed, FreshProduct, ScaledVector, Vectors
 
 Node = Hashable
 INSTEAD = (
-    "kc.fluctuations gives the leading order in 1/width for any activation, if layers are dense "
-    "and nothing normalises; kc.gradients gives means at infinite width"
+    "kc.fluctuations computes the leading order in 1/width for any activation if all layers are "
+    "dense and none normalises, and kc.gradients computes means at infinite width"
 )
 HINTS = {
-    P.Norm: "do not support division by a random norm; they apply without it "
-    f"(net.without_normalization()), and {INSTEAD}",
-    P.Window: f"support only dense layers and vector inputs, without pooling; {INSTEAD}",
+    P.Norm: "do not support division by a random norm; use "
+    f"net.without_normalization() to remove it. {INSTEAD}",
+    P.Window: f"support only dense layers and vector inputs, without pooling. {INSTEAD}",
 }
 
 
@@ -55,8 +55,8 @@ def compiled(network: Network, laws: Mapping[Node, WeightLaw]) -> Compiled:
     """
     for node in open_nodes(network):
         raise KcalcError(
-            f"moments at finite width need all widths, but node {node!r} has none; give "
-            f"features=N, or features={{node: N}}"
+            f"moments at finite width need all widths, but node {node!r} has none; pass "
+            "features=N, or features={node: N}"
         )
     if len(network.inputs) != 1:
         raise KcalcError(
@@ -69,7 +69,7 @@ def compiled(network: Network, laws: Mapping[Node, WeightLaw]) -> Compiled:
     if layer.image_shape is not None:
         raise NoRule(
             f"node {source!r} (Input) is an image, but exact moments support only dense layers "
-            f"and vector inputs; {INSTEAD}"
+            f"and vector inputs. {INSTEAD}"
         )
     reading = VectorRules(network, laws)
     start = reading.vectors.source(source, layer.features)
@@ -101,7 +101,7 @@ class VectorRules:
     def _(self, op: P.Fresh, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         reason = _not_dense(op)
         if reason:
-            raise NoRule(f"node {node!r} ({op.kind}): exact moments {reason}; {INSTEAD}")
+            raise NoRule(f"node {node!r} ({op.kind}): exact moments {reason}. {INSTEAD}")
         (below,) = inputs
         law, width = self.laws[node], op.features
         fed = Fed(
@@ -123,8 +123,8 @@ class VectorRules:
         if found is None:
             raise NoRule(
                 f"node {node!r}: exact moments at finite width exist for linear and piecewise "
-                f"linear activations with one kink at 0 "
-                f"(relu, leaky_relu, abs, abrelu), not for {phi.name}; {INSTEAD}"
+                "linear activations with one kink at 0 (relu, leaky_relu, abs, abrelu), not for "
+                f"{phi.name}. {INSTEAD}"
             )
         negative, positive = found
         if negative == positive:
@@ -133,9 +133,9 @@ class VectorRules:
         if isinstance(made, ScaledVector):
             return made
         raise NoRule(
-            f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
-            "require that each activation directly follows separate weights, because the signs of "
-            f"its inputs must be independent. Put an Affine before it; {INSTEAD}"
+            f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}), but exact "
+            "moments require that each activation directly follows separate weights, because the "
+            f"signs of its inputs must be independent. Put an Affine before it. {INSTEAD}"
         )
 
     @rule.register

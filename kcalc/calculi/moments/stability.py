@@ -32,16 +32,16 @@ def width_for(
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError(
-            "all widths are fixed by the layers (or given by node); leave some open, and kcalc "
-            "will find the smallest features=N"
+            "all widths are fixed by the layers (or given by node); leave some of them open so "
+            "that kcalc can find the smallest features=N"
         )
 
     def relative(width: int) -> float:
         value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative
         if not isinstance(value, float):
             raise KcalcError(
-                "the network has symbols; give them numbers with net.subs before searching for a "
-                "width"
+                "the network has symbols; substitute numbers with net.subs before searching for "
+                "a width"
             )
         return value
 
@@ -49,7 +49,7 @@ def width_for(
     while relative(high) > goal:
         if high >= most:
             raise KcalcError(
-                f"even {most} channels leave a relative variance of {relative(most):.6g} > "
+                f"even with {most} channels, the relative variance is {relative(most):.6g} > "
                 f"{goal:.6g}; use fewer layers"
             )
         high = min(2 * high, most)

@@ -168,7 +168,7 @@ class _Inputs:
         layer: Any = forward.network.layer(node)
         if layer.features is None:
             raise KcalcError(
-                f"the number of channels of the input {node!r} is unknown; give "
+                f"the number of channels of the input {node!r} is unknown; pass "
                 f"features={{{node!r}: ..., None: others}}"
             )
         size = locations_of(layer.image_shape)
@@ -208,7 +208,9 @@ def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symboli
     if not ok:
         raise KcalcError(f"{what} {says}, got {glimpse(value)}")
     if not symbolic and number.free_symbols:
-        raise KcalcError(f"{what} = {number} has symbols, but the network has none; give a number")
+        raise KcalcError(
+            f"{what} = {number} contains symbols, but the network has none; pass a number"
+        )
     return number if symbolic else float(number)
 
 
@@ -223,7 +225,7 @@ def _values(given: Any) -> list[Any]:
 def _check_law(weights: Any) -> None:
     if not isinstance(weights, str) or weights not in LAWS:
         raise unknown(
-            "distribution of weights of the scaling calculus (independent in all taps)",
+            "weight distribution for the scaling calculus (with independent taps)",
             weights,
             LAWS,
         )
@@ -249,8 +251,8 @@ def with_images(network: Network, image_shape: Any) -> Network:
         stated, shapes[node] = network.layer(node).image_shape, extents(asked, "image_shape")
         if stated not in (None, shapes[node]):
             raise KcalcError(
-                f"the layer of input {node!r} sets image_shape={stated}, but {shapes[node]} "
-                "was passed; leave one of them out"
+                f"the layer of the input {node!r} sets image_shape={stated}, but {shapes[node]} "
+                "was passed; set only one of them"
             )
     return network.map_layers(
         lambda node, layer: replace(layer, image_shape=shapes.get(node, layer.image_shape)), Input

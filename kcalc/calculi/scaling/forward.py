@@ -104,7 +104,7 @@ class ScalingForward:
         outputs = op.features
         if outputs is None:
             raise KcalcError(
-                f"node {node!r}: its width is unknown; give features={{{node!r}: ..., None: "
+                f"the width of node {node!r} is unknown; pass features={{{node!r}: ..., None: "
                 "others}} or one number for all"
             )
         window = self._window(op, node, below)
@@ -140,15 +140,15 @@ class ScalingForward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so moments differ between locations, for "
-                    "which there is no symbolic rule; substitute numbers with net.subs, or use "
-                    "padding='valid' or 'circular'"
+                    f"node {node!r} pads with zeros, so the moments differ between locations, "
+                    "and there is no symbolic rule for this case; substitute numbers with "
+                    "net.subs, or use padding='valid' or 'circular'"
                 )
             return window
         if not op.dense:
             raise KcalcError(
-                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but its "
-                "input has no locations; give image_shape=(height, width)"
+                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but "
+                "its input has no locations; pass image_shape=(height, width)"
             )
         return None
 
@@ -244,7 +244,7 @@ class ScalingForward:
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(
-                f"node {node!r} (Sum) adds feature maps over different locations: "
+                f"node {node!r} (Sum) adds feature maps with different locations: "
                 f"{[one.locations for one in inputs]}"
             )
         self._same_channels(node, inputs)
@@ -270,8 +270,8 @@ class ScalingForward:
         first = inputs[0]
         if any(one.locations != first.locations or one.size != first.size for one in inputs):
             raise KcalcError(
-                f"node {node!r} (Concat) joins feature maps over different locations; pool them "
-                f"to the same size first"
+                f"node {node!r} (Concat) joins feature maps with different locations; pool them "
+                "to the same size first"
             )
         law, support, final = _together(inputs)
         parts = tuple(p for one in inputs for p in one.parts)

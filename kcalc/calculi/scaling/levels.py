@@ -105,8 +105,8 @@ class Level:
             out = np.ldexp(self.values, max(min(self.exponent, 5000), -5000))
         if not np.all(np.isfinite(out)) or (np.any(self.values) and not np.any(out)):
             raise KcalcError(
-                f"{what} is about 1e{self.log10():+.0f}, beyond double precision; rescale the "
-                "network, or use .log10"
+                f"{what} is about 1e{self.log10():+.0f}, which is beyond double precision; "
+                "rescale the network, or use .log10"
             )
         return out
 

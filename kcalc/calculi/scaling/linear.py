@@ -45,7 +45,8 @@ def combined(
         for _, leaf in leaves
     ):
         raise FreshnessError(
-            f"{where}: the addends are misaligned parts of one feature map; apply an Affine to each"
+            f"{where}: the addends are misaligned parts of one feature map; apply an Affine to "
+            "each addend"
         )
     rows = [tuple(p.scaled(w * w) for p in leaf.parts) for w, leaf in leaves]
     for (v, one), (w, two) in combinations(leaves, 2):

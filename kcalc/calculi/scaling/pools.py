@@ -30,8 +30,8 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     """
     if op.pooling == "weighted_mean":
         raise NoRule(
-            f"node {node!r}: weight scalings have no rule for weighted means, whose random "
-            f"weights all channels share; use kind='mean'"
+            f"node {node!r}: weight scalings have no rule for weighted means, because all "
+            "channels share their random weights; use kind='mean'"
         )
     assert below.locations is not None
     window = calculus.windows[node] = pooling(op, node, below.locations)
@@ -148,13 +148,14 @@ def _note_mean(
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling, nu is the value for wide layers: gradients are treated as "
+            "before mean pooling, nu is the value for wide layers, and gradients are treated as "
             "independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
         calculus.note(
             node,
-            "one correlation represents all pairs of locations; border effects are neglected",
+            "all pairs of locations are assumed to have the same correlation; border effects are "
+            "neglected",
             "heuristic",
         )
 
@@ -328,8 +329,8 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
     calculus.slopes[node] = tuple(slopes)
     calculus.note(
         node,
-        f"{phi.name} reads the maximum of a window of Gaussians; its moments are computed for "
-        "that input",
+        f"{phi.name} is applied to the maximum over a window of Gaussians, and its moments are "
+        "computed for this input",
         "heuristic",
     )
     return State(tuple(parts), below.locations, below.size, EntryLaw("mixed"), below.support)

@@ -258,7 +258,7 @@ class Scaling(Shown):
         """
         if self.symbolic:
             raise KcalcError(
-                "the spread of gamma needs numbers: substitute numbers for the symbols with "
+                "the spread of gamma needs a network without symbols; substitute numbers with "
                 "net.subs, or compare .weights[node].gamma"
             )
         values = [weight.relative for weight in self.weights.values()]

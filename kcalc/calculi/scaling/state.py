@@ -211,7 +211,7 @@ def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]
         return [state.parts for state in states]
     if any(getattr(end, "free_symbols", None) for one in ends for end in one):
         raise KcalcError(
-            f"{where}: the addends are misaligned concatenations; give the widths as numbers"
+            f"{where}: the addends are misaligned concatenations; pass the widths as numbers"
         )
     union = sorted({end for one in ends for end in one})
     return [_cut(state.parts, union) for state in states]

@@ -180,7 +180,7 @@ def _data(
         layer: Any = network.layer(node)
         if layer.features is None:
             raise KcalcError(
-                f"the number of features of the input {node!r} is unknown; give features= (or X=)"
+                f"the number of features of the input {node!r} is unknown; pass features= (or X=)"
             )
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
@@ -205,7 +205,8 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:
         raise KcalcError(
-            f"X must hold the same number of examples (>= 1) for every input, got {sorted(counts)}"
+            "X must contain the same number of examples (>= 1) for every input, got "
+            f"{sorted(counts)}"
         )
     found: dict[Node, tuple[Bound, int, np.ndarray | None]] = {}
     for node, array in arrays.items():
@@ -215,7 +216,7 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
         ):
             expected = layer.features or "features"
             raise KcalcError(
-                f"X of {node!r} must have shape (N, {expected}) or (N, height, width, "
+                f"X for the input {node!r} must have shape (N, {expected}) or (N, height, width, "
                 f"{expected}), got shape {array.shape}"
             )
         locations = (array.shape[1], array.shape[2]) if array.ndim == 4 else None

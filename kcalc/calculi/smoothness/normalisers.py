@@ -262,7 +262,7 @@ def _rows(w: Array, what: str) -> tuple[Any, Array]:
     xp, w = _arrays(w, what)
     if w.ndim < 1 or w.shape[-1] < 1:
         raise KcalcError(
-            f"{what} must be an array of rows, of shape (..., d) with d >= 1, got shape "
+            f"{what} must be an array of rows with shape (..., d) and d >= 1, got shape "
             f"{tuple(w.shape)}"
         )
     return xp, w

@@ -94,8 +94,8 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
     """
     if op.standardised:
         raise KcalcError(
-            f"node {node!r}: weight standardisation (epsilon 0) is not Lipschitz; use "
-            f"standardised=False and a normalisation"
+            f"node {node!r}: weight standardisation with epsilon = 0 is not Lipschitz; use "
+            "standardised=False and a normalisation"
         )
     kind = of_node(choices.normalisation, node)
     trained = op.bias and truth(of_node(choices.biases, node, True), f"biases of node {node!r}")
@@ -158,7 +158,7 @@ def _radius(
                 ("weights", "normalisation=...") if rule is None else ("bias", "biases=False")
             )
             raise KcalcError(
-                f"node {node!r}: its {what} may take any value, so there is no bound; give "
+                f"the {what} of node {node!r} can take any value, so there is no bound; pass "
                 f"radius=..., weights={{...}}, or {more}"
             )
         return None
@@ -190,15 +190,15 @@ def _arrays(
     leaves = given if isinstance(given, Mapping) else {"weight": given}
     if "weight" not in leaves or set(leaves) - {"weight", "bias"}:
         raise KcalcError(
-            f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got "
-            f"{sorted(map(str, leaves))}"
+            f"the weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, "
+            f"got {sorted(map(str, leaves))}"
         )
     weight = real_array(leaves["weight"], f"weights of {node!r}")
     outputs: Any = op.features
     if weight.ndim < 2 or weight.shape[-1] != outputs or weight.size != fan_in * outputs:
         raise KcalcError(
             f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) "
-            f"or a kernel of that many entries"
+            "or a kernel with the same number of entries"
         )
     bias = None if leaves.get("bias") is None else real_array(leaves["bias"], f"bias of {node!r}")
     if bias is not None and (not op.bias or bias.shape != (outputs,)):

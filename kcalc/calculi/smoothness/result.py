@@ -132,8 +132,8 @@ class Smoothness(Shown):
         self._require_smooth()
         if self.residual is None:
             raise KcalcError(
-                f"the curvature of the loss {self.loss.name!r} grows with the residual; give "
-                "level=, a bound on the loss, or targets="
+                f"the curvature of the loss {self.loss.name!r} grows with the residual; pass "
+                "level= (a bound on the loss) or targets="
             )
         out = self.bounds[self.output]
         first = math.log(self.loss.curvature) + 2 * float(out.slope[0])

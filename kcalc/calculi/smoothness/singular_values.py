@@ -285,6 +285,6 @@ def residual_spectrum(
     if residual == 0:
         raise KcalcError(
             "residual_weight = 0 leaves no random part, so all singular values are "
-            "|shortcut_weight|; give another residual_weight"
+            "|shortcut_weight|; use another residual_weight"
         )
     return ResidualSpectrum(positive_number(sigma_w, "sigma_w"), shortcut, residual)

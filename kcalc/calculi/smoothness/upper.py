@@ -140,8 +140,8 @@ class Upper:
         (z,) = inputs
         if op.features is None:
             raise KcalcError(
-                f"node {node!r}: its number of features is unknown, but bounds depend on it; give "
-                "features="
+                f"the number of features of node {node!r} is unknown, but bounds depend on it; "
+                "pass features="
             )
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)

@@ -39,14 +39,14 @@ def affine_window(
     if locations is None:
         if kernel != (1, 1) or stride != (1, 1):
             raise KcalcError(
-                f"node {node!r} is a convolution, but its input has no locations; give its Input "
-                "an image_shape=(height, width)"
+                f"node {node!r} is a convolution, but its input has no locations; set "
+                "image_shape=(height, width) in its Input"
             )
         return 1, 1.0, None
     if op.padding in ("reflect", "replicate"):
         raise NoRule(
-            f"node {node!r}: smoothness bounds have no rule for {op.padding} padding, which reads "
-            f"some locations more often; use 'same' or 'circular'"
+            f"node {node!r}: smoothness bounds have no rule for {op.padding} padding, which "
+            "reads some locations more often than others; use 'same' or 'circular'"
         )
     dilation = _pair(op.dilation, node)
     outputs = window_outputs(locations, reach(kernel, dilation), stride, op.padding)
@@ -78,8 +78,8 @@ def pool_norms(
         )
     if locations is None:
         raise KcalcError(
-            f"node {node!r} pools, but its input has no locations; give its Input an "
-            "image_shape=(height, width)"
+            f"node {node!r} pools, but its input has no locations; set image_shape=(height, "
+            "width) in its Input"
         )
     if op.window is None:
         norm = 1 / math.sqrt(math.prod(locations)) if op.pooling == "mean" else 1.0

@@ -122,8 +122,8 @@ class Convolutions:
         if op.standardised:
             if not many:
                 raise KcalcError(
-                    f"node {node!r} standardises weights over one input channel, so all are 0; use "
-                    "standardised=False"
+                    f"node {node!r} standardises its weights over a single input channel, so all "
+                    "of them are 0; use standardised=False"
                 )
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, TapWindow)
@@ -219,8 +219,8 @@ class Convolutions:
             return whole - part if weights else part
         if op.standardised and weights:
             raise KcalcError(
-                f"node {node!r} has standardised weights, which the standard parameterisation does "
-                "not support; use 'ntk'"
+                f"node {node!r} has standardised weights, which the standard parameterisation "
+                "does not support; use parameterization='ntk'"
             )
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow)

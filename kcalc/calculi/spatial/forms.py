@@ -82,9 +82,9 @@ class Forms:
         dead = norm == 0
         if np.any(dead & (np.abs(tangent) > 0)):
             raise KcalcError(
-                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not (as "
-                "with biases that start at 0), and tangent kernels of activations are not defined "
-                "there; use parameterization='ntk', bias=False or sigma_b > 0"
+                f"node {node!r} is 0 at {self.location(q1, q2, node)}, but its gradient is not "
+                "(as with biases that start at 0), so the tangent kernels of activations are "
+                "undefined there; use parameterization='ntk', bias=False or sigma_b > 0"
             )
         return np.where(dead, 0.0, tangent / np.where(dead, 1.0, norm))
 

@@ -62,8 +62,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
         extra = [node for node in given if node not in network.inputs]
         if missing or extra:
             raise KcalcError(
-                f"{what} must give images for the inputs {', '.join(map(str, network.inputs))}, "
-                f"got {', '.join(map(str, given))}"
+                f"{what} must contain images for the inputs "
+                f"{', '.join(map(str, network.inputs))}, got {', '.join(map(str, given))}"
             )
     out: dict[Node, Array] = {}
     for node, shape in shapes.items():
@@ -84,7 +84,7 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
         if array.size and np.abs(array).max() > LARGEST:
             raise KcalcError(
                 f"{what} contains {np.abs(array).max():g}, whose square is beyond double "
-                "precision; scale the images"
+                "precision; rescale the images"
             )
         # adding 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0

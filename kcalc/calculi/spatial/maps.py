@@ -161,7 +161,7 @@ class LocationReading:
             need = self.bytes_per_pair() / 2**20
             raise KcalcError(
                 f"one pair of images needs about {need:.3g} MiB, because all pairs of their "
-                f"locations are followed before a mean pooling; increase memory= (now {memory:g} "
+                f"locations are tracked before a mean pooling; increase memory= (now {memory:g} "
                 "MiB), use smaller images or larger strides, or spatial='delta'"
             )
         return min(pairs, max(CACHED // max(place.entries for place in self.places.values()), 1))

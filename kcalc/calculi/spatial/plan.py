@@ -192,8 +192,8 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
             if width is None:
                 raise KcalcError(
                     f"the standard parameterisation needs the width of {reads[0]!r}, which node "
-                    f"{node!r} reads; give features= to its "
-                    "layer (or to the Input), or pass features="
+                    f"{node!r} reads; set features= in its layer (or in the Input), or pass "
+                    "features="
                 )
             out[node] = width // op.groups
         elif known.get(node) is None and reads:

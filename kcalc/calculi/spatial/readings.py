@@ -46,12 +46,12 @@ def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
     choice(weights, "weights", WEIGHTS)
     if spatial == "delta":
         raise KcalcError(
-            "image_shape and weights need spatial='exact'; pass spatial='exact' as well, or drop "
-            "them"
+            "image_shape= and weights= need spatial='exact'; pass spatial='exact' as well, or "
+            "omit both"
         )
     if options:
         raise KcalcError(
             f"{next(iter(options))}= applies only to exchangeable tokens; with spatial='exact', "
-            "give image_shape=(tokens,)"
+            "pass image_shape=(tokens,)"
         )
     return shape, weights

@@ -140,7 +140,7 @@ class ForwardSlope:
         """The node t with the largest slope V(t) at a scalar ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
-            raise KcalcError("active accepts one psi at a time")
+            raise KcalcError("active accepts only a single psi")
         return self._greatest(float(logs))[2]
 
     @overload
@@ -324,7 +324,8 @@ def as_slopes(psi: Any) -> Array:
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
         raise KcalcError(
-            f"psi must be >= 1 (a C map with C(0) = 0 has slope >= 1 at c = 1), got {glimpse(psi)}"
+            "psi must be >= 1, because a C map with C(0) = 0 has slope >= 1 at c = 1, got "
+            f"{glimpse(psi)}"
         )
     return np.log(values)
 

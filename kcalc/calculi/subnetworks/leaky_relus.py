@@ -65,7 +65,7 @@ class MaximalCValue:
         formal = [a for a in self._maximal.assumptions if a not in told]
         norms = [a.node for a in formal if a.node != WHOLE]
         return (
-            Assumption(WHOLE, f"{same}; sums are normalised, sigma_b = 0"),
+            Assumption(WHOLE, f"{same}; sums are normalised, and sigma_b = 0"),
             *(a for a in formal if a.node == WHOLE),
             *(Assumption(node, self._about(node), "heuristic") for node in norms),
             *told,

@@ -418,7 +418,7 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
     for node, name in names.items():
         key = owner(node) if owner(node) in r else name
         if key not in r:
-            raise KcalcError(f"r gives no function for node {node!r} ({name})")
+            raise KcalcError(f"r contains no function for node {node!r} ({name})")
         kinds[node] = keys.index(key)
     return list(r.values()), kinds
 

@@ -195,7 +195,7 @@ class MaximalSlope(Approximable):
         """
         logs, shape = self._evaluate(psi)
         if shape:
-            raise KcalcError("active accepts one psi at a time")
+            raise KcalcError("active accepts only a single psi")
         owner = self._set.owners[int(logs[:, 0].argmax())]
         if owner is None:
             raise KcalcError(
@@ -433,13 +433,13 @@ class MaximalSlope(Approximable):
                 if name in given:
                     short = name.removeprefix("psi_")
                     raise KcalcError(
-                        f"the slope of {short} is given twice, as {short!r} and as {name!r}; give "
-                        f"one of them"
+                        f"the slope of {short} is passed twice, as {short} and as {name!r}; pass "
+                        "only one of them"
                     )
                 given[name] = value
             missing = [name for name in names if name not in given]
             if missing:
-                raise KcalcError(f"give a slope for {', '.join(missing)}")
+                raise KcalcError(f"slopes are missing for {', '.join(missing)}; pass one for each")
             values = (as_slopes(given[name]) for name in names)
             try:
                 columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
@@ -447,7 +447,7 @@ class MaximalSlope(Approximable):
                 raise
             except ValueError:
                 raise KcalcError(
-                    "the slopes given for the activations do not broadcast together"
+                    "the slopes of the activations cannot be broadcast together"
                 ) from None
         elif len(self.symbols) > 1:
             names = ", ".join(map(str, self.symbols))
@@ -608,7 +608,7 @@ class MaximalCurvature:
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
             raise KcalcError(
-                f"kappa must be >= 0 (C maps are convex on [0, 1]), got {glimpse(kappa)}"
+                f"kappa must be >= 0, because C maps are convex on [0, 1], got {glimpse(kappa)}"
             )
         return (self.multiplier * values)[()]
 

@@ -195,7 +195,7 @@ def tabulate_q(
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     if not low < high:
-        raise KcalcError(f"a table needs low < high, got {low:g} and {high:g}")
+        raise KcalcError(f"a table needs low < high, got low = {low:g} and high = {high:g}")
     spread = np.log(high / low)
     for fit, (probes, truth), known in halved(
         lambda t: np.clip(low * np.exp(t * spread), low, high),
@@ -211,8 +211,8 @@ def tabulate_q(
             break
     if not table.error_bound < _USELESS:
         raise KcalcError(
-            f"the Q map{f' of {name}' if name else ''} is too rough for a table, whose error would "
-            f"be {error:.1e}"
+            f"the Q map{f' of {name}' if name else ''} is too rough to be tabulated (the error "
+            f"would be {error:.1e})"
         )
     return table
 

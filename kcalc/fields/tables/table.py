@@ -364,8 +364,8 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
     table = _finished(Table(name, gap_function, tolerance, 0.0, 0.0, *_joined(sides, low, high)))
     if not table.error_bound < _USELESS:
         raise KcalcError(
-            f"the C map{f' of {name}' if name else ''} is too rough for a table, whose error would "
-            f"be {table.error_bound:.1e}"
+            f"the C map{f' of {name}' if name else ''} is too rough to be tabulated (the error "
+            f"would be {table.error_bound:.1e})"
         )
     return table
 

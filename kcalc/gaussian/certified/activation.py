@@ -64,7 +64,8 @@ class CertifiedActivation:
         """Raise KcalcError if ``x`` is beyond the reach."""
         if self.slack and x > self.reach:
             raise KcalcError(
-                f"the bounds of {self.name} hold for |x| <= {self.reach:.4g}, but {x:.4g} is needed"
+                f"the bounds of {self.name} hold only for |x| <= {self.reach:.4g}, but they are "
+                f"needed at {x:.4g}"
             )
 
     def piece_at(self, x: Ball) -> Smooth:
@@ -155,8 +156,8 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
         raise KcalcError(
-            f"{phi.name} has infinitely many kinks, known only for |x| <= {known:g}, so nothing "
-            "can be proven about it"
+            f"{phi.name} has infinitely many kinks, but they are known only for |x| <= "
+            f"{known:g}, so nothing can be proven about it"
         )
     pieces: list[Any] = [
         _Tidied()(sp.diff(piece, *([symbol_of(piece)] * order))) if order else piece
@@ -244,8 +245,8 @@ def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth
             total = total | derive(piece, symbol_of(piece), low, high)
         except KcalcError as error:
             raise KcalcError(
-                f"{phi.name}: {error}; declare growth=(A, p, B), meaning |phi(x)| <= A (1+|x|)^p "
-                f"exp(B|x|), to certify its integrals"
+                f"{phi.name}: {error}; pass growth=(A, p, B) with |phi(x)| <= A (1+|x|)^p "
+                "exp(B|x|) to certify its integrals"
             ) from None
     return total
 

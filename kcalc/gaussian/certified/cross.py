@@ -257,8 +257,8 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
             total += largest(size, k, 0) * radial * other * q.rad()
     if not total.is_finite():
         raise KcalcError(
-            f"derivative {k} in c of {phi.name} near |c| = 1 is not bounded over the balls given "
-            f"as c and q"
+            f"the derivative of order {k} in c of {phi.name} near |c| = 1 is not bounded over "
+            "the balls passed as c and q"
         )
     return arb(0, total.abs_upper())
 

@@ -31,7 +31,7 @@ def end_derivative(
     for order in range(k - 1):
         if any(jumping(phi, order)) or any(jumping(psi, order)):
             raise KcalcError(
-                f"{names} is infinite, or has no rule: the activation is not smooth enough"
+                f"{names} is infinite or has no rule, because the activation is not smooth enough"
             )
     with field.working():
         r1, r2 = q1.sqrt(), q2.sqrt()
@@ -43,7 +43,9 @@ def end_derivative(
         ahead = _corners(phi, q1, 1, k, field)
         behind = _corners(psi, q2, sign, k, field)
         if any(z.overlaps(y) for z, _ in ahead for y, _ in behind):
-            raise KcalcError(f"{names} is infinite: kinks of both factors meet")
+            raise KcalcError(
+                f"{names} is infinite, because both factors have a kink at the same point"
+            )
         total += sum((_point(corner, r1, second) for corner in ahead), 0 * r1)
         total += sum((_point(corner, r2, first) for corner in behind), 0 * r2)
         return total * (r1 * r2) ** k

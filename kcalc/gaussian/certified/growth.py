@@ -116,7 +116,7 @@ class _Derived(Fold[Growth]):
         bottom, top = self.span(expr)
         floor = max(bottom, -top)
         if floor <= 0:
-            raise KcalcError(f"{str(expr)[:60]} is not proven to stay away from 0")
+            raise KcalcError(f"{str(expr)[:60]} is not proven to be bounded away from 0")
         return floor
 
     def exponential(self, inner: Any, sign: int = 1) -> Growth:
@@ -194,8 +194,8 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
     gauss = sum(g.gauss * r * r for g, r in growths)
     if above(gauss) >= 0.5:
         raise KcalcError(
-            f"{what} diverges, or is not proven to converge: the growth exp(G x^2) needs G < 1/(4 "
-            f"q) here"
+            f"{what} diverges or is not proven to converge; growth like exp(G x^2) requires G < "
+            "1/(4 q)"
         )
 
 

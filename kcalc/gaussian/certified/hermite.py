@@ -188,8 +188,8 @@ def _panels(
                     size = (r * r).str(4, radius=False)
                     raise KcalcError(
                         f"{profile.name} at q = {size} varies too fast for certified Hermite "
-                        "coefficients; use a smaller q or fewer digits, or call without ball for "
-                        "double precision"
+                        "coefficients; use a smaller q or fewer digits, or omit ball to compute "
+                        "in double precision"
                     )
                 continue
             out.append((a, b, rule[0], ahead, behind))
@@ -216,7 +216,7 @@ def _pieces(
             continue
         if point.contains(0):
             raise KcalcError(
-                f"{profile.name}: a kink cannot be distinguished from 0; more digits are needed"
+                f"{profile.name}: a kink cannot be distinguished from 0; use more digits"
             )
         if point.overlaps(cuts[-1]):
             cuts[-1] = cuts[-1].union(point)

@@ -48,7 +48,7 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
             return root
     raise KcalcError(
         f"{phi.name}: the kink near x = {float(kink):.6g} is known only to double precision, and "
-        "the pieces on its two sides do not cross near it; give the kink exactly in kinks=[...]"
+        "the pieces on its two sides do not cross near it; pass the exact kink in kinks=[...]"
     )
 
 

@@ -114,8 +114,8 @@ def expect(
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():
         raise KcalcError(
-            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and "
-            "1, or another number of digits; call without ball for double precision"
+            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 "
+            "and 1, or another number of digits, or omit ball to compute in double precision"
         )
     return total
 
@@ -243,9 +243,7 @@ def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
 def positive(q: Ball) -> Ball:
     """Return q if it is certainly positive; raise KcalcError otherwise."""
     if not q > 0:
-        raise KcalcError(
-            f"q = {q.str(8)}: a q value is a mean square and must be provably positive"
-        )
+        raise KcalcError(f"a q value is a mean square and must be provably > 0, got {q.str(8)}")
     return q
 
 

@@ -60,8 +60,8 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
     q = positive(field.number(q))
     if not q.is_exact():
         raise KcalcError(
-            "Hermite coefficients need an exact q: an integer, a fraction with denominator 2^k, "
-            "or a float"
+            "Hermite coefficients need an exact q (an integer, a fraction with denominator 2^k, "
+            "or a float)"
         )
     count = whole(count, "count, a number of coefficients,", 1, 4000)
     with field.working():
@@ -82,7 +82,7 @@ def _clipped(gap: Ball, field: BallField) -> Ball:
     if gap >= 0 and gap <= 2:
         return gap
     if gap < 0 or gap > 2:
-        raise KcalcError(f"c = {(1 - gap).str(12)}: a c value is a cosine and must lie in [-1, 1]")
+        raise KcalcError(f"a c value is a cosine and must be in [-1, 1], got {(1 - gap).str(12)}")
     with field.working():
         return arb(gap.lower()).max(arb(0)).union(arb(gap.upper()).min(arb(2)))
 

@@ -263,7 +263,7 @@ class Plane:
         below = ends[0]
         for line in [*inside, ends[1]]:
             if not line.at(middle) > below.at(middle):
-                raise KcalcError("two kinks cannot be distinguished: more digits are needed")
+                raise KcalcError("two kinks cannot be distinguished; use more digits")
             f, g = (
                 profile.pieces[count]
                 for (profile, _), count in zip(self.factors, counts, strict=True)

@@ -80,8 +80,8 @@ def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits:
         if abs(k) < LEAST_COVARIANCE:
             raise KcalcError(
                 "the certified overlap of two softmax rows needs scores with a covariance of 0 "
-                f"or at least {LEAST_COVARIANCE:g}, got {k.str(5)}; call without ball for double "
-                "precision"
+                f"or at least {LEAST_COVARIANCE:g}, got {k.str(5)}; omit ball to compute in "
+                "double precision"
             )
         return _double_sum(tokens, (one, two), k, _goal(tokens, digits)) + _within(off)
 

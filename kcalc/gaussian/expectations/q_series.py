@@ -113,7 +113,7 @@ def _more_accurate(
         names = " and ".join(dict.fromkeys(factor.name for factor in factors))
         raise KcalcError(
             f"the derivative of order {k} in q of the moments of {names} loses its digits at q = "
-            f"{q:g}; use a larger q, or give the activation as an expression"
+            f"{q:g}; use a larger q, or pass the activation as an expression"
         )
     return found
 

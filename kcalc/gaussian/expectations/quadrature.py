@@ -196,10 +196,9 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
             # smaller changes are rounding errors, or too narrow to matter
             if np.any(spread > _STEEP * size(np.array([edges[-1]]))):
                 raise KcalcError(
-                    f"activation {profile.name!r} is not smooth near x = {where:.6g}: declare the "
-                    f"point in kinks=[...] if the "
-                    "function (or a derivative) jumps there; a function with a pole on the real "
-                    "line has no Gaussian moments"
+                    f"activation {profile.name!r} is not smooth near x = {where:.6g}. Pass this "
+                    "point in kinks=[...] if the function or one of its derivatives jumps there. "
+                    "A function with a pole on the real line has no Gaussian moments"
                 )
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])

@@ -221,8 +221,8 @@ class RoughZone:
         if any((strength >= 1).any() for strength in strengths):
             names = " and ".join(dict.fromkeys(profile.name for profile, _ in self.sides))
             raise KcalcError(
-                f"derivative {order} of the C map of {names} at c = {self.sign} is not available, "
-                "because the activations jump or are infinitely steep; take |c| < 1"
+                f"derivative {order} of the C map of {names} at c = {self.sign} is not "
+                "available, because the activations jump or are infinitely steep; use |c| < 1"
             )
         return self.sign**order * self._smooth_product(order, strengths)
 
@@ -255,7 +255,7 @@ class RoughZone:
         if count > _DEEPEST:
             raise KcalcError(
                 f"a derivative of the C map of {self.sides[0][0].name} at c = {self.sign} almost "
-                "diverges; take |c| < 1"
+                "diverges; use |c| < 1"
             )
         t, w = (p.ravel() for p in panel_nodes(reach * 0.5 ** np.arange(count, -1.0, -1.0)))
         total = 0.0

@@ -302,7 +302,8 @@ def hermite(profile: Profile, q: float) -> Hermite:
         variance = float(nodes.w @ centred**2)
     if not math.isfinite(variance):
         raise KcalcError(
-            f"activation {profile.name!r}: a moment at q = {q:g} is beyond double precision"
+            f"a Gaussian moment of activation {profile.name!r} is beyond double precision at q = "
+            f"{q:g}"
         )
     if grid is None:
         half = np.exp(-(nodes.z**2) / 4)

@@ -54,8 +54,8 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if len(inputs) < 2:
         raise KcalcError(
-            "flax: to read a Linen module, give its variables and an example: kc.read((module, "
-            "variables), x)"
+            "flax: to read a Linen module, pass its variables and an example input: "
+            "kc.read((module, variables), x)"
         )
     return trace_linen(module, inputs[0], positional(module, inputs[1:]))
 
@@ -65,8 +65,8 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if not inputs:
         raise KcalcError(
-            "to read a JAX function, give its parameters and an example input: kc.read(function, "
-            "params, x)"
+            "to read a JAX function, pass its parameters and an example input: "
+            "kc.read(function, params, x)"
         )
     if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):
         return trace_jax(model, None, inputs)

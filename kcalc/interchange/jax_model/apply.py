@@ -65,7 +65,9 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
     """
     kind, random = kind_of(model), generator(key)
     if (framework := FRAMEWORKS[kind]) != edits.framework:
-        raise KcalcError(f"these edits are for {edits.framework} models, got a {framework} model")
+        raise KcalcError(
+            f"these edits are for {edits.framework} models, but this is a {framework} model"
+        )
     module, tree = split(kind, model)
     own = Parameters.of(kind, tree)
     leaves = redrawn(own.leaves, edits, law, random)

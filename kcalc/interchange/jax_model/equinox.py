@@ -41,8 +41,8 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
     if not callable(model):
         raise KcalcError(
-            f"equinox: {type(model).__name__} has no __call__, so it cannot be read; give a "
-            f"function of (params, x)"
+            f"equinox: {type(model).__name__} has no __call__, so it cannot be read; pass a "
+            "function of (params, x)"
         )
     kinds = {kind: name for name in KINDS if (kind := _library(name)) is not None}
 

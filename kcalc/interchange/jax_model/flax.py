@@ -75,8 +75,8 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
     call = type(model).__call__ if callable(model) else None
     if call is None:
         raise KcalcError(
-            f"flax: {type(model).__name__} has no __call__, so it cannot be read; give a function "
-            f"of (params, x)"
+            f"flax: {type(model).__name__} has no __call__, so it cannot be read; pass a "
+            "function of (params, x)"
         )
 
     def run(params: Any, *values: Any, evaluating: bool = False) -> Any:
@@ -259,8 +259,8 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
-            "flax: a Linen module is read with its variables: kc.read((module, variables), x), "
-            "where variables = module.init(key, x)"
+            "flax: to read a Linen module, pass its variables too: kc.read((module, "
+            "variables), x), where variables = module.init(key, x)"
         )
     return traced(
         "flax",

@@ -355,7 +355,7 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             else "an array with the examples on axis 0"
         )
         raise KcalcError(
-            f"{framework}: give an example input, {form}, or a shape that starts with the number "
+            f"{framework}: pass an example input, {form}, or a shape that starts with the number "
             "of examples, as in kc.read(model, (2, 64))"
         )
     for array in arrays:
@@ -365,8 +365,8 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             )
         if prod(array.shape) == 0:
             raise KcalcError(
-                f"{framework}: the example input of shape {tuple(array.shape)} is empty; give at "
-                f"least one example"
+                f"{framework}: the example input of shape {tuple(array.shape)} is empty; pass at "
+                "least one example"
             )
 
 

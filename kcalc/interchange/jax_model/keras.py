@@ -32,8 +32,8 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
 
     if keras.backend.backend() != "jax":
         raise KcalcError(
-            f"keras runs on {keras.backend.backend()}; set the environment variable "
-            f"KERAS_BACKEND=jax before importing keras"
+            f"keras uses the {keras.backend.backend()} backend; set the environment variable "
+            "KERAS_BACKEND=jax before importing keras"
         )
     shown = tuple(inputs) or (_example(model),)
     if not model.built:
@@ -108,7 +108,7 @@ def _example(model: Any) -> Any:
     spec = getattr(model, "inputs", None) or getattr(model, "_inputs", None)
     if not spec:
         raise KcalcError(
-            f"keras: {model.name!r} does not specify its input shape; give an example, as in "
+            f"keras: {model.name!r} does not specify its input shape; pass an example, as in "
             "kc.read(model, x)"
         )
     given = getattr(model, "input", spec)
@@ -118,7 +118,7 @@ def _example(model: Any) -> Any:
         if any(k is None for k in tensor.shape[1:]):
             raise KcalcError(
                 f"keras: the input shape {tuple(tensor.shape)} of {model.name!r} is not fixed; "
-                "give an example, as in kc.read(model, x)"
+                "pass an example, as in kc.read(model, x)"
             )
         return jax.ShapeDtypeStruct(
             (2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype)

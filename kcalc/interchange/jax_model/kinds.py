@@ -35,8 +35,8 @@ def kind_of(model: Any) -> str:
     if callable(model[0] if pair else model) and not is_of(model, "flax.linen", "Module"):
         return "function"
     raise KcalcError(
-        f"these edits are for a JAX model, got {type(model).__name__}; give an NNX, Equinox or "
-        "Keras model, (module, variables) or (function, parameters)"
+        f"these edits are for a JAX model, but a {type(model).__name__} was passed; pass an NNX, "
+        "Equinox or Keras model, (module, variables) or (function, parameters)"
     )
 
 

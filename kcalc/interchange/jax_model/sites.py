@@ -193,9 +193,9 @@ def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
         first = next(iter(turns.values()))
         if len(turns) != first.visits or any(t.action != first.action for t in turns.values()):
             raise KcalcError(
-                f"{place[-1][0]} runs {first.visits} times at one place, in a loop or in a module "
-                f"that is called several times, but has {len(turns)} edits or different edits; "
-                "keep the edits of all iterations or of none"
+                f"{place[-1][0]} runs {first.visits} times at one place, in a loop or in a "
+                f"module that is called several times, but has {len(turns)} edits or different "
+                "edits; keep either the edits of all iterations or none of them"
             )
         made[place] = first.action
     return made

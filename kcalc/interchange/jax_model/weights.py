@@ -301,4 +301,4 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
         or entries(weight.layout).max() >= math.prod(weight.shape)
     )
     if weight.kind not in known or outside:
-        raise KcalcError(f"the edit of {weight.parameter!r} does not fit a JAX model")
+        raise KcalcError(f"the edit of {weight.parameter!r} is not an edit of a JAX model")

@@ -44,7 +44,8 @@ def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[st
         examples, shapes = (), sized | dict(shapes or {})
     if examples and len(examples) != len(names):
         raise KcalcError(
-            f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples"
+            f"onnx: the model has the inputs {', '.join(names)[:200]}, but {len(examples)} "
+            "examples were passed"
         )
     told = {
         name: _sizes(name, getattr(e, "shape", e)) for name, e in zip(names, examples, strict=False)
@@ -54,8 +55,8 @@ def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[st
     if not isinstance(shapes, Mapping):
         if len(names) != 1:
             raise KcalcError(
-                f"onnx: the model has the inputs {', '.join(names)[:200]}; give shapes={{name: "
-                f"shape}}"
+                f"onnx: the model has the inputs {', '.join(names)[:200]}; pass shapes={{name: "
+                "shape}"
             )
         shapes = {names[0]: shapes}
     for name, shape in shapes.items():
@@ -88,8 +89,8 @@ def _shape(item: Any, told: Shape | None) -> Shape:
     name = item.name[:80]
     if not item.type.HasField("tensor_type"):
         raise KcalcError(
-            f"onnx: the input {name!r} is not a tensor but a sequence, a map or untyped; kcalc "
-            "reads only tensors"
+            f"onnx: the input {name!r} is a sequence, a map or untyped, but kcalc reads only "
+            "tensors"
         )
     if not item.type.tensor_type.HasField("shape"):
         if told is None:
@@ -110,14 +111,14 @@ def _shape(item: Any, told: Shape | None) -> Shape:
         ):
             declared = ", ".join("open" if k is None else str(k) for k in sizes)
             raise KcalcError(
-                f"onnx: the input {name!r} has the shape ({declared}), got an example of shape "
-                f"{told}"
+                f"onnx: the input {name!r} has the declared shape ({declared}), but the example "
+                f"has shape {told}"
             )
         return (sizes[0] or told[0], *told[1:])
     if not sizes:
         raise KcalcError(
-            f"onnx: the input {name!r} is a single number; kcalc needs arrays with the examples "
-            f"on the first axis"
+            f"onnx: the input {name!r} is a single number, but kcalc needs arrays with the "
+            "examples on the first axis"
         )
     open_axes = [i for i, k in enumerate(sizes) if k is None and i > 0]
     if open_axes:

@@ -89,7 +89,7 @@ def _plain(node: Node, array: Any) -> Array:
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:
-        raise node.fail(f"it makes an array of {array.dtype.name}, which kcalc does not read")
+        raise node.fail(f"it makes an array of type {array.dtype.name}, which kcalc does not read")
     return array
 
 

@@ -44,7 +44,7 @@ class RemainingLimits:
         self._steps -= 1
         if self._steps < 0:
             raise KcalcError(
-                "onnx: the functions of the file expand into far more nodes than it contains; "
+                "onnx: the functions of the file expand into far more nodes than it contains, so "
                 "this is not a network"
             )
 
@@ -56,6 +56,5 @@ class RemainingLimits:
         self._folded -= count * itemsize
         if self._folded < 0:
             raise KcalcError(
-                f"onnx: {where}: the arrays computed from constants are too large ({count} "
-                f"numbers here)"
+                f"onnx: {where}: the arrays computed from constants are too large ({count} numbers)"
             )

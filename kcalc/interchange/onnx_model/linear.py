@@ -149,7 +149,7 @@ def gemm(node: Node) -> Made:
     """Read alpha A B + beta C with constant B."""
     x, w, c = node.value(0), node.value(1), node.optional(2)
     if x.rank != 2 or w.rank != 2:
-        raise node.fail(f"it takes matrices, got shapes {x.shape} and {w.shape}")
+        raise node.fail(f"it multiplies matrices, got shapes {x.shape} and {w.shape}")
     if w.array is None:
         return node.unread(
             *(BOTH if x.array is None else ("matrix product", "it mixes the examples of a batch")),
@@ -184,7 +184,9 @@ def gemm(node: Node) -> Made:
         return made
     shape = np.broadcast_shapes(made.shape, c.shape)
     if shape != made.shape:
-        raise node.fail(f"it adds an array of shape {c.shape} to one of shape {made.shape}")
+        raise node.fail(
+            f"it cannot add an array of shape {c.shape} to an array of shape {made.shape}"
+        )
     function = (lambda y, z: y + z) if beta == 1 else (lambda y, z: y + beta * z)
     return node.at("add").emit(Pointwise, shape, (made, c), function=function, label="add")
 

@@ -88,7 +88,7 @@ def test_methods_and_targets() -> None:
         ({"zeta": True}, "zeta"),
         ({"activation": "nope"}, "unknown activation"),
         ({"activation": 5}, "activation must be a name"),
-        ({"name": 3}, "name must be text"),
+        ({"name": 3}, "name must be a string"),
     ]
     for options, words in wrong:
         with refused(words):

@@ -308,7 +308,7 @@ def test_refusals() -> None:
     with refused("two torch.nn.Modules"):
         transfer(perceptron(8), X, base=3)
     found = transfer(perceptron(32), X, base=perceptron(16))
-    with refused("model.*parameter"):
+    with refused("parameter.*model"):
         found.param_groups(nn.Sequential(Linear(16, 32)), 0.1)
     with refused("parameter.*'weight'"):
         found.param_groups(Linear(16, 32), 0.1)
