@@ -244,6 +244,7 @@ NAMES: dict[str, Pool] = {
     "test": [lambda: split().test],
     # words
     "name": given("n", "affine_1", "0.weight", "DKS-suo"),
+    "title": given("My paper"),
     "node": given("1"),
     "label": given("relu"),
     "reason": given("b"),
