@@ -229,8 +229,8 @@ def _times(a: Number, b: Number) -> Number:
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
     """Reject a sum whose addends cancel, because its ``q`` then has few digits.
 
-    Raises: KcalcError that names the node. ``still()`` is a mask of the locations where the sum is
-    the same constant for all weights, so q may be exactly 0.
+    Raises: a KcalcError that names the node. ``still()`` is a mask of the locations where the sum
+    is the same constant for all weights, so q may be exactly 0.
     """
     size = sum(np.abs(_value(part)) for part in parts)
     lost = _value(q) < CANCELLED * size

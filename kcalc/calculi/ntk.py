@@ -256,7 +256,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 
 
 class TangentReading(KernelReading):
-    """A network with the options of the tangent calculus, for all parts of a TangentKernel.
+    """A network and the options of the tangent calculus, shared by all parts of a TangentKernel.
 
     ``fan_in`` is the result of :func:`fan_ins` for the standard parameterisation, otherwise None.
     ``assume`` is ``assume_independent``.

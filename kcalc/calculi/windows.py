@@ -210,7 +210,7 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
     shape = tuple(len(axis) for axis in axes)
     if not all(shape):
         raise KcalcError(
-            f"node {node!r} resizes an image of {_times(sizes)} to 0 locations; use a larger "
+            f"node {node!r} resizes a {_times(sizes)} image to 0 locations; use a larger "
             "image or factor"
         )
     if op.mixes:

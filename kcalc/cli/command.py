@@ -41,7 +41,7 @@ class Option:
 def number(text: str) -> float:
     """Parse a finite number.
 
-    Raises: argparse.ArgumentTypeError that quotes the text.
+    Raises: an argparse.ArgumentTypeError that quotes the text.
     """
     try:
         value = float(text)

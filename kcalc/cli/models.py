@@ -30,7 +30,7 @@ MODEL_HELP = (
 def sizes(text: str) -> tuple[int, ...]:
     """Parse a shape such as ``1,3,224,224``.
 
-    Raises: argparse.ArgumentTypeError that quotes the text.
+    Raises: an argparse.ArgumentTypeError that quotes the text.
     """
     parts = [part.strip().lstrip("0") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
@@ -50,7 +50,7 @@ def token_ids(text: str) -> np.ndarray:
     The ids are small integers other than 0. For a PyTorch model, ids that it treats as padding
     are replaced.
 
-    Raises: argparse.ArgumentTypeError that quotes the text.
+    Raises: an argparse.ArgumentTypeError that quotes the text.
     """
     return example_ids(sizes(text))
 
@@ -58,7 +58,7 @@ def token_ids(text: str) -> np.ndarray:
 def by_name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Extend a parser of ``SIZES`` to ``NAME=SIZES``, which becomes {name: parsed sizes}.
 
-    Raises: argparse.ArgumentTypeError that quotes the text.
+    Raises: an argparse.ArgumentTypeError that quotes the text.
     """
 
     def read_one(text: str) -> Any:

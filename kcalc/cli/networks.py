@@ -218,7 +218,7 @@ FirstMethod: TypeAlias = Annotated[
 def check_widths(network: Network, features: int | None) -> None:
     """Check that all layers state their width, or that a width is given.
 
-    Raises: KcalcError that names the option if a width is missing.
+    Raises: a KcalcError that names the option if a width is missing.
     """
     if features is not None and features < 1:
         raise KcalcError(f"--features is a width and must be a positive integer, got {features}")

@@ -94,8 +94,8 @@ def check_files(
 
     ``files`` is {option: its file, or None}. ``check`` raises an error if a file cannot be written.
 
-    Raises: KcalcError that names the option if a file cannot be written, or if two options write to
-    the same place.
+    Raises: a KcalcError that names the option if a file cannot be written, or if two options write
+    to the same place.
     """
     taken: dict[str, str] = {}
     for option, path in files.items():

@@ -144,8 +144,8 @@ def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
             )
     if not disjoint(state.pairs[0].support for state in inputs):
         raise FreshnessError(
-            f"node {node!r}: the logits and the expert share weights; use a separate Affine for "
-            "each"
+            f"node {node!r}: the logits and the expert use the same weights; use a separate "
+            "Affine for each"
         )
     given = (inputs[0].pairs[0].moments.q1, inputs[0].pairs[0].moments.q2)
     if any(isinstance(q, Jet) and not all(map(is_zero, q.coefficients[1:])) for q in given):

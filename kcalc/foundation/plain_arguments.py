@@ -105,7 +105,7 @@ def utf8(value: str, what: str) -> str:
 def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
     """Return the value if it is one of the known names.
 
-    Raises: KcalcError that lists the known names, or the most similar ones.
+    Raises: a KcalcError that lists the known names, or the most similar ones.
     """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:

@@ -396,7 +396,7 @@ def _plain(record: Any) -> dict[str, Any]:
 def edits_from_dict(data: Any) -> Edits:
     """Return the edits in a document made by :meth:`Edits.to_dict`.
 
-    Raises: KcalcError that names the first invalid entry.
+    Raises: a KcalcError that names the first invalid entry.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise KcalcError(f"this is not a document of edits, because its schema is not {SCHEMA!r}")

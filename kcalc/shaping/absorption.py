@@ -1,12 +1,12 @@
 """Absorb the transformations of activations into the Affine layers of a network.
 
-The absorption takes one backward and one forward pass.
+Absorption takes one backward and one forward pass.
 
 A feature map z^ of the given network and the feature map z of the plain network satisfy z^ = s z +
 t, with constants s and t for each node (or for each block of channels after a concatenation). At
 inputs and outputs, (s, t) = (1, 0). The activation gamma (phi(alpha x + beta) + delta) needs
-(1/alpha, -beta/alpha) before it and produces (gamma, gamma delta). An Affine maps any (s, t) to any
-(S, T).
+(1/alpha, -beta/alpha) before it and produces (gamma, gamma delta). An Affine can map any (s, t) to
+any (S, T).
 """
 
 from __future__ import annotations

@@ -481,7 +481,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
     """Reject a network in which the input of an activation does not have q*.
 
     The check goes layer by layer from exact values, so errors do not grow at a repelling q*.
-    Returns the outputs with another q. Raises: KcalcError that names the activation and the layer
+    Returns the outputs with another q. Raises: a KcalcError that names the activation and the layer
     that sets its q.
     """
     q: dict[Any, float] = {}

@@ -17,8 +17,8 @@ from .records import independent
 
 Node = Hashable
 OPENED = {  # the remedy if factors or addends share weights
-    L.Sum: "end all addends of this Sum but one in their own Affine",
-    L.Product: "end all factors of this Product but one in their own Affine",
+    L.Sum: "end all but one of the inputs of this Sum in separate Affine layers",
+    L.Product: "end all but one of the factors of this Product in separate Affine layers",
 }
 CENTRED = Remedy("dks", words="try method='dks', which gives activations mean 0")
 MET = 1e-9  # relative tolerance of q after a Sum, compared with uncorrelated addends
@@ -29,8 +29,8 @@ def check_fresh(network: Network) -> None:
 
     The input of every activation must be a fresh Gaussian, and addends must be independent.
 
-    Raises: FreshnessError that names the node, even if the kernel calculus handles the node exactly
-    by fusion or cross terms.
+    Raises: a FreshnessError that names the node, even if the kernel calculus handles the node
+    exactly by fusion or cross terms.
     """
     network = unmixed(network)
     if independent() or simply_fresh(network):
@@ -106,7 +106,7 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
     :func:`check_fresh` accepts addends that end in activations, because they are independent up to
     their means. If two of them have means ``m_i``, they add ``2 w_1 w_2 m_1 m_2`` to q. ``promise``
     is the claim that fails, and ``instead`` is advice other than ending addends in an Affine.
-    Raises: KcalcError that names the node and remedies.
+    Raises: a KcalcError that names the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):

@@ -47,7 +47,7 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
 def refuse_mixing(network: Network) -> None:
     """Reject mixings other than permutations if the tokens are unknown.
 
-    Raises: KcalcError that names the node and a remedy.
+    Raises: a KcalcError that names the node and a remedy.
     """
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):

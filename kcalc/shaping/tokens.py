@@ -119,7 +119,7 @@ class TokenCosines:
     def check(self, network: Network) -> None:
         """Reject a network in which the input of an activation has a q other than 1.
 
-        Raises: KcalcError that names the row that changes q.
+        Raises: a KcalcError that names the row that changes q.
         """
         q = self.q_values(network)
         off = {node: np.abs(values - 1) > KEPT for node, values in q.items()}

@@ -110,7 +110,8 @@ def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Group
 
     ``laws`` is {node with weights: whether they are orthogonal}. ``divisors(node, read, start)``
     returns the (mean, root mean square) that a norm uses for the coordinates after ``start``, a
-    fraction of the channels. Raises: KcalcError that names a node if the theory does not cover it.
+    fraction of the channels. Raises: a KcalcError that names a node if the theory does not cover
+    it.
     """
     operations, same = _plain(network)
     width = _widths(network, operations)

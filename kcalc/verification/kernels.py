@@ -352,7 +352,7 @@ class _Work:
     def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
         """Measure all draws and return {statistic: array with draws on axis 0}.
 
-        Raises: KcalcError that names the node if a feature map vanishes or overflows.
+        Raises: a KcalcError that names the node if a feature map vanishes or overflows.
         """
         import jax
 

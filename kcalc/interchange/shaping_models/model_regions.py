@@ -35,7 +35,7 @@ TWICE = (
 )
 JOINED = (
     ". Regions end at activations and sums for which an assumption fails; "
-    "assume_independent=True joins the regions, a heuristic"
+    "assume_independent=True joins the regions, which is a heuristic"
 )
 WEIGHTLESS = "it has no weights that could be redrawn"
 TAKES = "selections of tokens are not edited"

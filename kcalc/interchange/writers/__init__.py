@@ -1,4 +1,4 @@
-"""Export a shaping as code or data of another framework.
+"""Export a shaping as code or data for another framework.
 
 A writer is a function from :class:`Content` to text. Each writer has a separate file and an entry
 in ``WRITERS``.
@@ -59,7 +59,7 @@ ALIASES = {
 
 
 def writer(target: Any) -> Writer:
-    """Return the writer for a target. Raises: KcalcError that suggests similar names."""
+    """Return the writer for a target. Raises: a KcalcError that suggests similar names."""
     name = ALIASES.get(target.lower(), target.lower()) if isinstance(target, str) else target
     if not isinstance(name, str) or name not in WRITERS:
         raise unknown("export target", target, WRITERS)

@@ -185,7 +185,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         "are detached copies of others (teachers, target networks)": [
             name for one in measured.cuts if one.kind == "taught" for name in one.names
         ],
-        "receive no example (a choice among experts, or attention to one key)": measured.unreached,
+        "receive no examples (a choice among experts, or attention to one key)": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     remarks += stream_remarks(subject)

@@ -20,13 +20,13 @@ TEXTS = {
         "list or a dictionary; if this is intended, set requires_grad=False",
     ),
     "made": (
-        "forward() makes {} again in every run, and parameters() does not list it: no optimizer "
-        "trains it",
-        "make it in __init__, as an attribute of the module",
+        "forward() creates {} anew on every call, and parameters() does not list it, so no "
+        "optimizer trains it",
+        "create it in __init__, as an attribute of the module",
     ),
     "late": (
-        "the first run makes {}, so an optimizer created earlier does not contain it",
-        "make it in __init__, or run the model once before creating the optimizer and before the "
+        "the first call creates {}, so an optimizer created earlier does not contain it",
+        "create it in __init__, or run the model once before creating the optimizer and before the "
         "audit",
     ),
 }

@@ -69,8 +69,8 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     found = branches(network)
     if axes is not None and "depth" in axes and not found:
         raise KcalcError(
-            "the network has no residual branches, x + f(x), and depth exponents exist only "
-            "for the number of such branches; leave 'depth' out of axes"
+            "the network has no residual branches x + f(x), and depth exponents are defined "
+            "only in terms of the number of such branches; leave 'depth' out of axes"
         )
     deep = found if axes is None or "depth" in axes else ()
     refuse_nested(deep)

@@ -127,7 +127,7 @@ def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
         i = int(off[0])
         raise KcalcError(
             f"row {i} of {what} has mean {means[i]:.3g}, but this network's kernel needs inputs "
-            "with mean 0 (a norm, standardised weights or a sum reads the mean of the input); "
+            "with mean 0 (a norm, standardised weights or a sum depends on the mean of the input); "
             "subtract the mean of each row, or put an Affine first"
         )
 
