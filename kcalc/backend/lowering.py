@@ -92,10 +92,7 @@ class Lowering:
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
         """Return the channels per part. Raises KcalcError if ``parts`` does not divide them."""
         if channels % parts:
-            raise KcalcError(
-                f"node {node!r}: the number of {of} must be divisible by the number of {what}, "
-                f"but {channels} is not divisible by {parts}"
-            )
+            raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
         return channels // parts
 
     # -- rules -------------------------------------------------------------------------------------

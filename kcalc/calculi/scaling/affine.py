@@ -56,8 +56,7 @@ def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
     for count, what in ((below.channels, "input"), (outputs, "output")):
         if int(count) % op.groups:
             raise KcalcError(
-                f"node {node!r}: the number of {what} channels must be divisible by the number "
-                f"of groups, but {count} is not divisible by {op.groups}"
+                f"node {node!r}: {op.groups} groups do not divide its {count} {what} channels"
             )
 
 
