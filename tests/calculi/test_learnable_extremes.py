@@ -138,7 +138,7 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
 
 BAD = [
     ([1], "mapping"),
-    ({"sigma_w": "a"}, "one real number"),
+    ({"sigma_w": "a"}, "single real number"),
     ({"sigma_w": 0.0}, "must be > 0"),
     ({"sigma_w": -1.0}, "must be > 0"),
     ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
