@@ -191,7 +191,7 @@ def test_messages(tmp_path: Any) -> None:
     (tmp_path / "theta.npy.progress.json").write_text("[]")
     with refused("record.*finished"):
         K.matrix(rows, out=tmp_path / "theta")
-    with refused("near x = 1:"):
+    with refused("near x = 1;"):
         activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
 
 
