@@ -22,7 +22,7 @@ LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 def checked_law(weights: Any) -> str:
     """Check the name of an initial weight distribution. Raises: KcalcError for unknown names."""
-    return choice(weights, "law of initial weights", LAWS)
+    return choice(weights, "distribution of initial weights", LAWS)
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:

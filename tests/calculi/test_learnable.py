@@ -52,7 +52,7 @@ def test_bad_input_is_named() -> None:
     for params, match in (
         ({"sigma": 1.0}, "sigma"),
         ({"sigma_w": {"zz": 1.0}}, "zz"),
-        ({"sigma_w": np.ones(3)}, "one real number"),
+        ({"sigma_w": np.ones(3)}, "single real number"),
     ):
         with refused(match):
             kernel(params, rows)

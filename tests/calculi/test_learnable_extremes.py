@@ -138,7 +138,7 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
 
 BAD = [
     ([1], "mapping"),
-    ({"sigma_w": "a"}, "one real number"),
+    ({"sigma_w": "a"}, "single real number"),
     ({"sigma_w": 0.0}, "must be > 0"),
     ({"sigma_w": -1.0}, "must be > 0"),
     ({"sigma_w": {"affine_1": [1, 2]}}, "sigma_w of affine_1"),
@@ -191,7 +191,7 @@ def test_messages(tmp_path: Any) -> None:
     (tmp_path / "theta.npy.progress.json").write_text("[]")
     with refused("record.*finished"):
         K.matrix(rows, out=tmp_path / "theta")
-    with refused("near x = 1:"):
+    with refused("near x = 1;"):
         activation(lambda v: np.minimum(np.maximum(v, -0.5), 1))
 
 

@@ -153,7 +153,7 @@ def test_bad_blocks() -> None:
         with refused("depth"):
             moments_at_depth(net(W, RELU), depth)
     two = net(("W", Affine(3), "x"), ("V", Affine(3), "x"))
-    with refused("2: W, V"):
+    with refused("2 outputs: W, V"):
         moments_at_depth(two)
     with refused("3 -> 4"):
         moments_at_depth(net(("W", Affine(4), "x")))

@@ -135,7 +135,7 @@ test_bad_input = refusals(
         (mlp(3, 4), {"input_correlation": 2}, r"\[-1, 1\]"),
         (mlp(3, 4), {"correlation": 2}, "correlation"),
         (mlp(3, 4), {"input_symmetric": 1}, "True or False"),
-        (mlp(3, 4), {"weights": "delta_orthogonal"}, "independent in all taps"),
+        (mlp(3, 4), {"weights": "delta_orthogonal"}, "independent taps"),
         (mlp(3, 4), {"correlation": {"affine_1": 0}}, "Pool"),
         (chain(Input(3, (4, 4)), Affine(4), Pool("weighted_mean", 2)), {}, "weighted"),
         (chain(Input(3), Affine(4, standardised=True)), {}, "standardised"),

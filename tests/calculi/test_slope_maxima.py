@@ -86,7 +86,7 @@ def test_mixes_of_maps_along_one_path() -> None:
         ({"tanh": 1.2}, "slopes are missing for psi_relu"),
         ({"tanh": 1.2, "relu": 2, "rleu": 2}, "unknown slope 'rleu'"),
         (1.1, "pass a mapping"),
-        ({"relu": 2, "tanh": 2, "psi_tanh": 2}, "given twice"),
+        ({"relu": 2, "tanh": 2, "psi_tanh": 2}, "passed twice"),
     ):
         with refused(text):
             own(wrong)

@@ -48,7 +48,7 @@ def test_maps_of_a_mixture() -> None:
         (lambda: L.MoE(EXPERT, 4, 2, score="relu"), "score of a MoE"),
         (lambda: L.MoE(EXPERT, 4, 2, scale=0), "scale must not be 0"),
         (lambda: L.MoE(kc.chain(L.Affine(), L.Nonlinear("relu")), 4, 2), "must end in an Affine"),
-        (lambda: L.MoE([EXPERT] * 3, 4, 2), "got 3 experts"),
+        (lambda: L.MoE([EXPERT] * 3, 4, 2), "3 experts were passed"),
         (
             lambda: L.MoE([EXPERT, kc.chain(L.Affine(7), L.Affine())], 2, 1),
             "all experts must have the same widths",

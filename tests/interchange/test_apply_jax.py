@@ -71,7 +71,7 @@ def test_weights_are_not_the_numbers_that_numpy_gives_users():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"weights": "he"}, "law of initial weights"),
+        ({"weights": "he"}, "distribution of initial weights"),
         ({"key": "seed"}, "key"),
         ({"key": True}, "key"),
     ],

@@ -84,7 +84,7 @@ def doubled() -> Any:
 
 
 INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "sequence": (lambda: declared(2, sequence_type=True), {}, "is not a tensor"),
+    "sequence": (lambda: declared(2, sequence_type=True), {}, "reads only tensors"),
     "negative": (lambda: declared(2, -3), {}, "negative size"),
     "number": (lambda: declared(), {}, "single number"),
     "extent": (lambda: declared(2, 2**41), {}, "which no array can have"),

@@ -122,7 +122,7 @@ def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
     ):
         with refused(words):
             read(file, shapes=shapes)
-    with refused("got 2 examples"):
+    with refused("but 2 examples were passed"):
         read(file, (1, 3, 8, 9), (1, 3, 8, 9))
 
 

@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "strides": (conv(strides=[1]), "do not match 2 location axes"),
     "no strides": (conv(strides=[0, 1]), "must be positive"),
     "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "integers"),
-    "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "takes matrices"),
+    "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "multiplies matrices"),
     "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
     "gemm with more": (
         case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),

@@ -150,7 +150,7 @@ def _over(top: Array, q: Array, step: Step | None) -> Array:
             else f"node {step.node!r}, or the corresponding one in a repeated block,"
         )
         raise KcalcError(
-            f"{place} has q = {np.ravel(q)[0]:.6g}: q values must stay positive and finite"
+            f"{place} has q = {np.ravel(q)[0]:.6g}, but q values must stay positive and finite"
         )
     return top / q
 

@@ -37,7 +37,7 @@ def test_what_kernels_mean_for_training() -> None:
 
 def test_maps_and_kernels_that_there_are_not() -> None:
     wild = kc.report(kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))).html
-    assert "affine_2&#39; has q = inf: q values must stay positive and finite" in wild
+    assert "affine_2&#39; has q = inf, but q values must stay positive and finite" in wild
     bare = kc.report(kc.chain(L.Input(), L.LayerNorm())).html
     assert "no kernel: the network has no Affine layer" in bare
 
@@ -81,7 +81,7 @@ def test_sums_and_concatenations_that_vanish_are_refused_without_a_warning() -> 
     branches = [(name, L.Affine(2, sigma_w=1e-120), "x") for name in "ab"]
     joined = ("cat", L.Concat(), "a b"), ("c", L.Scale(1e-120), "cat"), ("o", L.Affine(2), "c")
     for steps in ([("s", L.Sum((1e-120, 1e-120)), "a b")], joined):
-        said = f"node '{steps[-1][0]}', or .* has q = 0: q values must stay positive and finite"
+        said = f"node '{steps[-1][0]}', or .* has q = 0, but q values must stay positive and finite"
         with refused(said):
             run(compiled(wired(*branches, *steps, features=2)), np.array([0.5]))
 
