@@ -207,8 +207,8 @@ EXAMPLES = words(
     maximal maximal_c_value maximal_curvature maximal_slope moments.open moments_at_depth ntk
     read ntk.regime ntk.regime.limit ntk.spectrum ntk.spatial phase_diagram residual_spectrum
     scaling equilibrium trained_coordinates token_map token_map.table token_phases
-    depth_profile jacobian_spectrum moe_statistics transfer transfer.parameters transfer_check shape.read shape.regions
-    shape.edits shape.constants shape.geometric smoothness.level subnetworks to_jax
+    depth_profile jacobian_spectrum moe_statistics transfer transfer.parameters transfer_check
+    shape.read shape.regions shape.edits shape.constants shape.geometric smoothness.level subnetworks to_jax
     training_curve.tested vanilla_maps verify_kernels.wide claims.verify training.Comparison
     training.Run verification.layer_jacobians
     """
