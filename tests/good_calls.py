@@ -201,16 +201,16 @@ EXAMPLES = words(
     """
     Network activation audit activation.c_map activation.q_map activation.c_map.derivative
     activation.c_map.table activation.q_map.table verification.training_spectra
-    verification.variance_spectra activation.c_map.ball c_map c_map.derivative q_map
-    c_map.expr c_map.spatial compare critical_point coordinate_check equivalent_parameters
-    fluctuations gaussian_process gradients hessian_blocks kernel_regression learnable_kernel
-    maximal maximal_c_value maximal_curvature maximal_slope moments.open moments_at_depth ntk
-    read ntk.regime ntk.regime.limit ntk.spectrum ntk.spatial phase_diagram residual_spectrum
-    scaling equilibrium trained_coordinates token_map token_map.table token_phases
-    depth_profile jacobian_spectrum moe_statistics transfer transfer.parameters transfer_check
-    shape.read shape.regions shape.edits shape.constants shape.geometric smoothness.level subnetworks to_jax
-    training_curve.tested vanilla_maps verify_kernels.wide claims.verify training.Comparison
-    training.Run verification.layer_jacobians
+    verification.variance_spectra activation.c_map.ball c_map c_map.derivative q_map c_map.expr
+    c_map.spatial compare critical_point coordinate_check equivalent_parameters fluctuations
+    gaussian_process gradients hessian_blocks kernel_regression learnable_kernel maximal
+    maximal_c_value maximal_curvature maximal_slope moments.open moments_at_depth ntk read
+    ntk.regime ntk.regime.limit ntk.spectrum ntk.spatial phase_diagram residual_spectrum scaling
+    equilibrium trained_coordinates token_map token_map.table token_phases depth_profile
+    jacobian_spectrum moe_statistics transfer transfer.parameters transfer_check shape.read
+    shape.regions shape.edits shape.constants shape.geometric smoothness.level subnetworks
+    to_jax training_curve.tested vanilla_maps verify_kernels.wide claims.verify
+    training.Comparison training.Run verification.layer_jacobians
     """
 )
 
