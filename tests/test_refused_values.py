@@ -95,7 +95,7 @@ def test_numbers_one_at_a_time() -> None:
         (picky, "scalar"),
         (lambda x: np.array([picky(float(v)) for v in x]), "array"),
     ):
-        with refused(r"RuntimeError.*\(at.*9\)"):
+        with refused(r"RuntimeError.*at x = 9"):
             Elementwise(function, "f", kind)(np.array([1.0, 9.0]))
 
 
@@ -200,7 +200,7 @@ def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
     with refused("low < high.*2.0.*1.0"):
         q.fixed_points(2.0, 1.0)
-    with refused("0 < low < high, got low=2 and high=1"):
+    with refused("0 < low < high, got low = 2 and high = 1"):
         q_maps(q, low=2.0, high=1.0)
     grid = np.linspace(-1.0, 1.0, 41)
 
@@ -247,7 +247,7 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
 def test_gaussian_integrals_that_cannot_be_certified() -> None:
     field = ball_field(20)
     for q in (arb(0), arb(-1), arb(0, 1)):
-        with refused("provably.*positive"):
+        with refused("provably > 0"):
             line.moment(activation("tanh"), "mean", q, field)
     with refused("certified"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)

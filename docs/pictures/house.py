@@ -14,6 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 HERE = Path(__file__).parent
+# matplotlib's own fonts: a system may have another version of the same font
+REGULAR, BOLD = (
+    Path(mpl.get_data_path()) / "fonts" / "ttf" / f"DejaVuSans{style}.ttf"
+    for style in ("", "-Bold")
+)
 # ink, faint ink, spine, guests, clients
 COLOURS = {
     "light": ("#1f2328", "#57606a", "#cfe1f7", "#e3f1dd", "#f5e6cf"),
@@ -59,8 +64,8 @@ def room(
     """A box with a name and what it holds; ``colours``: of the box, the name and the rest."""
     box(ax, place, colours[0])
     left, middle = place[0] + 0.15, place[1] + place[3] / 2
-    ax.text(left, middle + 0.11, texts[0], color=colours[1], weight="bold", va="center", size=9)
-    ax.text(left, middle - 0.13, texts[1], color=colours[2], va="center", size=7.5)
+    ax.text(left, middle + 0.11, texts[0], color=colours[1], font=BOLD, va="center", size=9)
+    ax.text(left, middle - 0.13, texts[1], color=colours[2], va="center", font=REGULAR, size=7.5)
 
 
 def arrow(ax: Axes, ends: tuple[tuple[float, float], tuple[float, float]], ink: str) -> None:
@@ -75,9 +80,9 @@ def draw(ink: str, faint: str, spine: str, guests: str, clients: str) -> Figure:
     ax.set(xlim=(0, 10), ylim=(0, 7.1), aspect="equal")
     ax.axis("off")
     box(ax, (0.2, 6.35, 9.6, 0.55), clients)
-    ax.text(5, 6.62, CLIENTS, color=ink, ha="center", va="center", size=7.5)
-    ax.text(0.2, 6.0, "Spine: imports no guest", color=ink, weight="bold", size=9)
-    ax.text(6.3, 6.0, "Guests: import the spine", color=ink, weight="bold", size=9)
+    ax.text(5, 6.62, CLIENTS, color=ink, ha="center", va="center", font=REGULAR, size=7.5)
+    ax.text(0.2, 6.0, "Spine: imports no guest", color=ink, font=BOLD, size=9)
+    ax.text(6.3, 6.0, "Guests: import the spine", color=ink, font=BOLD, size=9)
     room(
         ax,
         (0.2, 5.25, 3.9, 0.6),
@@ -90,15 +95,26 @@ def draw(ink: str, faint: str, spine: str, guests: str, clients: str) -> Figure:
     for i, texts in enumerate(GUESTS):
         room(ax, (6.3, 5.3 - 0.61 * i, 3.5, 0.52), (guests, ink, faint), texts)
     arrow(ax, ((6.25, 3.9), (4.2, 3.9)), ink)
-    ax.text(5.2, 4.02, "imports", color=ink, ha="center", va="bottom", size=8)
+    ax.text(5.2, 4.02, "imports", color=ink, ha="center", va="bottom", font=REGULAR, size=8)
     ax.annotate(
         "",
         xy=(6.25, 2.3),
         xytext=(4.2, 2.3),
         arrowprops={"arrowstyle": "-|>", "color": ink, "linestyle": "--"},
     )
-    ax.text(5.2, 2.42, "asks registries\nby key", color=ink, ha="center", va="bottom", size=8)
-    ax.text(5.2, 2.18, "wiring.py\nfills them", color=faint, ha="center", va="top", size=8)
+    ax.text(
+        5.2,
+        2.42,
+        "asks registries\nby key",
+        color=ink,
+        ha="center",
+        va="bottom",
+        font=REGULAR,
+        size=8,
+    )
+    ax.text(
+        5.2, 2.18, "wiring.py\nfills them", color=faint, ha="center", va="top", font=REGULAR, size=8
+    )
     return figure
 
 

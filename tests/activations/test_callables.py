@@ -106,7 +106,7 @@ def fails_far_out(x):
         (np.floor, "kinks="),
         (lambda x: np.maximum(x, 0), r"kinks=\[...\]"),
         (lambda x: np.maximum(x, 0) ** 2, r"kinks=\[...\]"),
-        (lambda x: np.abs(x - 0.3), "x = 0.3: .*kinks="),
+        (lambda x: np.abs(x - 0.3), "x = 0.3; .*kinks="),
         (lambda x: np.abs(x - 4), "kinks="),
         (lambda x: x + np.maximum(x - 32, 0), "kinks="),
         (jax.nn.relu, "kinks="),

@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "switch": (lambda: kc.to_jax(NET, 4, remat="no"), "remat must be True or False"),  # pyright: ignore[reportArgumentType]
     "integers": (lambda: kc.to_jax(NET, 4, dtype=np.int32), "unknown dtype"),
-    "nan": (lambda: kc.lsuv(MODEL, params(), X * np.nan), "not finite"),
+    "nan": (lambda: kc.lsuv(MODEL, params(), X * np.nan), "nan or inf"),
     "memory": (lambda: kc.empirical_ntk(MODEL, params(), X, memory=-1), "memory must be"),
     "memory in words": (lambda: kc.empirical_ntk(MODEL, params(), X, memory="a"), "memory must be"),  # pyright: ignore[reportArgumentType]
     "axes": (lambda: kc.normalise_locations(X, batch_axes=-1), "batch_axes"),

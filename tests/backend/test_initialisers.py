@@ -71,7 +71,7 @@ def test_coordinate_check():
             lambda: weight_of(L.Affine(4), 3, "looks_linear"),
             "'affine_1': mirrored weights need an even number",
         ),
-        (lambda: weight_of(L.Affine(4), 3, ["gaussian"]), "unknown law"),
+        (lambda: weight_of(L.Affine(4), 3, ["gaussian"]), "unknown distribution"),
     ],
 )
 def test_bad_input(call: Any, message: str):

@@ -201,7 +201,7 @@ NO_MODELS: list[tuple[kc.Network, dict[str, Any], str]] = [
     (
         MLP,
         {"features": 4, "weights": "orthogonl"},
-        r"unknown law of initial weights 'orthogonl'.*orthogonal",
+        r"unknown distribution of initial weights 'orthogonl'.*orthogonal",
     ),
     (
         MLP,
@@ -243,7 +243,7 @@ REFUSED = {
     ),
     "no features": (
         lambda: to_jax(MLP).init(0, np.ones((2, 3))),
-        r"'affine_1': its width is unknown",
+        r"width of node 'affine_1' is unknown",
     ),
     "no input width": (
         lambda: to_jax(MLP, {"affine_1": 3}).init(0),

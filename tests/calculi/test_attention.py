@@ -332,11 +332,11 @@ REFUSED = {
     "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' skips tokens"),
     "the slope with a sink": (
         lambda: c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
-        "only values.*use sink=False",
+        "only the values.*use sink=False",
     ),
     "the kernel at finite width": (
         lambda: ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4),
-        "only values.*use wide=True",
+        "only the values.*use wide=True",
     ),
     "gradients with a sink": (
         lambda: kc.gradients(plain(sink=True), tokens=4),
@@ -346,7 +346,7 @@ REFUSED = {
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (PLAIN, {}, "node 'attention' .* pass tokens="),
     (PLAIN, {"token_cosine": 0.3}, "pass the number of tokens"),
-    (PLAIN, {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
+    (PLAIN, {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* -0.2"),
     (PLAIN, {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (PLAIN, {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
     (PLAIN, {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),

@@ -61,7 +61,7 @@ def test_bad_input() -> None:
         ({"c": -1}, "c = -1"),
         ({"c": 2.0}, "cosine"),
         ({"q": -1.0}, "must be > 0"),
-        ({"c": [0.1, 0.2]}, "one number"),
+        ({"c": [0.1, 0.2]}, "single number"),
     ):
         with refused(match):
             K.regime(**options)  # type: ignore[arg-type]

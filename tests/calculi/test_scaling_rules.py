@@ -221,8 +221,8 @@ A = ("a", Affine(4), "x")
         ([X, ("g", Affine(4, groups=3), "x")], {}, "4 input channels .* 3 equal groups"),
         ([X, ("g", Affine(5, groups=2), "x")], {}, "5 output channels .* 2 equal groups"),
         ([X, A], {"input_moment": n, "features": 3}, None),
-        ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
-        ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
+        ([X, A], {"input_correlation": n}, "input_correlation = n contains symbols"),
+        ([X, A], {"cotangent_moment": n}, "cotangent_moment = n contains symbols"),
         ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
     ],
 )

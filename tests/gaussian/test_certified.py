@@ -130,7 +130,7 @@ def test_growth_may_be_declared():
 
 def test_bad_arguments_are_refused():
     phi = activation("tanh")
-    with refused("positive"):
+    with refused("provably > 0"):
         phi.second_moment(-1, field=FIELD)
     with refused("cosine"):
         phi.taylor(2.5, 1, None, 0, FIELD)

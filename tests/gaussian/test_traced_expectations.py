@@ -116,7 +116,7 @@ def test_rescaled_functions() -> None:
 @pytest.mark.parametrize(
     ("phi", "constants", "says"),
     [
-        ("tanh", {"slope": 1}, "'slope' of tanh"),
+        ("tanh", {"slope": 1}, "tanh has no constant 'slope'"),
         ("sign", {}, "sign jumps"),
         ("heaviside", {}, "jumps"),
     ],

@@ -47,12 +47,12 @@ BAD: dict[str, tuple[str, object, str]] = {
     "half a character as name": (
         "layer",
         nonlinear(X, "f\udfff"),
-        r"the name 'f\\udfff' contains '\\udfff'.* leave it out",
+        r"the name 'f\\udfff' contains '\\udfff'.* remove it",
     ),
     "half a character as reason": (
         "layer",
         {"type": "Opaque", "name": "f", "reason": "\ud800"},
-        "Opaque: reason .* leave it out",
+        "Opaque: reason .* remove it",
     ),
 }
 

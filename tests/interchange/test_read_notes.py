@@ -52,7 +52,7 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
     torch.manual_seed(0)
     layer = nn.LayerNorm(WIDTH)
     for change, words in (
-        (lambda: nn.init.uniform_(layer.weight), "gains differ by channel"),
+        (lambda: nn.init.uniform_(layer.weight), "gains differ between channels"),
         (lambda: nn.init.zeros_(layer.weight), "gains are all 0"),
         (
             lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)),

@@ -221,7 +221,7 @@ def test_other_sizes_by_channel_are_no_internal_error() -> None:
 
 def test_one_token_shows_no_angles() -> None:
     turn = Turn(np.ones((1, 2)), np.array([[0, 1], [2, 3]]), 4)
-    with pytest.raises(NoAttentionError, match="one token"):
+    with pytest.raises(NoAttentionError, match="single token"):
         turn.base()
     assert read(turned_by(SPEEDS, PLACES[1:2]), tokens=1).fidelity.level == "not read"
 

@@ -110,7 +110,7 @@ BAD = [
     (np.array([[1.0, np.nan]]), r"X\[0, 1\] is nan"),
     (np.array([["a", "b"]]), "real numbers"),
     (np.array([[1j, 2.0]]), "real numbers"),
-    ([[1.0], [1.0, 2.0]], "different lengths"),
+    ([[1.0], [1.0, 2.0]], "equal length"),
     (np.full((2, 2), 1e200), "rescale"),
 ]
 

@@ -40,7 +40,7 @@ def test_figure_panels_and_labels(names) -> None:
     ]
     after_only = shaping_plots.shaping_figure(pairs, None, after).axes
     assert labels(after_only[1]) == ["after"]
-    with refused("2 panels"):
+    with refused("2 Axes, one per panel"):
         shaping_plots.shaping_figure(pairs, before, after, ax=[axes[0]])
     with refused("before, activation after"):
         shaping_plots.shaping_figure({"tanh": activation("tanh")}, before, after)

@@ -100,7 +100,7 @@ test_bad_input = refusals(
         ({"y": ["a"] * 30}, "real numbers"),
         ({"ridge": -1.0}, "ridge must be >= 0, because it is added to the diagonal"),
         ({"ridge": np.nan}, "ridge must be finite"),
-        ({"ridge": [1, 2]}, "one number"),
+        ({"ridge": [1, 2]}, "single number"),
         ({"kernel": 3}, "expected a kernel"),
         ({"kernel": lambda a, b: np.ones((2, 2))}, r"shape \(30, 30\), got \(2, 2\)"),
         ({"kernel": lambda a, b: np.full((30, 30), np.nan)}, r"entry \(0, 0\) is nan"),

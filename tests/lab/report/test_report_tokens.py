@@ -93,7 +93,7 @@ def test_a_report_over_tokens_is_written(
 
 def test_every_other_shaping_method_refuses_attention() -> None:
     for method in set(kc.shaping.METHODS) - {"edge"}:
-        with pytest.raises(kc.NoRule, match="attends over tokens: only method='edge' shapes"):
+        with pytest.raises(kc.NoRule, match="attends over tokens, and only method='edge' shapes"):
             kc.shape(A.bert(1), method=method)
 
 

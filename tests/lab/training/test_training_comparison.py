@@ -32,7 +32,7 @@ def test_a_head_gets_names_that_the_network_does_not_have() -> None:
 
 def test_networks_that_are_no_classifiers() -> None:
     net = wired(("a", L.Affine()), ("b", L.Affine(), "x"))
-    with refused("1 and 2"):
+    with refused("1 inputs and 2 outputs"):
         classifier(net, 10)
     with refused("classes"):
         classifier(LINEAR, 0)
