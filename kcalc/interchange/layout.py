@@ -180,8 +180,12 @@ def _forward(
             return None  # heads: the channels are spread over two axes
         return wanted.get(op.name, _habit(rank, habit))
     if isinstance(op, Pointwise):
-        known = [(name, axis) for name in op.reads if (axis := found[name]) is not None]
-        return known[0][1] + rank - len(by_name[known[0][0]].shape) if known else None
+        axes = [
+            axis + rank - len(by_name[name].shape)
+            for name in op.reads
+            if (axis := found[name]) is not None
+        ]
+        return wanted[op.name] if wanted.get(op.name) in axes else next(iter(axes), None)
     axis, shape = found[op.reads[0]], by_name[op.reads[0]].shape
     if axis is None:
         return None

@@ -354,6 +354,12 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Attention) -> Form:
+        query = self.by_name[op.reads[0]]
+        axis = self.axes[query.name]
+        if axis is not None and query.shape[axis] != op.heads * op.key_width:
+            return self.opaque(
+                op, "attention", f"the channels of its queries are on axis {axis} of {query.shape}"
+            )
         for text in op.texts:
             self.note(op.name, "approximate", text)
         width = op.key_width

@@ -241,8 +241,8 @@ class TransformerShaping(Shaping):
     @cached_property
     def _mixtures(self) -> frozenset[Node]:
         """The nodes that read logits and one expert."""
-        selecting = (n for n, op, _ in self.original.operations if op is not None and op.selects)
-        return frozenset(n for n in selecting if len(self.original.parents(n)) == 2)
+        routed = (n for n, op, _ in self.original.operations if op is not None and op.varies)
+        return frozenset(n for n in routed if len(self.original.parents(n)) == 2)
 
     def plot(self, ax: Any = None) -> Figure:
         """Plot q and the token cosine along the stream, before and after shaping.

@@ -190,7 +190,8 @@ def tells_apart(network: Network, tokens: int) -> str:
 def two_by_two(network: Network) -> Network:
     """Write sums of several branches as sums of two addends.
 
-    ``x + f + g`` becomes ``(x + f) + g``; the last sum keeps the node's label.
+    ``x + f + g`` becomes ``(x + f) + g``; the last sum keeps the node's label. Branches without
+    attention, such as routed and shared experts, are added first and count as one branch.
     """
     steps: list[Any] = []
     for node, layer, parents in network.steps():
@@ -200,11 +201,23 @@ def two_by_two(network: Network) -> Network:
             continue
         weights = dict(zip(parents, sum_weights(layer, len(parents)), strict=True))
         branches, weight = [p for p in parents if p != below], weights[below]
+        alike = [p for p in branches if not _attends(network, below, p)]
+        if len(alike) > 1:
+            joined = (node, 0)
+            steps.append((joined, Sum(tuple(weights[p] for p in alike)), tuple(alike)))
+            branches = [joined if p == alike[0] else p for p in branches if p not in alike[1:]]
+            weights[joined] = 1
         for k, branch in enumerate(branches, 1):
             name = node if k == len(branches) else (node, k)
             steps.append((name, Sum((weight, weights[branch])), (below, branch)))
             below, weight = name, 1
     return Network.from_steps(steps, network.outputs)
+
+
+def _attends(network: Network, below: Node, branch: Node) -> bool:
+    """Whether there is attention on a path from the stream to the end of a branch."""
+    inside = _above(network, branch) - _above(network, below)
+    return any(isinstance(network.layer(node), Attend) for node in inside)
 
 
 def _above(network: Network, node: Node) -> set[Node]:

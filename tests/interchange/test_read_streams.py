@@ -62,3 +62,55 @@ def test_gates_without_a_start_are_not_read() -> None:
     with torch.no_grad():
         model.queries[1].normal_()
     assert kc.read(model, VECTORS).network.nodes_of(L.Opaque)
+
+
+@pytest.mark.parametrize("start", ["mul", "stack"])
+def test_streams_that_start_as_multiples(start: str) -> None:
+    """Streams on axis 1 of (examples, streams, tokens, width), multiples of the input."""
+    weights, home = torch.tensor([1.0, 0.5, -0.75]), torch.tensor([0.25, 1.0, 0.5])
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.up, self.down, self.pre = (
+                torch.nn.Linear(WIDTH, n, bias=False) for n in (WIDTH, WIDTH, WIDTH, 1)
+            )
+            torch.nn.init.zeros_(self.pre.weight)
+
+        def forward(self, x: Any) -> Any:
+            x = self.embed(x)
+            if start == "mul":
+                h = x.unsqueeze(1) * weights.view(1, -1, 1, 1)
+            else:
+                h = torch.stack([x * weight for weight in weights], 1)
+            gate = torch.tanh(self.pre(h)).squeeze(-1) + home[:, None]
+            y = self.down(torch.relu(self.up((gate.unsqueeze(-1) * h).sum(1))))
+            return (h + y.unsqueeze(1)).sum(1)
+
+    torch.manual_seed(0)
+    model = Model()
+    net = read(model).network
+    a, b, c = (rms(layer.weight) * WIDTH**0.5 for layer in (model.embed, model.up, model.down))
+    total, seen = float(weights.sum()), float(weights @ home)
+    expected = a**2 * (total**2 + (3 * seen * b * c) ** 2 / 2)
+    assert kc.q_map(net)(1.0) == pytest.approx(expected, rel=1e-9)
+
+
+class Gated(torch.nn.Module):
+    """Attention to a sum of feature maps with gates whose channel axis is squeezed away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.qkv = torch.nn.Linear(WIDTH, 1), torch.nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.stack([x, x.flip(1)], 1)
+        x = (torch.tanh(self.gate(h)).squeeze(-1).unsqueeze(-1) * h).sum(1)
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        heads = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return heads.transpose(1, 2).flatten(2)
+
+
+def test_squeezed_gates_before_attention_are_read_in_part() -> None:
+    net = kc.read(Gated(), VECTORS).network
+    assert net.nodes_of(L.Opaque) and net.nodes_of(L.Attend)

@@ -125,3 +125,50 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     assert [a.text for a in told] == [
         "its queries and keys use wide=False, but the constants assume wide queries and keys"
     ]
+
+
+def test_branches_of_one_mlp_are_scaled_together() -> None:
+    """``x + (f + g)`` has one MLP branch f + g, whether or not the sums are merged."""
+
+    L = kc.layers
+
+    def block(*sums: Any) -> kc.Network:
+        heads = [(n, L.Affine(), ("norm",)) for n in ("queries", "keys", "values")]
+        mlps = [
+            step
+            for n in "fg"
+            for step in [
+                (f"{n}_up", L.Affine(), ("norm_2",)),
+                (f"{n}_relu", L.Nonlinear("relu"), (f"{n}_up",)),
+                (n, L.Affine(), (f"{n}_relu",)),
+            ]
+        ]
+        return kc.Network.from_steps(
+            [
+                ("x", L.Input(), ()),
+                ("norm", L.RMSNorm(), ("x",)),
+                *heads,
+                ("heads", L.Attend(), ("queries", "keys", "values")),
+                ("output", L.Affine(), ("heads",)),
+                ("sum", L.Sum((1, 1)), ("x", "output")),
+                ("norm_2", L.RMSNorm(), ("sum",)),
+                *mlps,
+                *sums,
+            ]
+        )
+
+    nested = block(("f+g", L.Sum((1, 1)), ("f", "g")), ("end", L.Sum((1, 1)), ("sum", "f+g")))
+    merged = block(("end", L.Sum((1, 1, 1)), ("sum", "f", "g")))
+    gated = block(
+        ("gate", L.Affine(1), ("norm_2",)),
+        ("gated", L.Route(1, "sigmoid", False), ("gate", "g")),
+        ("end", L.Sum((1, 1, 1)), ("sum", "f", "gated")),
+    )
+    one, other, routed = (
+        edge(net, tokens=4, growth=1.5, gradient_difference=1.08) for net in (nested, merged, gated)
+    )
+    assert other.weights["end"] == pytest.approx(one.weights["end"], rel=1e-9)
+    end = kc.node_values(other.network, tokens=4)["end"]
+    assert end.q1 == pytest.approx(1.5, rel=1e-9)
+    factors = routed._factors()
+    assert factors["f"] == factors["g"] == pytest.approx(routed.weights["end"][1])

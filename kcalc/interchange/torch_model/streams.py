@@ -25,7 +25,7 @@ MOST = 16  # maximum number of streams
 TRIED = 40  # maximum number of nodes tested as the input of a branch or of the readout
 PLACES = 4  # number of places where gates that depend on the input are compared
 CLOSE = 1e-8  # maximum relative error of a fit
-STARTS = ("expand", "repeat", "repeat_interleave", "stack", "cat")
+STARTS = ("expand", "repeat", "repeat_interleave", "stack", "cat", "mul")
 PRODUCTS = ("linear", "matmul", "mm", "bmm", "einsum", "addmm", "mv", "conv1d", "conv2d", "conv3d")
 VIEWS = ("select", "squeeze", "view", "reshape", "_unsafe_view", "contiguous", "clone", "unsqueeze")
 NARROW = ("float32", "float16", "bfloat16")
@@ -230,8 +230,21 @@ def _origin(graph: _Graph, first: _State) -> Any:
         below = [graph.size(read) for read in reads]
         if max(below) < size:
             alike = set(below) == {size // first.count}
-            return node if alike and _kind(node) in STARTS and len(set(reads)) == 1 else None
+            one = alike and _kind(node) in STARTS and _source(graph, node) is not None
+            return node if one else None
     return None
+
+
+def _source(graph: _Graph, origin: Any) -> Any:
+    """Return the feature map of which all streams are multiples, or None."""
+    below = set(graph.reads(origin))
+    if len(below) > 1:  # a stack of multiples of one feature map
+        below = {
+            node
+            for read in below
+            for node in (graph.reads(read) if _kind(read) == "mul" else [read])
+        }
+    return below.pop() if len(below) == 1 else None
 
 
 # -- fits ------------------------------------------------------------------------------------------
@@ -435,7 +448,7 @@ def _measured(
     plan, count, origin = Plan(), states[0].count, places[0]
     plan.shape = tuple(int(n) for n in ends[0][0].meta["val"].shape)
     start, noisy = map(_array, run.kept[origin])
-    (source,) = set(graph.reads(origin))
+    source = _source(graph, origin)
     one = _array(run.values[source]).ravel()
     copies = [_solved(part.ravel(), one[None]) for part in _taken(start, count, split)]
     if any(weight is None for weight in copies):
