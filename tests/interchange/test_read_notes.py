@@ -56,7 +56,7 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
         (lambda: nn.init.zeros_(layer.weight), "gains are all 0"),
         (
             lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)),
-            "biases differ by channel",
+            "biases differ between channels",
         ),
     ):
         change()
