@@ -185,6 +185,9 @@ class Edits(Tabled):
     left_alone
         {node: reason why it stays unchanged}. The keys also include descriptions of code that did
         not run while the model was read.
+    modules
+        For PyTorch, {path of each module of the model: its ``forward``, or "" for PyTorch's own
+        modules}. A model with other modules cannot be edited.
 
     """
 
@@ -192,6 +195,7 @@ class Edits(Tabled):
     model: str
     items: tuple[Edit, ...]
     left_alone: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Edit]:
         return iter(self.items)
@@ -273,7 +277,7 @@ class Edits(Tabled):
             "model": self.model,
             "edits": [_edit_to_dict(edit) for edit in self.items],
             "left_alone": dict(self.left_alone),
-        }
+        } | ({"modules": dict(self.modules)} if self.modules else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the edits as JSON. :func:`kcalc.load_edits` loads them.
@@ -401,9 +405,7 @@ def edits_from_dict(data: Any) -> Edits:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise KcalcError(f"this is not a document of edits, because its schema is not {SCHEMA!r}")
     reader = TreeReader()
-    left = data.get("left_alone", {})
-    if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
-        raise KcalcError("left_alone must be an object whose values are strings")
+    left, modules = (_strings(data, name) for name in ("left_alone", "modules"))
     return Edits(
         _text(data, "framework", "the document"),
         _text(data, "model", "the document"),
@@ -411,8 +413,16 @@ def edits_from_dict(data: Any) -> Edits:
             _edit(entry, f"edits[{i}]", reader)
             for i, entry in enumerate(_list(data, "edits", "the document"))
         ),
-        {str(node): why for node, why in left.items()},
+        left,
+        modules,
     )
+
+
+def _strings(data: dict[str, Any], name: str) -> dict[str, str]:
+    found = data.get(name, {})
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise KcalcError(f"{name} must be an object whose values are strings")
+    return found
 
 
 def _edit(data: Any, where: str, reader: TreeReader) -> Edit:

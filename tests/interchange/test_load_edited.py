@@ -79,6 +79,34 @@ class Twice(Own):
         return super().forward(x) + self.two(torch.tanh(self.one(x)))
 
 
+class Blocks(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList(Own() for _ in range(depth))
+
+    def forward(self, x):
+        return sum(block(x) for block in self.blocks)
+
+
+class Saturated(Blocks):
+    def forward(self, x):
+        return super().forward(torch.sin(x))
+
+
+def test_a_model_with_other_modules_is_not_edited(tmp_path):
+    edits = kc.shape(kc.read(Blocks(2), torch.randn(2, 8)), zeta=1.2).edits
+    edits.save(tmp_path / "edits.json")
+    assert kc.load_edits(tmp_path / "edits.json").to_dict() == edits.to_dict()
+    kc.apply_edits(Blocks(2), edits)
+    for model, words in (
+        (Blocks(3), "shaped model has no module 'blocks.2'"),
+        (Blocks(1), "no module 'blocks.1'"),
+        (Saturated(2), "the model runs Saturated.forward here but ran Blocks.forward"),
+    ):
+        with refused(words):
+            kc.apply_edits(model, edits)
+
+
 @pytest.mark.parametrize("other", [Another, After, Twice])
 def test_a_subclass_that_overrides_what_was_edited(other):
     x = torch.randn(2, 8)

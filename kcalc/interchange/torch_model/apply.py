@@ -18,7 +18,7 @@ from .captured import TorchProgram
 from .copies import duplicate
 from .expert_copies import ExpertCopies
 from .not_run import not_run
-from .performing import can_add_bias, perform, require_module
+from .performing import can_add_bias, forwards, perform, require_module
 from .placing import Placing, flow_of
 from .pretrained import keep
 
@@ -61,7 +61,8 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     left |= unused
     items = tuple(copies.repeated(edit) for edit in ordered if edit.node not in unused)
     left |= not_run(program.captured.calls, _used(program), items, copies.known)
-    return Edits("torch", type(model_of(target.reading)).__name__, items, left)
+    model = model_of(target.reading)
+    return Edits("torch", type(model).__name__, items, left, forwards(model))
 
 
 def _used(program: TorchProgram) -> list[str]:
@@ -127,4 +128,5 @@ def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     stored = _stored(details, details.program, reading.trace.ops, copies)
     weights = WeightEdits(Target(reading, (), {}), stored)
     found = (edit for node, f in factors.items() for edit in weights.scaled(node, f))
-    return Edits("torch", type(model).__name__, tuple(map(copies.repeated, found)))
+    items = tuple(map(copies.repeated, found))
+    return Edits("torch", type(model).__name__, items, modules=forwards(model))

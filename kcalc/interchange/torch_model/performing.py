@@ -26,6 +26,7 @@ from .edited import (
 )
 from .examples import first_line
 from .mixture_modules import replaced_to_read
+from .splicing import innermost
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are for another model: {}; read and shape the model again"
@@ -88,7 +89,33 @@ def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
         raise KcalcError(f"{other}: {error}") from None
     if not own:
         raise KcalcError(f"{other}; edit a model of that class, or read and shape this model")
+    _check_modules(model, edits)
     return plans
+
+
+def forwards(model: nn.Module) -> dict[str, str]:
+    """Return {path of a module: the name of its ``forward``, or "" for PyTorch's own modules}."""
+    found = dict[str, str]()
+    for path, module in model.named_modules():
+        kind = type(module)
+        own = not kind.__module__.startswith("torch.")
+        found[path] = getattr(innermost(kind.forward), "__qualname__", "") if own else ""
+    return found
+
+
+def _check_modules(model: nn.Module, edits: Edits) -> None:
+    """Raise KcalcError if the model has other modules than the shaped model."""
+    known, found = edits.modules, forwards(model) if edits.modules else {}
+    for path in known | found:
+        if path not in found:
+            raise KcalcError(ANOTHER.format(f"this model has no module {path!r}"))
+        if path not in known:
+            raise KcalcError(ANOTHER.format(f"the shaped model has no module {path!r}"))
+        if found[path] != known[path]:
+            what = f"module {path!r}" if path else "model"
+            raise KcalcError(
+                ANOTHER.format(f"the {what} runs {found[path]} here but ran {known[path]}")
+            )
 
 
 def _plans(model: nn.Module, edits: Edits) -> dict[str, Planned]:

@@ -64,7 +64,12 @@ def within(edits: Edits, path: str, name: str) -> Edits:
 
     found = (own(edit) for edit in edits)
     items = tuple(edit for edit in found if edit.calls or edit.weights)
-    return replace(edits, model=name, items=items)
+    inside = {
+        found[len(head) :]: what
+        for found, what in edits.modules.items()
+        if f"{found}.".startswith(head)
+    }
+    return replace(edits, model=name, items=items, modules=inside)
 
 
 def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
