@@ -118,8 +118,9 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     if reading.framework in JAX and reading.trace is not None:
         model = reading.trace.model.subject
     shaped = getattr(shaping, "reading", None)
-    for node in reading.unmerged if shaped is not None else ():
-        if node not in shaped.unmerged:
+    nodes = reading.unmerged if shaped is None else shaped.unmerged
+    for node in reading.unmerged:
+        if node not in nodes:
             raise KcalcError(
                 f"node {node!r} of this model is not in the model that was shaped; shape this "
                 "model with kc.shape(kc.read(model, x))"

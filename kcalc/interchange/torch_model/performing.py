@@ -106,7 +106,7 @@ def forwards(model: nn.Module) -> dict[str, str]:
 def _check_modules(model: nn.Module, edits: Edits) -> None:
     """Raise KcalcError if the model has other modules than the shaped model."""
     known, found = edits.modules, forwards(model) if edits.modules else {}
-    for path in known | found:
+    for path in {**known, **found}:
         if path not in found:
             raise KcalcError(ANOTHER.format(f"this model has no module {path!r}"))
         if path not in known:

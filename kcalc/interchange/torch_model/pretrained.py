@@ -222,6 +222,7 @@ def _built(model: Any, options: dict[str, Any]) -> Any:
 
 def _state(path: Any) -> Mapping[str, torch.Tensor]:
     """Return the state dict in a file."""
+    found: Any = None
     try:
         if str(path).endswith(".safetensors"):
             from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
@@ -231,8 +232,8 @@ def _state(path: Any) -> Mapping[str, torch.Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise KcalcError(f"cannot read the weights in {path}: {first_line(error)}") from None
-    except Exception:
-        found = None
+    except Exception:  # not a file of weights
+        pass
     good = isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())
     if not good:
         raise KcalcError(
