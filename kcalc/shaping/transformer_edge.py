@@ -215,7 +215,14 @@ class TransformerShaping(Shaping):
                     f"{float(along):.6g} (shortcut) and {float(through):.6g} (branch), or build "
                     "the model from .network"
                 )
-            factors |= dict.fromkeys(ends, through / float(block.weights[1]))
+            factor = through / float(block.weights[1])
+            for end in ends:
+                if factors.setdefault(end, factor) != factor:
+                    raise KcalcError(
+                        f"node {end!r} ends the branches of several sums that need different "
+                        "factors, so multiplying weights of the model is not enough; use a "
+                        "separate layer for each sum"
+                    )
         return {node: factor for node, factor in factors.items() if factor != 1}
 
     def _ends(self, node: Node) -> list[Node]:
