@@ -225,9 +225,10 @@ def _dropped(
             known = [depths.get(v.index, entry.get(v.index, 0)) for v in value.data]
             entry[value.index] = max(known, default=0)
     for merge in structure.merges:
-        if merge.value.index in entry:
-            entry |= {i: DEEPER for i in entry if merge.branch.ancestors >> i & 1}
-            entry[merge.branch.index] = DEEPER
+        for value, branch in zip(merge.values, merge.branches, strict=True):
+            if value.index in entry:
+                entry |= {i: DEEPER for i in entry if branch.ancestors >> i & 1}
+                entry[branch.index] = DEEPER
     found: dict[str, str] = {}
     single: set[str] = set()
     for name, leaf in leaves.items():

@@ -122,7 +122,7 @@ def gates_of(subject: Subject) -> Gates | None:
     Another run adds noise to the streams after every sub-layer. This tells the weights of equal
     streams apart.
     """
-    if subject.levels:
+    if subject.measured.structure.levels:
         return _of_levels(subject)
     if not subject.measured.structure.several:
         return None

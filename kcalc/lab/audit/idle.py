@@ -29,7 +29,8 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
     of the first sub-layer need a gradient of the result in this run, and those of the last mixture
     need a gradient of a random combination of the last streams.
     """
-    if not suspects or not (subject.measured.structure.several or subject.levels):
+    structure = subject.measured.structure
+    if not suspects or not (structure.several or structure.levels):
         return ()
     start, ends = _places(subject)
     program = subject.measured.structure.program
@@ -56,9 +57,8 @@ def _places(subject: Subject) -> tuple[list[Value], list[tuple[tuple[Value, ...]
     """
     structure = subject.measured.structure
     if not structure.several:
-        levels = subject.levels
-        begin = list(sources(structure.program, levels[0]))
-        return begin, [(level.sums, level.skips[0], level.end) for level in levels]
+        begin = list(sources(structure.program, structure.levels[0]))
+        return begin, [(level.sums, level.skips[0], level.end) for level in structure.levels]
     origin = start_of(structure.program, structure.several[0])
     states = [((s.value,), s.skip, s.writer.value) for s in structure.several]
     return [] if origin is None else [origin], states

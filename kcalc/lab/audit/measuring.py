@@ -67,7 +67,8 @@ def measure(
         structure = structure_of(program, parameters)
         aim = objective(program.result, _classes(structure), 0)
         names = [name for name, p in parameters.items() if p.requires_grad]
-        marked = [c.value for c in structure.merges or structure.contractions]
+        marked = [v for merge in structure.merges for v in merge.values]
+        marked = marked or [c.value for c in structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = gradients_of(aim.loss, wanted)

@@ -62,14 +62,14 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
         reason = network.layer(opaque[0]).reason
         told = f"{opaque[0]} is not read" + (f" ({reason})" if reason else "")
         return Prediction(remark=f"nothing is predicted: {told}")
-    merges = subject.measured.structure.merges
+    merged = [v for merge in subject.measured.structure.merges for v in merge.values]
     sums = network.nodes_of(L.Sum)
-    if len(sums) != len(merges):
+    if len(sums) != len(merged):
         return Prediction(
             remark="nothing is predicted: the network has sums that are not merges of the run"
         )
     values = _values(subject, network, example)
-    streams = {m.value.index: _rms(values[node]) for m, node in zip(merges, sums, strict=True)}
+    streams = {v.index: _rms(values[node]) for v, node in zip(merged, sums, strict=True)}
     logits = None
     if subject.measured.objective.logits is not None and len(network.outputs) == 1:
         logits = _rms(values[network.outputs[0]])

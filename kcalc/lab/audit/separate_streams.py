@@ -25,6 +25,12 @@ class Level:
     end: Value
 
     @property
+    def branches(self) -> tuple[Value, ...]:
+        """The addends that are multiples of the branch's output."""
+        pairs = zip(self.sums, self.skips, strict=True)
+        return tuple(next(v for v in s.data if v is not skip) for s, skip in pairs)
+
+    @property
     def ancestors(self) -> int:
         """The bit mask of all values from which the streams were computed."""
         return reduce(or_, (value.ancestors for value in self.sums))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ class State:
     """The streams after a sub-layer: the sum of a mixture of streams and a branch.
 
     ``count`` is the number of streams, ``skip`` and ``branch`` are the addends, and ``writer`` is
-    the contraction that ends the branch.
+    the contraction that ends the branch. ``split`` is the axis of the streams.
     """
 
     value: Value
@@ -31,6 +31,7 @@ class State:
     skip: Value
     branch: Value
     writer: Contraction
+    split: Split | None = None
 
 
 def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
@@ -65,10 +66,15 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
     mask = sum(1 << index for index in by_value)
     found = [s for v in program.values if (s := state_of(v, by_value, mask)) is not None]
     origin = start_of(program, found[0]) if found else None
-    if origin is None or not copies(origin.tensor, found[0].count):
+    split = next(iter(copies(origin.tensor, found[0].count)), None) if origin is not None else None
+    if origin is None or split is None:
         return []
-    first = found[0]
-    return [s for s in found if s.count == first.count and s.skip.depends_on(origin)]
+    first, shape = found[0], origin.tensor.shape
+    return [
+        replace(s, split=split if s.value.tensor.shape == shape else None)
+        for s in found
+        if s.count == first.count and s.skip.depends_on(origin)
+    ]
 
 
 def start_of(program: Program, first: State) -> Value | None:

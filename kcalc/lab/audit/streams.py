@@ -61,9 +61,10 @@ def stream_remarks(subject: Subject) -> list[str]:
             f"sums of the weights that mix streams differ from 1 by up to {gates.sums_off:.2g}; "
             "use more Sinkhorn iterations to make the matrices doubly stochastic"
         )
-    if subject.levels and gates is None:
+    levels = subject.measured.structure.levels
+    if levels and gates is None:
         texts.append(
-            f"{len(subject.levels[0].sums)} residual streams are in separate tensors, and their "
+            f"{len(levels[0].sums)} residual streams are in separate tensors, and their "
             "weights could not be measured, so STREAM-ALIKE does not examine them: stack the "
             "streams with torch.stack to have them examined"
         )

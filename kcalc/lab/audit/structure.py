@@ -10,6 +10,7 @@ from .contractions import Contraction, contractions
 from .operations import BIASED, CONTRACTIONS, ELEMENTWISE, NORMS, SOFTMAX, SUMS, TABLES, VIEWS
 from .program import Program, Value
 from .roots import Roots, is_product
+from .separate_streams import Level, levels_of
 from .stream_states import State, bits, states
 
 DEEPEST = 40  # maximum number of operations between the product of queries and keys and its softmax
@@ -22,7 +23,9 @@ class Merge:
     ``stream`` is the number of the stream, and ``skip`` and ``branch`` are the addends. ``writers``
     are the contractions that end the branch, and ``normed`` says whether a norm follows them.
     ``inside`` are the contractions of the branch, excluding contractions of other streams that it
-    reads.
+    reads. Several streams that one branch writes to count as one stream. If they are in separate
+    tensors, ``level`` contains the sums of all of them, and ``value`` is the first sum. If they are
+    in one tensor, ``state`` describes it.
     """
 
     value: Value
@@ -32,6 +35,23 @@ class Merge:
     writers: tuple[Contraction, ...]
     normed: bool
     inside: tuple[Contraction, ...]
+    level: Level | None = None
+    state: State | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The sums, one for every tensor that contains a stream."""
+        return (self.value,) if self.level is None else self.level.sums
+
+    @property
+    def skips(self) -> tuple[Value, ...]:
+        """The addends from the residual stream, in the order of ``values``."""
+        return (self.skip,) if self.level is None else self.level.skips
+
+    @property
+    def branches(self) -> tuple[Value, ...]:
+        """The addends from the branch, in the order of ``values``."""
+        return (self.branch,) if self.level is None else self.level.branches
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +73,8 @@ class Attention:
 class Structure:
     """The residual streams, attention and parameter roles of a run.
 
-    ``several`` contains the sums that carry several streams in one tensor.
+    ``several`` contains the sums that carry several streams in one tensor, and ``levels`` those of
+    streams in separate tensors. At least one of the two is empty.
     """
 
     program: Program
@@ -63,6 +84,7 @@ class Structure:
     attention: list[Attention] = field(default_factory=list)
     roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     several: list[State] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
 
     def stream_roots(self, value: Value) -> set[int]:
         """Return the roots of a value, or of the argument of an elementwise function."""
@@ -75,8 +97,8 @@ class Structure:
 
     def starts(self) -> set[int]:
         """Return the merges and the values in which streams begin."""
-        begun = {root for merge in self.merges for root in self.roots(merge.skip)}
-        return begun | {merge.value.index for merge in self.merges}
+        begun = {r for merge in self.merges for skip in merge.skips for r in self.roots(skip)}
+        return begun | {value.index for merge in self.merges for value in merge.values}
 
     def streams(self) -> list[list[Merge]]:
         """Return the merges of every stream, in order."""
@@ -107,21 +129,27 @@ def _merge_all(found: Structure) -> None:
             mask |= 1 << value.index
     merges: dict[int, Merge] = {}
     found.several = states(found.program, found.contractions)
+    found.levels = [] if found.several else levels_of(found.program, found.contractions)
     several = {state.value.index: state for state in found.several}
+    levels = {level.sums[0].index: level for level in found.levels}
+    others = {value.index for level in found.levels for value in level.sums[1:]}
     for value in found.program.values:
         if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
             continue
-        if value.data[0] is value.data[1]:
+        if value.data[0] is value.data[1] or value.index in others:
             continue
         if value.index in several:
             merge = _of_several(several[value.index], by_value, mask, merges)
+        elif value.index in levels:
+            merge = _of_level(levels[value.index], by_value, mask, merges)
         else:
             merge = _merge(found, value, by_value, mask, merges)
         if merge is not None:
-            merges[value.index] = merge
             found.merges.append(merge)
-            found.roots.stops.add(value.index)
-            found.roots.known.pop(value.index, None)
+            for one in merge.values:
+                merges[one.index] = merge
+                found.roots.stops.add(one.index)
+                found.roots.known.pop(one.index, None)
 
 
 def _merge(
@@ -148,12 +176,36 @@ def _of_several(
     state: State, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
 ) -> Merge:
     """Return the merge of a branch with a mixture of several streams, counted as one stream."""
-    before = (m.stream for m in reversed(merges.values()) if state.skip.depends_on(m.value))
-    stream = next(before, 1 + max((m.stream for m in merges.values()), default=-1))
-    own = (state.branch.ancestors | 1 << state.branch.index) & mask
-    own &= ~(state.skip.ancestors | 1 << state.skip.index)
-    inside = tuple(by_value[i] for i in bits(own) if i in by_value and by_value[i].fan_in > 1)
-    return Merge(state.value, stream, state.skip, state.branch, (state.writer,), False, inside)
+    stream = _stream(state.skip, merges)
+    seen = state.skip.ancestors | 1 << state.skip.index
+    inside = _several_inside(state.branch, seen, by_value, mask)
+    ends = (state.writer,)
+    return Merge(state.value, stream, state.skip, state.branch, ends, False, inside, state=state)
+
+
+def _of_level(
+    level: Level, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
+) -> Merge:
+    """Return the merge of a branch with streams in separate tensors, counted as one stream."""
+    writer, skip = by_value[level.end.index], level.skips[0]
+    inside = _several_inside(level.end, level.mixed_from, by_value, mask)
+    stream, branch = _stream(skip, merges), level.branches[0]
+    return Merge(level.sums[0], stream, skip, branch, (writer,), False, inside, level)
+
+
+def _stream(skip: Value, merges: dict[int, Merge]) -> int:
+    """Return the number of the last stream that a mixture reads, or a new number."""
+    read = skip.ancestors | 1 << skip.index
+    before = (m.stream for i, m in reversed(merges.items()) if read >> i & 1)
+    return next(before, 1 + max((m.stream for m in merges.values()), default=-1))
+
+
+def _several_inside(
+    branch: Value, seen: int, by_value: dict[int, Contraction], mask: int
+) -> tuple[Contraction, ...]:
+    """Return the contractions of a branch, without those in the bit mask ``seen``."""
+    own = (branch.ancestors | 1 << branch.index) & mask & ~seen
+    return tuple(by_value[i] for i in bits(own) if i in by_value and by_value[i].fan_in > 1)
 
 
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
@@ -161,7 +213,7 @@ def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int
     roots = set(found.roots(skip))
     for root in tuple(roots):
         if root in merges:
-            roots |= set(found.roots(merges[root].skip))
+            roots |= {r for skip in merges[root].skips for r in found.roots(skip)}
     return roots
 
 
@@ -237,9 +289,10 @@ def _made(
     writers = tuple(by_value[root] for root in ends)
     made_of = branch.ancestors | 1 << branch.index
     seen = skip.ancestors | 1 << skip.index
-    for merge in merges.values():
-        if merge.stream != stream and made_of >> merge.value.index & 1:
-            seen |= merge.value.ancestors  # the encoder, from which a decoder computes keys
+    for index, merge in merges.items():
+        if merge.stream != stream and made_of >> index & 1:
+            # the encoder, from which a decoder computes keys
+            seen |= found.program.values[index].ancestors
     inside = tuple(by_value[i] for i in bits(made_of & mask & ~seen) if i in by_value)
     return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
 

@@ -15,7 +15,6 @@ from .idle import idle_gates
 from .laws import Law, alike
 from .measuring import Measured
 from .routers import Router, routers_of
-from .separate_streams import Level, levels_of
 from .stream_states import bits, start_of
 from .structure import Merge
 
@@ -80,12 +79,6 @@ class Subject:
         return [Stack(self, merges) for merges in streams if len(merges) > 1]
 
     @cached_property
-    def levels(self) -> list[Level]:
-        """Return the levels of streams in separate tensors, if no tensor has several streams."""
-        structure = self.measured.structure
-        return [] if structure.several else levels_of(structure.program, structure.contractions)
-
-    @cached_property
     def stream_weights(self) -> Gates | None:
         """Return the weights of several streams, or None if the model has a single stream."""
         return gates_of(self)
@@ -94,7 +87,7 @@ class Subject:
     def gates(self) -> tuple[str, ...]:
         """Return the small parameters in sub-layers that act as weights of several streams."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
-        steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in self.levels]
+        steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in structure.levels]
         if structure.several:
             origin = start_of(structure.program, structure.several[0])
             seen = 0 if origin is None else origin.ancestors
@@ -190,10 +183,10 @@ class Stack:
         """Whether the branches read another stream, as a decoder reads its encoder."""
         structure = self.subject.measured.structure
         others = {
-            merge.value.index
-            for stream in structure.streams()
-            for merge in stream
+            value.index
+            for merge in structure.merges
             if merge.stream != self.merges[0].stream
+            for value in merge.values
         }
         return any(
             others & structure.stream_roots(contraction.data)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .program import Value
+import numpy as np
+
+from .stream_states import taken
 from .structure import Merge
 from .subject import Subject
-from .training import gradient_sizes, scores
+from .training import gradient_sizes, pooled, scores
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class ParameterRow:
 class BlockRow:
     """A row of the block table, for the sum of a branch and a residual stream.
 
-    ``stream`` and ``branch`` are the rms of the sum and of the branch. ``token_cosine`` is the mean
+    Several streams that one branch writes to share a row. ``stream`` and ``branch`` are the rms of
+    the sums and of what the branch adds to them. ``token_cosine`` is the mean
     cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
     describe the block's attention. ``gradient`` is the rms of the gradient at the sum. All of these
     are measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was
@@ -124,7 +127,9 @@ def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockR
     for number, merges in enumerate(subject.measured.structure.streams()):
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
             row = _block(subject, merge, gradient)
-            rows.append(replace(row, predicted=predicted.get(merge.value.index), number=number))
+            known = [predicted[v.index] for v in merge.values if v.index in predicted]
+            expected = pooled(known) if len(known) == len(merge.values) else None
+            rows.append(replace(row, predicted=expected, number=number))
     return tuple(rows)
 
 
@@ -139,24 +144,38 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
             known = scores(attention) or known
     return BlockRow(
         name,
-        rms(merge.value.tensor) or 0.0,
-        rms(merge.branch.tensor) or 0.0,
-        token_cosine(merge.value),
+        pooled([rms(value.tensor) or 0.0 for value in merge.values]),
+        pooled([rms(value.tensor) or 0.0 for value in merge.branches]),
+        token_cosine(_streams(merge)),
         known.variance if known else None,
         known.log_keys if known else None,
         finite(gradient),
     )
 
 
-def token_cosine(value: Value) -> float | None:
-    """Return the mean cosine between tokens of one example, from (examples, tokens, channels)."""
-    if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
+def _streams(merge: Merge) -> list[np.ndarray]:
+    """Return an array for every stream, or nothing if the streams cannot be told apart."""
+    if merge.state is None:
+        return [value.tensor.detach().double().cpu().numpy() for value in merge.values]
+    if merge.state.split is None:
+        return []
+    return list(taken(merge.value.tensor, merge.state.count, merge.state.split))
+
+
+def token_cosine(streams: Sequence[np.ndarray]) -> float | None:
+    """Return the mean cosine between tokens of one example.
+
+    Every stream has the shape (examples, tokens, channels). For other shapes the result is None.
+    """
+    if not streams or streams[0].ndim != 3 or streams[0].shape[1] < 2:
         return None
-    tokens = value.tensor.detach().float()
-    units = tokens / tokens.norm(dim=-1, keepdim=True).clamp(min=1e-30)
-    count = units.shape[1]
-    total = units.sum(1).square().sum(-1)
-    return finite(float(((total - count) / (count * (count - 1))).mean()))
+    found = []
+    for tokens in streams:
+        sizes = np.linalg.norm(tokens, axis=-1, keepdims=True)
+        units, count = tokens / np.maximum(sizes, 1e-30), tokens.shape[1]
+        total = np.square(units.sum(1)).sum(-1)
+        found.append(float(((total - count) / (count * (count - 1))).mean()))
+    return finite(sum(found) / len(found))
 
 
 def totals(subject: Subject) -> dict[str, float | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .contractions import Contraction
@@ -209,13 +209,23 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     rows = begun.any(-1) if begun.ndim in (2, 3) else None
     found = []
     for merge in merges:
-        gradient = subject.measured.streams.get(merge.value.index)
-        if gradient is not None and rows is not None and bool(rows.any()):
-            gradient = gradient[rows] if gradient.shape[:-1] == rows.shape else gradient
-        found.append(
-            math.nan if gradient is None else float(gradient.float().square().mean().sqrt())
-        )
+        sizes = []
+        for value in merge.values:
+            gradient = subject.measured.streams.get(value.index)
+            if gradient is None:
+                continue
+            if rows is not None and bool(rows.any()) and gradient.shape[:-1] == rows.shape:
+                gradient = gradient[rows]
+            sizes.append(float(gradient.float().square().mean().sqrt()))
+        # a stream that the loss does not read has gradient 0
+        unread = [0.0] * (len(merge.values) - len(sizes))
+        found.append(pooled([*sizes, *unread]) if sizes else math.nan)
     return found
+
+
+def pooled(sizes: Sequence[float]) -> float:
+    """Return the root mean square of sizes."""
+    return math.sqrt(sum(size**2 for size in sizes) / len(sizes))
 
 
 @criterion(
@@ -258,11 +268,13 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
     A norm divides its input by its rms, which sets the unit of the gradient before it.
     """
     readers, sizes = subject.measured.structure.program.readers, gradient_sizes(subject, merges)
-    behind = [readers.get(merge.value.index, []) for merge in merges]
+    behind = [readers.get(value.index, []) for merge in merges for value in merge.values]
     if not all(r and all(one.op in NORMS for one in r) for r in behind):
         return sizes
-    streams = [merge.value.tensor.detach().double().square().mean() for merge in merges]
-    return [size * float(stream) ** 0.5 for size, stream in zip(sizes, streams, strict=True)]
+    streams = [
+        [v.tensor.detach().double().square().mean() ** 0.5 for v in m.values] for m in merges
+    ]
+    return [size * pooled(list(map(float, s))) for size, s in zip(sizes, streams, strict=True)]
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:

@@ -134,12 +134,36 @@ LISTS: dict[str, tuple[Any, str | None]] = {
 @pytest.mark.parametrize(("make", "alike"), LISTS.values(), ids=LISTS.keys())
 def test_streams_in_separate_tensors(make: Any, alike: str | None) -> None:
     torch.manual_seed(0)
-    found = audited(make(), (6, 16))
+    model = make()
+    found = audited(model, (6, 16))
     told = [f for f in found.findings if f.code == "STREAM-ALIKE"]
     assert "INIT-COPY" not in {finding.code for finding in found.findings}
     assert [f"streams {alike}." in finding.message for finding in told] == [True] * bool(alike)
     named = any("3 residual streams are in separate tensors" in r for r in found.remarks)
     assert named == (make is Unlike)
+    if len(model.branches) > 1:
+        assert {block.number for block in found.blocks} == {0}
+
+
+def test_streams_share_the_rows_of_the_table() -> None:
+    """A list of streams has the rows of the same streams in one tensor, and a cosine of tokens."""
+    tables = []
+    for form in ("einsum", "clones"):
+        torch.manual_seed(0)
+        rows = audited(Dynamic(form), (6, 16)).blocks
+        tables.append([(r.name, r.number, r.token_cosine) for r in rows])
+        tables.append([x for r in rows for x in (r.stream, r.branch)])
+    assert tables[0] == tables[2] == [(f"branches.{i}.3", 0, None) for i in range(3)]
+    assert tables[1] == pytest.approx(tables[3], rel=1e-6)
+
+    torch.manual_seed(0)
+    model, seen = Lists(), []
+    model.branches[1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    first = audited(model, (2, 5, 16)).blocks[0]
+    units = nn.functional.normalize(seen[0], dim=-1)  # equal streams: a branch reads a multiple
+    others = ~torch.eye(5, dtype=torch.bool)
+    expected = (units @ units.mT)[:, others].mean().detach()
+    assert first.token_cosine == pytest.approx(float(expected), rel=1e-5)
 
 
 class Dynamic(nn.Module):
