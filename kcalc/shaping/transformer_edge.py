@@ -200,15 +200,18 @@ class TransformerShaping(Shaping):
                 "attention; build the model from .network, or write it with .export('json')"
             )
         factors = {a.queries: self.query_key_scale for a in parts.attentions}
+        scaled: set[tuple[Node, Node]] = set()
         for block in parts.blocks:
             along, through = self.weights[block.node]
-            ends = self._ends(block.branch)
-            if not ends or along != block.weights[0]:
-                why = (
-                    "its shortcut weight changes"
-                    if ends
-                    else f"its branch {block.branch!r} does not end in Affine layers"
-                )
+            edges = {(block.branch, block.node)}
+            ends = self._ends(block.branch, edges)
+            nested = next((n for _, n in edges if n != block.node and self._changes(n)), None)
+            if not ends or nested is not None or along != block.weights[0]:
+                why = "its shortcut weight changes"
+                if not ends:
+                    why = f"its branch {block.branch!r} does not end in Affine layers"
+                elif nested is not None:
+                    why = f"the weights of {nested!r}, a sum inside its branch, change too"
                 raise KcalcError(
                     f"node {block.node!r}: {why}, so multiplying weights of the model is not "
                     "enough; in your code, give this sum the weights "
@@ -216,6 +219,9 @@ class TransformerShaping(Shaping):
                     "the model from .network"
                 )
             factor = through / float(block.weights[1])
+            if factor == 1:
+                continue
+            scaled |= edges
             for end in ends:
                 if factors.setdefault(end, factor) != factor:
                     raise KcalcError(
@@ -223,27 +229,62 @@ class TransformerShaping(Shaping):
                         "factors, so multiplying weights of the model is not enough; use a "
                         "separate layer for each sum"
                     )
+        self._check_readers(scaled)
         return {node: factor for node, factor in factors.items() if factor != 1}
 
-    def _ends(self, node: Node) -> list[Node]:
+    def _changes(self, node: Node) -> bool:
+        """Return whether the shaping changes the weights of a sum."""
+        layer = self.original.layer(node)
+        return isinstance(layer, Sum) and layer != self.network.layer(node)
+
+    def _check_readers(self, scaled: set[tuple[Node, Node]]) -> None:
+        """Check that only the given edges, (node, reader), carry outputs of multiplied layers."""
+        nodes = {node for node, _ in scaled}
+        for reader, _, parents in self.original.steps():
+            for node in parents:
+                if node in nodes and (node, reader) not in scaled:
+                    raise KcalcError(
+                        f"node {node!r} ends the branch of a sum, but node {reader!r} reads it "
+                        "too, so multiplying weights of the model is not enough; build the model "
+                        "from .network"
+                    )
+        read = next((node for node in self.original.outputs if node in nodes), None)
+        if read is not None:
+            raise KcalcError(
+                f"node {read!r} ends the branch of a sum, but it is also an output, so multiplying "
+                "weights of the model is not enough; build the model from .network"
+            )
+
+    def _ends(self, node: Node, edges: set[tuple[Node, Node]]) -> list[Node]:
         """Return Affine layers whose weights are a factor of a node's output; [] if there are none.
 
         A mixture of experts is a linear function of its experts, and so is its sum with shared
-        experts. In a product, one factor is enough.
+        experts. In a product, one factor is enough. The edges between these layers and the node,
+        (node, reader), are added to ``edges``.
         """
         layer, parents = self.original.layer(node), self.original.parents(node)
         if isinstance(layer, Affine):
             return [node]
         if layer.passes or isinstance(layer, Scale):
-            return self._ends(parents[0])
-        if node in self._mixtures:
-            return self._ends(parents[-1])
-        found = [self._ends(parent) for parent in parents]
-        if isinstance(layer, Sum) and all(found):
-            return list(dict.fromkeys(end for ends in found for end in ends))
-        if isinstance(layer, Product):
-            return next(filter(None, found), [])
-        return []
+            factors = parents[:1]
+        elif node in self._mixtures:
+            factors = parents[-1:]
+        elif isinstance(layer, Sum | Product):
+            factors = parents
+        else:
+            return []
+        ends: list[Node] = []
+        for parent in factors:
+            below = {(parent, node)}
+            found = self._ends(parent, below)
+            if not found and not isinstance(layer, Product):
+                return []
+            if found:
+                ends += found
+                edges |= below
+                if isinstance(layer, Product):
+                    break
+        return list(dict.fromkeys(ends))
 
     @cached_property
     def _mixtures(self) -> frozenset[Node]:

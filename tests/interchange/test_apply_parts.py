@@ -28,7 +28,6 @@ from jax import numpy as jnp  # noqa: E402
 from torch import nn  # noqa: E402
 
 ROWS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
-X = jnp.asarray(ROWS)
 
 
 def of_torch(middle: bool) -> Any:
@@ -46,7 +45,7 @@ def of_jax(dense: Callable[[int, Any], Any], x: Any, middle: bool) -> Any:
 
 def of_a_function(middle: bool) -> Any:
     weights = [jax.random.normal(jax.random.key(i), (6, 6)) for i in range(4)]
-    return lambda p, x: of_jax(lambda i, h: h @ p[i], x, middle), (weights, X)
+    return lambda p, x: of_jax(lambda i, h: h @ p[i], x, middle), (weights, jnp.asarray(ROWS))
 
 
 def of_linen(middle: bool) -> Any:
@@ -55,7 +54,7 @@ def of_linen(middle: bool) -> Any:
         def __call__(self, x: Any) -> Any:
             return of_jax(lambda i, h: linen.Dense(6, name=f"d{i}")(h), x, middle)
 
-    return (Model(), Model().init(jax.random.key(0), ROWS)), (X,)
+    return (Model(), Model().init(jax.random.key(0), ROWS)), (jnp.asarray(ROWS),)
 
 
 def of_nnx(middle: bool) -> Any:
@@ -66,7 +65,7 @@ def of_nnx(middle: bool) -> Any:
         def __call__(self, x: Any) -> Any:
             return of_jax(lambda i, h: self.layers[i](h), x, middle)
 
-    return Model(), (X,)
+    return Model(), (jnp.asarray(ROWS),)
 
 
 def of_equinox(middle: bool) -> Any:
@@ -76,7 +75,9 @@ def of_equinox(middle: bool) -> Any:
         def __call__(self, x: Any) -> Any:
             return of_jax(lambda i, h: self.layers[i](h), x, middle)
 
-    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (X[0],)
+    return Model([eqx.nn.Linear(6, 6, key=jax.random.key(i)) for i in range(4)]), (
+        jnp.asarray(ROWS[0]),
+    )
 
 
 def of_keras(middle: bool) -> Any:

@@ -1,6 +1,7 @@
 """Reading plain JAX functions does no harm, and says what is wrong with what it is given."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from refusals import refused
 from test_read_jax import layers_of
@@ -8,7 +9,7 @@ from test_read_jax import layers_of
 from kcalc.interchange.jax_model import trace_jax, trace_model
 from kcalc.interchange.read import read
 
-W, X = {"w": jnp.ones((3, 4))}, jnp.ones((2, 3))
+W, X = {"w": np.ones((3, 4), "f")}, np.ones((2, 3), "f")
 
 
 def test_a_tuple_beside_an_array_is_a_setting():

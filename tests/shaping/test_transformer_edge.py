@@ -127,42 +127,48 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     ]
 
 
+def block(*sums: Any) -> kc.Network:
+    """Attention beside a shortcut, two MLP branches f and g, and the sums that are given."""
+    L = kc.layers
+    heads = [(n, L.Affine(), ("norm",)) for n in ("queries", "keys", "values")]
+    mlps = [
+        step
+        for n in "fg"
+        for step in [
+            (f"{n}_up", L.Affine(), ("norm_2",)),
+            (f"{n}_relu", L.Nonlinear("relu"), (f"{n}_up",)),
+            (n, L.Affine(), (f"{n}_relu",)),
+        ]
+    ]
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("norm", L.RMSNorm(), ("x",)),
+            *heads,
+            ("heads", L.Attend(), ("queries", "keys", "values")),
+            ("output", L.Affine(), ("heads",)),
+            ("sum", L.Sum((1, 1)), ("x", "output")),
+            ("norm_2", L.RMSNorm(), ("sum",)),
+            *mlps,
+            *sums,
+        ]
+    )
+
+
+def added(name: str, *parents: str, weights: tuple[float, ...] | None = None) -> Any:
+    """A step that adds nodes up."""
+    return name, kc.layers.Sum(weights or (1,) * len(parents)), parents
+
+
 def test_branches_of_one_mlp_are_scaled_together() -> None:
     """``x + (f + g)`` has one MLP branch f + g, whether or not the sums are merged."""
-
     L = kc.layers
-
-    def block(*sums: Any) -> kc.Network:
-        heads = [(n, L.Affine(), ("norm",)) for n in ("queries", "keys", "values")]
-        mlps = [
-            step
-            for n in "fg"
-            for step in [
-                (f"{n}_up", L.Affine(), ("norm_2",)),
-                (f"{n}_relu", L.Nonlinear("relu"), (f"{n}_up",)),
-                (n, L.Affine(), (f"{n}_relu",)),
-            ]
-        ]
-        return kc.Network.from_steps(
-            [
-                ("x", L.Input(), ()),
-                ("norm", L.RMSNorm(), ("x",)),
-                *heads,
-                ("heads", L.Attend(), ("queries", "keys", "values")),
-                ("output", L.Affine(), ("heads",)),
-                ("sum", L.Sum((1, 1)), ("x", "output")),
-                ("norm_2", L.RMSNorm(), ("sum",)),
-                *mlps,
-                *sums,
-            ]
-        )
-
-    nested = block(("f+g", L.Sum((1, 1)), ("f", "g")), ("end", L.Sum((1, 1)), ("sum", "f+g")))
-    merged = block(("end", L.Sum((1, 1, 1)), ("sum", "f", "g")))
+    nested = block(added("f+g", "f", "g"), added("end", "sum", "f+g"))
+    merged = block(added("end", "sum", "f", "g"))
     gated = block(
         ("gate", L.Affine(1), ("norm_2",)),
         ("gated", L.Route(1, "sigmoid", False), ("gate", "g")),
-        ("end", L.Sum((1, 1, 1)), ("sum", "f", "gated")),
+        added("end", "sum", "f", "gated"),
     )
     one, other, routed = (
         edge(net, tokens=4, growth=1.5, gradient_difference=1.08) for net in (nested, merged, gated)
@@ -172,3 +178,22 @@ def test_branches_of_one_mlp_are_scaled_together() -> None:
     assert end.q1 == pytest.approx(1.5, rel=1e-9)
     factors = routed._factors()
     assert factors["f"] == factors["g"] == pytest.approx(routed.weights["end"][1])
+
+
+NESTED = block(added("f+o", "f", "output"), added("end", "sum", "f+o"))
+TWICE = block(added("end", "sum", "f"), added("last", "end", "f", "g"))
+SHOWN = kc.Network.from_steps(block(added("end", "sum", "f")).steps(), outputs=("f", "end", "g"))
+AGAIN = block(added("end", "sum", "f"), added("last", "sum", "f", weights=(1, 2)))
+APART: dict[str, tuple[kc.Network, str]] = {
+    "a sum in a branch": (NESTED, "'end': the weights of 'f.o', a sum inside its branch, change"),
+    "read by a plain sum": (TWICE, "'f' ends the branch of a sum, but node 'last' reads it too"),
+    "an output": (SHOWN, "'f' ends the branch of a sum, but it is also an output"),
+    "two residual sums": (AGAIN, "'f' .* a separate layer for each sum"),
+}
+
+
+@pytest.mark.parametrize(("net", "words"), APART.values(), ids=APART.keys())
+def test_layers_are_multiplied_for_one_sum_only(net: kc.Network, words: str) -> None:
+    s = edge(net, tokens=4, growth=1.5, gradient_difference=1.08)
+    with refused(words):
+        s._factors()

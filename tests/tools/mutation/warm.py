@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ class _Server:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every fault whose line has not run yet."""
         self.coverage.stop()
+        _check_forks()
         data = self.coverage.get_data()
         self.session, self.items = session, {item.nodeid: item for item in session.items}
         self.selection.existing = set(self.items)
@@ -116,6 +118,13 @@ class _Server:
                 note.write_text(item.nodeid, encoding="utf-8")
                 return 1
         return 0
+
+
+def _check_forks() -> None:
+    """Exit if collection has started the threads of JAX. A fork would hang."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        pytest.exit("a test module makes a JAX array when it is imported", returncode=2)
 
 
 def _functions(root: Path) -> dict[Key, list[FunctionType]]:
