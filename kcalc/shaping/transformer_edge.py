@@ -200,7 +200,7 @@ class TransformerShaping(Shaping):
                 "attention; build the model from .network, or write it with .export('json')"
             )
         factors = {a.queries: self.query_key_scale for a in parts.attentions}
-        scaled: set[tuple[Node, Node]] = set()
+        scaled: dict[tuple[Node, Node], float] = {}
         for block in parts.blocks:
             along, through = self.weights[block.node]
             edges = {(block.branch, block.node)}
@@ -219,16 +219,9 @@ class TransformerShaping(Shaping):
                     "the model from .network"
                 )
             factor = through / float(block.weights[1])
-            if factor == 1:
-                continue
-            scaled |= edges
-            for end in ends:
-                if factors.setdefault(end, factor) != factor:
-                    raise KcalcError(
-                        f"node {end!r} ends the branches of several sums that need different "
-                        "factors, so multiplying weights of the model is not enough; use a "
-                        "separate layer for each sum"
-                    )
+            if factor != 1:
+                scaled |= dict.fromkeys(edges, factor)
+                factors |= dict.fromkeys(ends, factor)
         self._check_readers(scaled)
         return {node: factor for node, factor in factors.items() if factor != 1}
 
@@ -237,12 +230,15 @@ class TransformerShaping(Shaping):
         layer = self.original.layer(node)
         return isinstance(layer, Sum) and layer != self.network.layer(node)
 
-    def _check_readers(self, scaled: set[tuple[Node, Node]]) -> None:
-        """Check that only the given edges, (node, reader), carry outputs of multiplied layers."""
-        nodes = {node for node, _ in scaled}
+    def _check_readers(self, scaled: dict[tuple[Node, Node], float]) -> None:
+        """Check that every reader of a multiplied output needs the factor.
+
+        ``scaled``: {(node, reader): factor that the reader needs}.
+        """
+        nodes = {node: factor for (node, _), factor in scaled.items()}
         for reader, _, parents in self.original.steps():
             for node in parents:
-                if node in nodes and (node, reader) not in scaled:
+                if node in nodes and scaled.get((node, reader)) != nodes[node]:
                     raise KcalcError(
                         f"node {node!r} ends the branch of a sum, but node {reader!r} reads it "
                         "too, so multiplying weights of the model is not enough; build the model "

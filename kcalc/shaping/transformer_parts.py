@@ -106,6 +106,12 @@ def parts_of(network: Network) -> Parts:
     outer = [b for b in blocks if not any(b.node in inside[o.node] for o in blocks)]
     others = tuple(b for b in outer if b not in attending)
     last = max(attending + others, key=lambda b: order[b.node]).node
+    above = {last, *nx.ancestors(network.graph, last)}
+    if stray := [b.node for b in attending + others if b.node not in above]:
+        raise KcalcError(
+            f"method 'edge' shapes one residual stream, but the sum at node {stray[0]!r} does not "
+            f"lead to the last one, at node {last!r}; shape the two parts of the network separately"
+        )
     return Parts(first.entry, _normed_end(network, last), attentions, attending, others)
 
 

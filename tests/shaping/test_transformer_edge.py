@@ -39,9 +39,47 @@ def test_closed_forms_of_one_block() -> None:
     assert next(iter(s.value_gains.values())) == pytest.approx(1 / (s.identity + 1), rel=1e-9)
 
 
+def block(*sums: Any) -> kc.Network:
+    """Attention beside a shortcut, two MLP branches f and g, and the sums that are given."""
+    L = kc.layers
+    heads = [(n, L.Affine(), ("norm",)) for n in ("queries", "keys", "values")]
+    mlps = [
+        step
+        for n in "fg"
+        for step in [
+            (f"{n}_up", L.Affine(), ("norm_2",)),
+            (f"{n}_relu", L.Nonlinear("relu"), (f"{n}_up",)),
+            (n, L.Affine(), (f"{n}_relu",)),
+        ]
+    ]
+    return kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("norm", L.RMSNorm(), ("x",)),
+            *heads,
+            ("heads", L.Attend(), ("queries", "keys", "values")),
+            ("output", L.Affine(), ("heads",)),
+            ("sum", L.Sum((1, 1)), ("x", "output")),
+            ("norm_2", L.RMSNorm(), ("sum",)),
+            *mlps,
+            *sums,
+        ]
+    )
+
+
+def added(name: str, *parents: str) -> Any:
+    """A step that adds nodes up."""
+    return name, kc.layers.Sum((1,) * len(parents)), parents
+
+
 TWO, BARE = stack(2, 64, 2), stack(2, 64, 2, placement="none", shortcut_weight=0)
 NORMALISED = architectures.llama(1, 64, 2, query_norm=True, hidden=64, vocabulary=9)
 REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
+    "two streams": (
+        block(added("end", "sum", "f"), added("other", "sum", "g")),
+        {},
+        "the sum at node 'end' does not lead to the last one, at node 'other'",
+    ),
     "no attention": (architectures.vanilla(3), {}, "this network has none"),
     "growth below 1": (
         TWO,
@@ -127,39 +165,6 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     ]
 
 
-def block(*sums: Any) -> kc.Network:
-    """Attention beside a shortcut, two MLP branches f and g, and the sums that are given."""
-    L = kc.layers
-    heads = [(n, L.Affine(), ("norm",)) for n in ("queries", "keys", "values")]
-    mlps = [
-        step
-        for n in "fg"
-        for step in [
-            (f"{n}_up", L.Affine(), ("norm_2",)),
-            (f"{n}_relu", L.Nonlinear("relu"), (f"{n}_up",)),
-            (n, L.Affine(), (f"{n}_relu",)),
-        ]
-    ]
-    return kc.Network.from_steps(
-        [
-            ("x", L.Input(), ()),
-            ("norm", L.RMSNorm(), ("x",)),
-            *heads,
-            ("heads", L.Attend(), ("queries", "keys", "values")),
-            ("output", L.Affine(), ("heads",)),
-            ("sum", L.Sum((1, 1)), ("x", "output")),
-            ("norm_2", L.RMSNorm(), ("sum",)),
-            *mlps,
-            *sums,
-        ]
-    )
-
-
-def added(name: str, *parents: str, weights: tuple[float, ...] | None = None) -> Any:
-    """A step that adds nodes up."""
-    return name, kc.layers.Sum(weights or (1,) * len(parents)), parents
-
-
 def test_branches_of_one_mlp_are_scaled_together() -> None:
     """``x + (f + g)`` has one MLP branch f + g, whether or not the sums are merged."""
     L = kc.layers
@@ -183,12 +188,10 @@ def test_branches_of_one_mlp_are_scaled_together() -> None:
 NESTED = block(added("f+o", "f", "output"), added("end", "sum", "f+o"))
 TWICE = block(added("end", "sum", "f"), added("last", "end", "f", "g"))
 SHOWN = kc.Network.from_steps(block(added("end", "sum", "f")).steps(), outputs=("f", "end", "g"))
-AGAIN = block(added("end", "sum", "f"), added("last", "sum", "f", weights=(1, 2)))
 APART: dict[str, tuple[kc.Network, str]] = {
     "a sum in a branch": (NESTED, "'end': the weights of 'f.o', a sum inside its branch, change"),
     "read by a plain sum": (TWICE, "'f' ends the branch of a sum, but node 'last' reads it too"),
     "an output": (SHOWN, "'f' ends the branch of a sum, but it is also an output"),
-    "two residual sums": (AGAIN, "'f' .* a separate layer for each sum"),
 }
 
 
