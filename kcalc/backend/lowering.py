@@ -394,7 +394,7 @@ class Lowering:
         given = (layer.factor, layer.place) if isinstance(layer, L.Resize) else (layer.factors,)
         if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
             raise KcalcError(
-                f"node {node!r} resizes images with two axes, but its input has locations "
+                f"node {node!r} resizes two-dimensional images, but the locations of its input are "
                 f"{below}; pass image_shape=(height, width), and either one factor or one factor "
                 "per axis"
             )

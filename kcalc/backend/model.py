@@ -395,7 +395,7 @@ class Model(Shown):
         layer: Any = self.network.layer(node)
         stated = layer.features or self.features.get(node)
         if stated is not None and array.shape[-1] != stated:
-            hint = "" if locations is not None else "; for images give image_shape=(height, width)"
+            hint = "" if locations is not None else "; for images, set image_shape=(height, width)"
             raise KcalcError(
                 f"the input {node!r} must have {stated} channels, got {array.shape[-1]} (shape "
                 f"{tuple(array.shape)}){hint}"

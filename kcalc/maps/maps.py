@@ -888,8 +888,7 @@ class QMap(KernelMap):
 
         if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
             raise KcalcError(
-                f"the search for fixed points needs low < high, got low = {glimpse(low)} and "
-                f"high = {glimpse(high)}"
+                f"low must be less than high, got low = {glimpse(low)} and high = {glimpse(high)}"
             )
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]

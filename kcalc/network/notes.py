@@ -24,7 +24,7 @@ LEVELS = {
 }
 TIED = "its weights are tied to the embedding"  # in the note on a readout
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
-"""The levels of notes on a network, each with the kind of assumption that it becomes.
+"""{level of a note on a network: the kind of assumption that the note becomes}.
 
 "exact" notes record the image size for which an input was read, or the number of tokens of a mask.
 Pooling and unread operations need no note, because their layers already show them.

@@ -57,7 +57,7 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
             "here, tokens= must be the number of tokens of an input; only kc.node_values, "
             "kc.gradients and kc.ntk accept arrays of tokens"
         )
-    count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
+    count = whole(tokens, "tokens, the number of tokens in an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
         least = "-1/(tokens - 1)" if count > 1 else "-inf"

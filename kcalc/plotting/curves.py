@@ -99,7 +99,7 @@ def q_maps(
     ax = axes(ax, 3.6, 3.6)
     low, high = one_q(low, "low"), one_q(high, "high")
     if not low < high:
-        raise KcalcError(f"Q maps need 0 < low < high, got low = {low:g} and high = {high:g}")
+        raise KcalcError(f"a Q map needs 0 < low < high, got low = {low:g} and high = {high:g}")
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
@@ -345,8 +345,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(
-            f"got {len(old)} activations before and {len(new)} after; pass equally many, "
-            "because they are paired in order"
+            f"there are {len(old)} activations before and {len(new)} after, but they are paired in "
+            "order; pass the same number of each"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)

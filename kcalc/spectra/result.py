@@ -139,7 +139,7 @@ class JacobianSpectrum(Shown, Approximable):
         for law in self._reading.laws:
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(
-                    f"slopes are unbounded, and E s^{2 * order} depends on slopes that are "
+                    f"the slopes are unbounded, and E s^{2 * order} depends on slopes that are "
                     "too rare to integrate; use a lower moment"
                 )
         value = float(self._moments(order)[order - 1])
@@ -267,7 +267,7 @@ class JacobianSpectrum(Shown, Approximable):
             if width is None:
                 return math.inf
             raise KcalcError(
-                "slopes are unbounded, so the largest singular value grows with the width "
+                "the slopes are unbounded, so the largest singular value grows with the width "
                 "and does not follow edge statistics; use largest() and moment(n)"
             )
         edge = self._law.top

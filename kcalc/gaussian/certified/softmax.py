@@ -48,7 +48,9 @@ def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure
     field = ball_field(digits + 20)
     v = field.number(variance)
     if not (v > 0 and v <= MOST_VARIANCE):
-        raise KcalcError(f"the variance of scores must lie in (0, {MOST_VARIANCE}], got {variance}")
+        raise KcalcError(
+            f"the variance of the scores must lie in (0, {MOST_VARIANCE}], got {variance}"
+        )
     return Enclosure.of(self_overlap(count, v, digits))
 
 

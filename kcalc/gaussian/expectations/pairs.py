@@ -142,8 +142,8 @@ class PairMap:
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available "
-                f"only for |c| < {math.cos(ZONE):.2f}"
+                f"activation {self.phi.name!r} has Taylor coefficients of order {order} > 2 only "
+                f"for |c| < {math.cos(ZONE):.2f}"
             )
         parts: list[list[Array]] = []
         if inside.any():
