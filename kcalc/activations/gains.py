@@ -107,7 +107,7 @@ class Shipped:
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:
-        """Return the q value after ``layers`` layers of activation and weights with this gain.
+        """Return the q value after ``layers`` layers: the activation, then weights with this gain.
 
         The q value of the input is 1.
         """

@@ -45,7 +45,7 @@ SYMBOLIC = "symbolic(q=1)"
 
 
 class _Local:
-    """A map of one activation, whose name is the name of the map's only input and only output."""
+    """A map of one activation. Its only input and only output are named after the activation."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation

@@ -110,7 +110,7 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 
 def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
-    """Return the roots as they are, or with 50 digits if ``expr`` contains floats."""
+    """Return the roots unchanged, or with 50 digits if ``expr`` contains floats."""
     if not expr.has(sp.Float):
         return list(roots)
     return [sp.Float(root.evalf(_DIGITS), _DIGITS) if root else root for root in roots]

@@ -666,9 +666,9 @@ def to_jax(
     Raises
     ------
     KcalcError
-        For symbolic constants, unknown names, nodes or distributions, extents that do not fit, and
-        layers that cannot run on arrays. Also for a network that was read from a model and orders
-        its locations differently.
+        For symbolic constants, unknown names, nodes or distributions, extents that do not fit,
+        layers that cannot be run on arrays, and networks whose locations are in a different order
+        than in the model that they were read from.
 
     Examples
     --------

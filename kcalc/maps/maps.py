@@ -513,8 +513,8 @@ class CMap(KernelMap):
         Raises
         ------
         KcalcError
-            For networks with several inputs or outputs, and for an invalid dimension or degree.
-            Also for token maps, which are defined only on part of [-1, 1].
+            For networks with several inputs or outputs, for an invalid dimension or degree, and for
+            token maps, which are defined only on part of [-1, 1].
 
         Examples
         --------
@@ -841,7 +841,7 @@ class QMap(KernelMap):
         Returns
         -------
         QTable
-            A :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``.
+            A :class:`~kcalc.fields.tables.QTable` with a relative error of ``tolerance``.
 
         Raises
         ------

@@ -233,7 +233,7 @@ def not_positive_definite(
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
         f"the kernel matrix{added} is not positive definite to working precision: its "
-        f"smallest eigenvalue is {smallest:.3e}, its largest {largest:.3e}. Some inputs are "
+        f"smallest eigenvalue is {smallest:.3e} and its largest is {largest:.3e}. Some inputs are "
         f"equal, or the kernel has collapsed; drop duplicates, or use {name} >= "
         f"{ridge + enough:.1e}"
     )

@@ -1118,8 +1118,8 @@ class Attend(Layer):
         if furthest <= near:
             raise _fail(
                 self,
-                f"the furthest distance of relative must exceed {near}, the number of distances "
-                f"with their own bucket, got {furthest}",
+                f"the furthest distance of relative must be greater than {near}, the number of "
+                f"distances with their own bucket, got {furthest}",
             )
         return sigma, buckets, furthest
 

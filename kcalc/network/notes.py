@@ -17,8 +17,8 @@ LEVELS = {
     "exact": "computes the model's function",
     "locations": "exact for kernel maps without positions; strides, windows or sizes differ from "
     "the model's",
-    "pooling": "computes the model's function; kernel maps treat pooling as the identity, a "
-    "heuristic",
+    "pooling": "computes the model's function, but kernel maps treat pooling as the identity, "
+    "which is a heuristic",
     "approximate": "differs from the model as noted",
     "not read": "not understood; every calculus raises an error for it",
 }
@@ -78,7 +78,7 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """Return the note that an attention mask (or attention biases) was read for ``tokens`` tokens.
+    """Return a note that says for how many tokens an attention mask (or biases) was read.
 
     Longer sequences may reach a window or distances that shorter sequences do not.
     """
@@ -96,7 +96,7 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """Return the note that a network was read for images of a given shape at an input.
+    """Return a note that says for which image shape an input was read.
 
     For images of this shape, the network's windows match the model's.
     """

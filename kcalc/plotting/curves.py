@@ -55,10 +55,11 @@ def c_maps(
     the q value of both inputs (default 1); use ``q1`` and ``q2`` if they differ. The ``points`` are
     evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of fixed points are
     filled if the fixed point is attracting, open if it is repelling, and half-filled if the slope
-    is +-1. Fixed points come from the map's method ``fixed_points`` if it has one, else from sign
-    changes on a fine grid. Fixed points shared by several maps are grey. ``looks`` sets the colour
-    and style of lines, {label: (colour, style)}. ``line`` contains keywords for matplotlib lines,
-    such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the legend.
+    is +-1. Fixed points come from the map's ``fixed_points`` method. For maps without this method,
+    they are found from sign changes on a fine grid. Fixed points shared by several maps are grey.
+    ``looks`` sets the colour and style of lines, {label: (colour, style)}. ``line`` contains
+    keywords for matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked
+    in the legend.
 
     Returns: the Axes. Raises: KcalcError if an argument is not a map, or if a map returns an array
     of the wrong shape.

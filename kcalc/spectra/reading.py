@@ -30,7 +30,7 @@ INPUT_LAWS = ("gaussian",)
 
 FREE = (
     "infinite width at fixed depth; one position; weights independent between layers, {weights}; "
-    "slopes asymptotically free of the weights around them; pre-activations of one coordinate "
+    "slopes asymptotically free from the weights around them; pre-activations of one coordinate "
     "jointly Gaussian, with the q values of the kernel maps. The spectrum is that of the bulk; a "
     "few singular values, such as the one along the input, may lie outside it"
 )

@@ -433,16 +433,16 @@ def jacobian_spectrum(
     ------
     KcalcError
         If the network has windows, positions, pooling, attention, BatchNorm, one-hot inputs,
-        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols. Also
-        if ratios of widths are unknown, an activation acts on an input of unknown distribution, the
-        slopes have no finite mean square, or q is invalid. The message names the node.
+        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols;
+        if ratios of widths are unknown, an activation acts on an input of unknown distribution, or
+        the slopes have no finite mean square; and if q is invalid. The message names the node.
 
     Notes
     -----
-    The slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
-    jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation with
-    one unknown for each side of each weight determines the distribution. For chains of equal square
-    layers, the product of S-transforms is used.
+    The slopes are asymptotically free from the weights, and the pre-activations of one coordinate
+    are jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation
+    with one unknown for each side of each weight determines the distribution. For chains of equal
+    square layers, the product of S-transforms is used.
 
     References
     ----------

@@ -281,5 +281,5 @@ def _horner(columns: Array, i: Any, j: Any, gap: Array, out: Array) -> None:
 
 @lru_cache(maxsize=512)
 def pair_map(phi: Profile, q1: float, psi: Profile, q2: float) -> PairMap:
-    """Return the cached :class:`PairMap` of (phi, q1) and (psi, q2)."""
+    """Return the cached :class:`PairMap` for (phi, q1) and (psi, q2)."""
     return PairMap(phi, q1, psi, q2)
