@@ -324,8 +324,8 @@ class Lowering:
         if len(set(shapes)) > 1:
             raise KcalcError(
                 f"node {node!r} ({kind}) reads feature maps of different shapes "
-                f"({self._listed(node, shapes)}); use equal features for them, or put an Affine "
-                "with the same stride and width on the shortcut"
+                f"({self._listed(node, shapes)}); set the same features= for them, or put an "
+                "Affine with the same stride and width on the shortcut"
             )
         return shapes[0]
 

@@ -195,7 +195,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
     """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
         raise KcalcError(
-            f"{what} must be a single array, got one per output "
+            f"{what} must be a single array, but there is one for each output "
             f"({', '.join(map(str, matrix))}); choose one of them"
         )
     given = raw_array(matrix, what)
