@@ -198,7 +198,7 @@ def test_many_weights_have_no_names_under_the_axis() -> None:
 
 def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
-    with refused("low < high.*2.0.*1.0"):
+    with refused("low must be less than high.*2.0.*1.0"):
         q.fixed_points(2.0, 1.0)
     with refused("0 < low < high, got low = 2 and high = 1"):
         q_maps(q, low=2.0, high=1.0)

@@ -82,7 +82,7 @@ class Activation(PiecewiseFunction):
     """Whether closed forms keep relative accuracy at every gap; if not, NumPy uses quadrature."""
 
     closed_over_jets: ClassVar[bool] = True
-    """Whether the Taylor series in q of the closed form of Q is accurate."""
+    """Whether the closed form of Q has an accurate Taylor series in q."""
 
     # --- hooks: closed forms over any field; None if unknown -----------------------------------
 
@@ -444,7 +444,7 @@ class Activation(PiecewiseFunction):
             series = Jet((series, *[series * 0] * order))
         if field is NUMPY and not all(np.all(np.isfinite(a)) for a in series.coefficients):
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.name!r} are available only for "
+                f"activation {self.name!r} has Taylor coefficients of order {order} > 2 only for "
                 f"|c| < 1"
             )
         return (series.value, *(-a for a in series.coefficients[1:]))
@@ -479,8 +479,8 @@ class Activation(PiecewiseFunction):
             if exact is not None:
                 if np.isnan(exact[0]).any():
                     raise KcalcError(
-                        f"the C map of {self.name!r} is beyond double precision at such a large q; "
-                        f"use c_map.ball"
+                        f"the C map of {self.name!r} cannot be computed in double precision at "
+                        f"such a large q; use c_map.ball"
                     )
                 return tuple(
                     spread(part, gap.shape) for part in (np.maximum(exact[0], 0.0), *exact[1:])

@@ -365,10 +365,10 @@ def _check_alone(rule: Elementwise) -> None:
             raw(x.copy()),
             values,
             x,
-            "is not deterministic: dropout and noise have no C map; use the callable's evaluation "
-            "mode",
+            "is not deterministic, but dropout and noise have no C map; use the callable's "
+            "evaluation mode",
         )
-    alone = f"is not elementwise: its value changes with the rest of the array; {_ALONE}"
+    alone = f"is not elementwise, because its value changes with the rest of the array; {_ALONE}"
     compare(raw(x[::-1].copy())[::-1], values, x, alone)
     compare(raw(others)[::2], values[::2], x[::2], alone)
     compare(np.concatenate([raw(x[i : i + 1].copy()) for i in range(4)]), values[:4], x[:4], alone)

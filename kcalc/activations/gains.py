@@ -66,7 +66,7 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     field = SYMPY if symbolic else NUMPY
     value = field.number(q)
     if not symbolic and isinstance(value, np.ndarray) and value.ndim:
-        raise KcalcError(f"a gain is computed for a single q value, got {glimpse(q)}")
+        raise KcalcError(f"the q value of a gain must be a single number, got {glimpse(q)}")
     if not symbolic and not value > 0:
         raise KcalcError(f"q is a mean square and must be > 0, got {q}")
     passed = phi.second_moment(value, field)
@@ -107,7 +107,7 @@ class Shipped:
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:
-        """Return the q value after ``layers`` layers of activation and weights with this gain.
+        """Return the q value after ``layers`` layers: the activation, then weights with this gain.
 
         The q value of the input is 1.
         """

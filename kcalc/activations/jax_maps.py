@@ -25,8 +25,10 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
     They are differentiable with respect to gap and, with a closed form, to q1 and q2. An infinite
-    C' at c = +-1 is returned as inf, but gradients use C' one rounding unit away. Without a closed
-    form, raises KcalcError for traced q, several q values, and orders above 1.
+    C' at c = +-1 is returned as inf, but gradients use C' one rounding unit away.
+
+    Raises KcalcError if there is no closed form and q is traced, q has several values, or the order
+    is above 1.
     """
     import jax.numpy as jnp
 

@@ -3,8 +3,8 @@
 A jump is the difference of two one-sided limits. Rounding leaves a residue even if the function is
 continuous. The residue depends on the last digits of the rounded numbers, which are the kink and
 the float constants. A jump counts only if it is larger than its change when these numbers change by
-one unit in the last place. Expressions without floats are evaluated with so many digits that every
-other jump counts, however small.
+one unit in the last place. Expressions without floats are evaluated with enough digits for any
+jump to count, however small.
 """
 
 from __future__ import annotations

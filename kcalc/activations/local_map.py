@@ -45,7 +45,7 @@ SYMBOLIC = "symbolic(q=1)"
 
 
 class _Local:
-    """A map of one activation, whose name is the name of the map's only input and only output."""
+    """A map of one activation. Its only input and only output are named after the activation."""
 
     def __init__(self, activation: Any) -> None:
         self.activation = activation
@@ -412,7 +412,7 @@ def _in_first_q(phi: Any, c: Array, q1: Array, q2: Array) -> Array:
     """Return dC/dq1 at fixed c, elementwise."""
     if phi.degree is not None:
         return np.zeros(c.shape)
-    phi.refuse_rough("derivatives of C in q values")
+    phi.refuse_rough("derivatives of C with respect to q")
     out = np.empty(c.size)
     pairs, inverse = np.unique(np.stack([q1.ravel(), q2.ravel()]), axis=1, return_inverse=True)
     for index in range(pairs.shape[1]):

@@ -26,11 +26,11 @@ from kcalc.foundation.rootfinding import zero_between
 from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
-"""The canonical symbol of all activations."""
+"""The argument in the expression of every activation."""
 
 MOST_KINKS = 500
 KINK_REACH = 128
-"""Kinks are searched up to |x| = 128, the reach of inputs with q = 100 (polynomials: all x)."""
+"""Kinks with |x| <= 128 are found, enough for q = 100. For polynomials, all kinks are found."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
 _SAME = 4e-15  # roots at a smaller relative distance are the same root in two forms
@@ -110,7 +110,7 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 
 def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
-    """Return the roots as they are, or with 50 digits if ``expr`` contains floats."""
+    """Return the roots unchanged, or with 50 digits if ``expr`` contains floats."""
     if not expr.has(sp.Float):
         return list(roots)
     return [sp.Float(root.evalf(_DIGITS), _DIGITS) if root else root for root in roots]

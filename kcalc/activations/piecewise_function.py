@@ -203,7 +203,7 @@ class PiecewiseFunction:
     def _symbolic_jumps(self, n: int) -> tuple[float, ...]:
         sizes = [sp.simplify(size) for _, size in self.jumps(n)]
         if any(size.free_symbols for size in sizes):
-            self.refuse_symbols(f"the size of the jumps of its derivative of order {n}")
+            self.refuse_symbols(f"the size of the jumps in its derivative of order {n}")
         return tuple(map(float, sizes))
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:

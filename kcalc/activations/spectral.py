@@ -1,6 +1,6 @@
 """Derivatives of a function that is known only by its values.
 
-Chebyshev panels resolve the function to rounding and give its derivatives.
+Chebyshev polynomials on panels represent the function to rounding error and are differentiated.
 
 The polynomial of a panel is fitted on a window that overlaps the neighbouring panels but crosses no
 kink. In the n-th derivative, rounding errors grow like (N/h)^n in the middle of a window of

@@ -37,7 +37,7 @@ class Core:
 
 
 Tails = tuple[Tail | None, Tail | None] | Core
-"""The left and right tails, each None if undeclared; or a core."""
+"""The left and right tails (None for an undeclared tail), or a core."""
 
 
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:

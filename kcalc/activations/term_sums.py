@@ -5,9 +5,9 @@ u, v with variances q1, q2 and covariance k
 
     E[e^(a u) e^(b v)] = exp((a^2 q1 + 2 a b k + b^2 q2)/2),
 
-and derivatives in a and b give the powers. A sum of terms erf(b x) may also have a term linear in
-x, because E[u f(v)] = k E f'(v). These closed forms are used only in formulas; numerical values
-come from integration.
+and derivatives with respect to a and b yield the powers. A sum of terms erf(b x) may also have a
+term linear in x, because E[u f(v)] = k E f'(v). These closed forms are used only in formulas;
+numerical values come from integration.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _mean_slope(expr: sp.Expr) -> sp.Expr:
 
 
 def _real(value: Any) -> Any:
-    """Rewrite a real-valued expression of complex exponentials without i; symbols are real."""
+    """Rewrite a real-valued sum of complex exponentials without i, assuming real symbols."""
     value = sp.sympify(value, strict=True)
     names = {s: sp.Dummy(s.name, real=True) for s in value.free_symbols - {Q1, Q2, K}}
     real = sp.expand(value.xreplace(names))

@@ -309,7 +309,7 @@ def _density(x: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _orthants() -> Any:
-    """Return the function (h, l, P(z > max(h, l)), gap) -> (L, drop), with short derivatives.
+    """Return (h, l, P(z > max(h, l)), gap) -> (L, drop), a function with cheap derivatives.
 
     L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from a gap of 0 to
     ``gap``.

@@ -32,7 +32,7 @@ from kcalc.fields.degrees import expandable
 from kcalc.fields.expressions import rational
 
 Terms = dict[tuple[int, sp.Expr], sp.Expr]
-"""{(n, rate): coefficient} of a sum of coefficient x^n e^(rate x)."""
+"""{(n, rate): coefficient}, for the sum of all coefficient * x^n e^(rate x)."""
 
 _MOST = 64  # the highest power of x
 _GUARD = (15, 45, 105, 225, 465)  # extra digits tried in mpmath until two agree

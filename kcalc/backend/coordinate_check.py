@@ -176,8 +176,8 @@ def coordinate_check(
     normed = network.nodes_of(BatchNorm)
     if normed:
         raise KcalcError(
-            f"node {normed[0]!r} (BatchNorm) normalises coordinates to size 1 at every width; use "
-            "net.without_normalization()"
+            f"node {normed[0]!r} (BatchNorm) normalises its coordinates to size 1 at every width, "
+            "so they cannot be checked; use net.without_normalization()"
         )
     chosen = named_parameterization(parameterization)
     loose = set(open_nodes(network)).intersection(network.nodes_of(Affine))
@@ -218,8 +218,8 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
         whole(value, name, 1)
     if len(set(given)) < 2 or draws < 2:
         raise KcalcError(
-            "fitting a power of the width requires at least two widths and two draws, got "
-            f"widths={glimpse(widths)} and draws={draws}"
+            "fitting a power of the width requires at least two widths and two draws, but "
+            f"widths={glimpse(widths)} and draws={draws} were passed"
         )
     return tuple(int(w) for w in given)
 

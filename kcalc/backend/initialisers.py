@@ -70,8 +70,8 @@ class Initialiser:
         if self.delta and any(extent % 2 == 0 for extent in fan.window):
             raise KcalcError(
                 f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, "
-                "which Delta initialisation needs; use odd kernels or weights='orthogonal' (which "
-                "violates the assumptions of kernel maps)"
+                "which Delta initialisation needs; use odd kernel sizes or weights='orthogonal' "
+                "(which violates the assumptions of kernel maps)"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:

@@ -324,8 +324,8 @@ class Lowering:
         if len(set(shapes)) > 1:
             raise KcalcError(
                 f"node {node!r} ({kind}) reads feature maps of different shapes "
-                f"({self._listed(node, shapes)}); use equal features for them, or put an Affine "
-                "with the same stride and width on the shortcut"
+                f"({self._listed(node, shapes)}); set the same features= for them, or put an "
+                "Affine with the same stride and width on the shortcut"
             )
         return shapes[0]
 
@@ -394,7 +394,7 @@ class Lowering:
         given = (layer.factor, layer.place) if isinstance(layer, L.Resize) else (layer.factors,)
         if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
             raise KcalcError(
-                f"node {node!r} resizes images with two axes, but its input has locations "
+                f"node {node!r} resizes two-dimensional images, but the locations of its input are "
                 f"{below}; pass image_shape=(height, width), and either one factor or one factor "
                 "per axis"
             )

@@ -395,7 +395,7 @@ class Model(Shown):
         layer: Any = self.network.layer(node)
         stated = layer.features or self.features.get(node)
         if stated is not None and array.shape[-1] != stated:
-            hint = "" if locations is not None else "; for images give image_shape=(height, width)"
+            hint = "" if locations is not None else "; for images, set image_shape=(height, width)"
             raise KcalcError(
                 f"the input {node!r} must have {stated} channels, got {array.shape[-1]} (shape "
                 f"{tuple(array.shape)}){hint}"
@@ -666,9 +666,9 @@ def to_jax(
     Raises
     ------
     KcalcError
-        For symbolic constants, unknown names, nodes or distributions, extents that do not fit, and
-        layers that cannot run on arrays. Also for a network that was read from a model and orders
-        its locations differently.
+        For symbolic constants, unknown names, nodes or distributions, extents that do not fit,
+        layers that cannot be run on arrays, and networks whose locations are in a different order
+        than in the model that they were read from.
 
     Examples
     --------

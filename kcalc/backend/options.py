@@ -72,7 +72,7 @@ def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
     given: dict[Any, Any] = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = initialiser(given.pop(None, "delta_orthogonal"))
     require_kind(
-        network, given, ", which has no weights to initialise; give laws of Affine nodes", Affine
+        network, given, ", which has no weights to initialise; name only Affine nodes", Affine
     )
     return {
         node: initialiser(given[node]) if node in given else default

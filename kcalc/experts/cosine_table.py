@@ -172,7 +172,7 @@ class AngleTable:
             if worst <= TOLERANCE:
                 return made
         raise KcalcError(
-            "the error of interpolating the router statistics in the cosine of two tokens is "
+            "interpolating the router statistics in the cosine between two tokens has an error of "
             f"{worst:.1g}, which is too large; lower the variance of the logits"
         )
 

@@ -180,8 +180,8 @@ class MoE(Layer):
         sigma = as_number(self.sigma_w, "MoE.sigma_w")
         if not isinstance(sigma, sp.Basic) and not sigma > 0:
             raise KcalcError(
-                "MoE: sigma_w of the router must be > 0, because otherwise all logits are equal "
-                f"and the experts are tied, got {glimpse(self.sigma_w)}"
+                f"MoE: sigma_w of the router must be > 0, got {glimpse(self.sigma_w)}. With "
+                "sigma_w = 0 all logits are equal and the experts are tied"
             )
         expert = _one_expert(self.expert, experts)
         shared = None if self.shared is None else _ending_in_weights(self.shared, "shared")

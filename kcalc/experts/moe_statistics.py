@@ -56,7 +56,7 @@ class MoEStatistics(Shown):
             self.variance,
             "variance",
             lambda v: v > 0,
-            "variance must be > 0 (without it all logits are equal, and the selection is a tie)",
+            "variance must be > 0, because otherwise all logits are equal and the experts are tied",
         )
         check_variance(variance)
         cosine = number_within(

@@ -140,7 +140,7 @@ def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
         if len(state.groups) > 1 or not state.pairs[0].gaussian:
             raise FreshnessError(
                 f"node {node!r}: its {what} must be a fresh Gaussian feature map; end this path "
-                "in an Affine"
+                "with an Affine"
             )
     if not disjoint(state.pairs[0].support for state in inputs):
         raise FreshnessError(
@@ -150,8 +150,8 @@ def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
     given = (inputs[0].pairs[0].moments.q1, inputs[0].pairs[0].moments.q2)
     if any(isinstance(q, Jet) and not all(map(is_zero, q.coefficients[1:])) for q in given):
         raise NoRule(
-            f"node {node!r}: the router weights have no derivative with respect to the q value of "
-            "the logits; put an RMSNorm before the router"
+            f"node {node!r}: the router weights cannot be differentiated with respect to the q "
+            "value of the logits; put an RMSNorm before the router"
         )
     known = [np.asarray(q.value if isinstance(q, Jet) else q, dtype=float) for q in given]
     return np.stack(np.broadcast_arrays(*known)) if kernel.statistics.follow_c else known[0]

@@ -41,6 +41,6 @@ def check_variance(variance: float, where: str = "") -> None:
     if not variance <= LARGEST:
         raise KcalcError(
             f"{where}the logits have variance {variance:.6g}, which exceeds the limit "
-            f"{LARGEST:g}, so one expert gets nearly all the weight. Put a norm before the "
+            f"of {LARGEST:g}, so one expert gets nearly all the weight. Put a norm before the "
             "router, or use a smaller variance for its weights"
         )

@@ -413,12 +413,12 @@ class Enclosure:
         """
         if self.radius > max(1, abs(self.mid)) / 1000:
             known = (
-                f"only {self!r}"
+                f"the best one is {self!r}"
                 if self.radius < 1000 * max(1, abs(self.mid))
                 else "the bounds are far wider than the value"
             )
             raise KcalcError(
-                f"{what}: found no useful enclosure, {known}. Use smaller q values, q values "
+                f"{what} has no useful enclosure: {known}. Use smaller q values, q values "
                 "closer to each other, c away from -1 and 1, another digits=, or an activation "
                 "declared with growth=(A, p, B). Call the map itself for the value in double "
                 "precision"

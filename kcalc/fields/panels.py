@@ -4,7 +4,8 @@ The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
 As a function of s, a kernel is equally smooth everywhere, even near c = 1, where the kernel may
 have square roots or the many scales of a chaotic network. A power series in c with coefficients >=
-0 has its singularities at |c| >= 1, so at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
+0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
+``|Im s| >= pi / (2 ln 2) = 2.27``.
 """
 
 from __future__ import annotations

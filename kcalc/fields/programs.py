@@ -26,7 +26,7 @@ _FORMS: dict[Any, Any] = {
     sp.acosh: (sp.acosh(U), 1 / sp.sqrt(U**2 - 1)),
     _SOFTPLUS: (sp.log(1 + sp.exp(U)), (1 + sp.tanh(U / 2)) / 2),
 }
-"""Functions and their derivatives, for functions whose SymPy derivatives have poor enclosures."""
+"""{function: (f, f')}, for functions whose SymPy derivatives have poor enclosures."""
 _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csch: lambda u: 1 / sp.sinh(u),
     sp.coth: lambda u: sp.cosh(u) / sp.sinh(u),

@@ -145,8 +145,8 @@ class GeometricShaping(Shaping):
     "geometric",
     Record(
         "Weight variances follow the geometric mean of fan-in and fan-out, so all weights learn at "
-        "the same relative rate; multipliers preserve the size of feature maps. Needs widths "
-        "(features).",
+        "the same relative rate. Multipliers preserve the size of feature maps. This needs known "
+        "widths (features).",
         {
             "features": "width of layers and inputs that do not specify one",
             "image_shape": "image size of inputs that do not specify one",
@@ -294,7 +294,7 @@ def _gain(network: Network) -> float:
         if half(phi) is None:
             raise KcalcError(
                 f"node {node!r}: geometric initialisation needs activations with phi(a x) = a "
-                f"phi(x) for a > 0 (relu, leaky_relu), got {phi.name}, which does not have this "
+                f"phi(x) for a > 0 (relu, leaky_relu), but {phi.name} does not have this "
                 "property"
             )
     return 1 / float(half(network.layer(network.nodes_of(Nonlinear)[0]).activation) or 1)

@@ -167,7 +167,7 @@ class FreshnessError(KcalcError):
 
 @contextmanager
 def without_option() -> Iterator[None]:
-    """Context in which freshness errors omit ``assume_independent``, for callers that lack it."""
+    """Omit ``assume_independent`` from freshness errors, for callers without this option."""
     try:
         yield
     except FreshnessError as error:

@@ -112,7 +112,7 @@ def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
 def _refusal(target: Path) -> str:
     """Return the reason why no file can be written to ``target``, or "" if there is none."""
     if target.is_dir():
-        return "it is a folder; give a file name in it"
+        return "it is a folder; add a file name"
     if not target.parent.is_dir():
         return "its folder does not exist; create it first"
     if target.exists() and not os.access(target, os.W_OK):  # a move would replace it anyway

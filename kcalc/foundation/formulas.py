@@ -30,7 +30,7 @@ _OVERLAP = re.compile(r"(?P<rate>D?)(?P<by>[vw]?)S_(?P<tokens>\d+)")
 
 
 def exact(value: Any) -> Any:
-    """Convert a float with at most SHORT significant digits to the fraction it stands for.
+    """Convert a float with at most SHORT significant digits to the fraction it represents.
 
     For example, 1.5 becomes 3/2. Other values are returned unchanged.
     """
@@ -93,7 +93,8 @@ def latex(expr: Any) -> str:
 def map_name(name: str) -> str | None:
     r"""Return the LaTeX name of a C map or of its derivative; None for other functions.
 
-    ``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``.
+    For example, the name is ``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf`` and
+    ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``.
     """
     overlap = _OVERLAP.fullmatch(name)
     if overlap is not None:

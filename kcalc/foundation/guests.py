@@ -191,7 +191,7 @@ class Readings:
 
 
 READINGS = Readings()
-"""Readings of networks that options such as ``tokens=`` select, in order."""
+"""The readings that options such as ``tokens=`` select, in the order in which they are tried."""
 
 DRAWINGS = Registry("drawings", "matplotlib")
 """{"Class" or "Class.method" of a result: the function that draws it}."""

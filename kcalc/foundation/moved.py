@@ -76,7 +76,9 @@ class _Below(MetaPathFinder, Loader):
 
 
 def moved(modules: Mapping[str, str]) -> None:
-    """Make the old paths of modules, {old: new} below kcalc, lead to the new paths with a warning.
+    """Redirect old paths of modules to new paths, with a warning.
+
+    ``modules`` is {old: new}, with paths below kcalc.
 
     Nothing is imported. Attributes of kcalc do not change; ``kc.audit`` remains a function.
     """

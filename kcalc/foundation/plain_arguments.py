@@ -61,7 +61,7 @@ def extents(value: Any, what: str) -> tuple[int, ...]:
     )
     if not sizes:
         raise KcalcError(
-            f"{what} must be the sizes of an image, (height, width), got {glimpse(value)}"
+            f"{what} must be the size of an image, (height, width), got {glimpse(value)}"
         )
     return sizes
 

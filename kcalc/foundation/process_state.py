@@ -23,10 +23,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ALONE = threading.RLock()
-"""Held while the precision or another global setting is changed."""
+"""The lock that is held while the precision or another global setting is changed."""
 
 READING = threading.RLock()
-"""Held while a model is traced with replaced layers, or while warnings are filtered.
+"""The lock that is held while a model is traced with replaced layers or warnings are filtered.
 
 If both are needed, it is acquired before :data:`ALONE`.
 """

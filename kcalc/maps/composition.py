@@ -451,8 +451,8 @@ def differentiated(composition: Composition, order: int) -> Composition:
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(
-            f"derivatives have formulas only up to order {len(DOTS) - 1}, got order {order}; "
-            "evaluate the derivative at numbers instead"
+            f"derivatives have formulas only up to order {len(DOTS) - 1}, but order {order} was "
+            "requested; evaluate the derivative at numbers instead"
         )
     rate = _Rate(composition)
     stages = tuple(rate.stage(stage, order) for stage in composition.stages)

@@ -513,8 +513,8 @@ class CMap(KernelMap):
         Raises
         ------
         KcalcError
-            For networks with several inputs or outputs, and for an invalid dimension or degree.
-            Also for token maps, which are defined only on part of [-1, 1].
+            For networks with several inputs or outputs, for an invalid dimension or degree, and for
+            token maps, which are defined only on part of [-1, 1].
 
         Examples
         --------
@@ -841,7 +841,7 @@ class QMap(KernelMap):
         Returns
         -------
         QTable
-            A :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``.
+            A :class:`~kcalc.fields.tables.QTable` with a relative error of ``tolerance``.
 
         Raises
         ------
@@ -888,8 +888,7 @@ class QMap(KernelMap):
 
         if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
             raise KcalcError(
-                f"the search for fixed points needs low < high, got low = {glimpse(low)} and "
-                f"high = {glimpse(high)}"
+                f"low must be less than high, got low = {glimpse(low)} and high = {glimpse(high)}"
             )
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
         roots = [float(np.exp(t)) for t in sign_changes(excess, grid, tolerance=1e-14)]

@@ -143,7 +143,7 @@ def sphere_eigenvalues(
 
     Raises KcalcError for an invalid dimension or degree, and for kernels that are 0 or not finite.
     """
-    d = whole(dimension, "dimension, the d of the sphere S^(d-1),", 2)
+    d = whole(dimension, "dimension, the d in S^(d-1),", 2)
     degree = whole(max_degree, "max_degree", 0)
     if d > LARGEST_DIMENSION:
         raise KcalcError(f"dimension must be at most {LARGEST_DIMENSION}, got {d}")

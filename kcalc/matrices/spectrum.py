@@ -195,7 +195,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
     """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
         raise KcalcError(
-            f"{what} must be a single array, got one per output "
+            f"{what} must be a single array, but there is one for each output "
             f"({', '.join(map(str, matrix))}); choose one of them"
         )
     given = raw_array(matrix, what)
@@ -233,7 +233,7 @@ def not_positive_definite(
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
         f"the kernel matrix{added} is not positive definite to working precision: its "
-        f"smallest eigenvalue is {smallest:.3e}, its largest {largest:.3e}. Some inputs are "
+        f"smallest eigenvalue is {smallest:.3e} and its largest is {largest:.3e}. Some inputs are "
         f"equal, or the kernel has collapsed; drop duplicates, or use {name} >= "
         f"{ridge + enough:.1e}"
     )

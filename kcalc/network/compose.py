@@ -219,7 +219,7 @@ OF_NORMS = {
     "batch": "it couples the examples of a batch; drop it with net.without_normalization() and "
     "normalise the sums "
     "with net.normalised()",
-    "positions": "its statistics also run over locations; drop it with "
+    "positions": "its statistics are also taken over locations; drop it with "
     "net.without_normalization() and normalise the sums with net.normalised()",
 }
 REWRITES = {

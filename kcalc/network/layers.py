@@ -327,8 +327,8 @@ class Affine(Layer):
             if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
                 raise _fail(
                     self,
-                    f"the square of {name} exceeds the range of double precision, got "
-                    f"{glimpse(value)}",
+                    f"the square of {name} = {glimpse(value)} exceeds the range of double "
+                    f"precision",
                 )
         if not self.bias and self.sigma_b != 0:
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
@@ -497,7 +497,7 @@ class Concat(Layer):
             return P.Join(counts=self.channels or counts, origin=self)
         problem = (
             f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is "
-            "unknown, but other widths are known; give channels="
+            "unknown, but other widths are known; set channels="
         )
         return P.Join(counts=None, problem=problem, origin=self)
 
@@ -1118,8 +1118,8 @@ class Attend(Layer):
         if furthest <= near:
             raise _fail(
                 self,
-                f"the furthest distance of relative must exceed {near}, the number of distances "
-                f"with their own bucket, got {furthest}",
+                f"the furthest distance of relative must be greater than {near}, the number of "
+                f"distances with their own bucket, got {furthest}",
             )
         return sigma, buckets, furthest
 

@@ -17,14 +17,14 @@ LEVELS = {
     "exact": "computes the model's function",
     "locations": "exact for kernel maps without positions; strides, windows or sizes differ from "
     "the model's",
-    "pooling": "computes the model's function; kernel maps treat pooling as the identity, a "
-    "heuristic",
+    "pooling": "computes the model's function, but kernel maps treat pooling as the identity, "
+    "which is a heuristic",
     "approximate": "differs from the model as noted",
     "not read": "not understood; every calculus raises an error for it",
 }
 TIED = "its weights are tied to the embedding"  # in the note on a readout
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
-"""The levels of notes on a network, each with the kind of assumption that it becomes.
+"""{level of a note on a network: the kind of assumption that the note becomes}.
 
 "exact" notes record the image size for which an input was read, or the number of tokens of a mask.
 Pooling and unread operations need no note, because their layers already show them.
@@ -78,7 +78,7 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """Return the note that an attention mask (or attention biases) was read for ``tokens`` tokens.
+    """Return a note that says for how many tokens an attention mask (or biases) was read.
 
     Longer sequences may reach a window or distances that shorter sequences do not.
     """
@@ -96,7 +96,7 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """Return the note that a network was read for images of a given shape at an input.
+    """Return a note that says for which image shape an input was read.
 
     For images of this shape, the network's windows match the model's.
     """

@@ -1,10 +1,9 @@
-"""Shortcuts ``I + A`` of residual networks ("ResAvg").
+"""Shortcuts ``I + A`` in residual networks ("ResAvg").
 
-A is the projection on a shortcut, and I is an average-like map with singular values 1 that is added
-to it.
+A is the projection on a shortcut. I is an averaging map whose singular values are all 1.
 
-A shape-changing shortcut of a residual network is an Affine with one tap. Adding a deterministic
-map I, whose singular values are all 1, shifts the singular values of the block's Jacobian upwards.
+A shape-changing shortcut in a residual network is an Affine with one tap. Adding the fixed map I
+to it shifts the singular values of the block's Jacobian upwards.
 [MacDonald et al. 2023, eq. 15 and Hypothesis 6.1]
 """
 

@@ -23,8 +23,8 @@ class Tokens:
 
     All tokens have the same q value, and any two tokens of a sequence have the same ``cosine``.
 
-    If two sequences have cosine c at equal positions, they have ``c cosine`` at different
-    positions, as if one were c times the other plus an independent part.
+    If two sequences have cosine c at the same position, their cosine at different positions is
+    ``c cosine``, as if one were c times the other plus an independent part.
     """
 
     count: int
@@ -57,13 +57,13 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
             "here, tokens= must be the number of tokens of an input; only kc.node_values, "
             "kc.gradients and kc.ntk accept arrays of tokens"
         )
-    count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
+    count = whole(tokens, "tokens, the number of tokens in an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
         least = "-1/(tokens - 1)" if count > 1 else "-inf"
         raise KcalcError(
-            f"token_cosine must lie between {least} and 1, got {cosine:g}, which makes the "
-            "smallest eigenvalue of the token covariance "
+            f"token_cosine must lie between {least} and 1, got {cosine:g}, for which the "
+            "smallest eigenvalue of the token covariance is "
             f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}"
         )
     return Tokens(count, float(cosine))

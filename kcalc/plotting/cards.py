@@ -26,7 +26,7 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
     ``phi`` is an activation. ``q`` contains up to four positive q values for the C maps. If C does
     not depend on q, a single curve is drawn. ``ax`` contains three Axes; by default, a new figure
-    is made. Returns: the figure. Raises: KcalcError for another number of Axes or of q values.
+    is made. Returns: the figure. Raises: KcalcError for a wrong number of Axes or q values.
     """
     try:
         values = tuple(float(value) for value in np.atleast_1d(floats(q)))

@@ -55,10 +55,11 @@ def c_maps(
     the q value of both inputs (default 1); use ``q1`` and ``q2`` if they differ. The ``points`` are
     evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of fixed points are
     filled if the fixed point is attracting, open if it is repelling, and half-filled if the slope
-    is +-1. Fixed points come from the map's method ``fixed_points`` if it has one, else from sign
-    changes on a fine grid. Fixed points shared by several maps are grey. ``looks`` sets the colour
-    and style of lines, {label: (colour, style)}. ``line`` contains keywords for matplotlib lines,
-    such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the legend.
+    is +-1. Fixed points come from the map's ``fixed_points`` method. For maps without this method,
+    they are found from sign changes on a fine grid. Fixed points shared by several maps are grey.
+    ``looks`` sets the colour and style of lines, {label: (colour, style)}. ``line`` contains
+    keywords for matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked
+    in the legend.
 
     Returns: the Axes. Raises: KcalcError if an argument is not a map, or if a map returns an array
     of the wrong shape.
@@ -99,7 +100,7 @@ def q_maps(
     ax = axes(ax, 3.6, 3.6)
     low, high = one_q(low, "low"), one_q(high, "high")
     if not low < high:
-        raise KcalcError(f"Q maps need 0 < low < high, got low = {low:g} and high = {high:g}")
+        raise KcalcError(f"a Q map needs 0 < low < high, got low = {low:g} and high = {high:g}")
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
@@ -345,8 +346,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(
-            f"got {len(old)} activations before and {len(new)} after; pass equally many, "
-            "because they are paired in order"
+            f"there are {len(old)} activations before and {len(new)} after, but they are paired in "
+            "order; pass the same number of each"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)

@@ -64,7 +64,7 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
         return plt.subplots(1, count, figsize=(width, height), layout="constrained")[1]
     found = items(given.ravel() if isinstance(given, np.ndarray) else given, "ax")
     if len(found) != count:
-        raise KcalcError(f"this figure needs {count} Axes, one per panel, got {len(found)}")
+        raise KcalcError(f"ax must contain {count} Axes, one per panel, got {len(found)}")
     return np.array([axes(ax, width, height) for ax in found], dtype=object)
 
 

@@ -107,8 +107,8 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
         or not np.any(values)
     ):
         raise KcalcError(
-            f"squares must be a square matrix of numbers >= 0, not all 0, with a row per name "
-            f"({count}), got shape {values.shape}"
+            f"squares must be a square matrix of numbers >= 0, not all 0, with one row per "
+            f"name ({count}), got shape {values.shape}"
         )
     made = ax is None
     ax = axes(ax, 0.55 * count + 2.4, 0.55 * count + 1.6)

@@ -35,8 +35,8 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
     if not set(samples) <= set(laws):
         raise KcalcError(
-            f"got values for {glimpse(sorted(map(str, samples)))}, but the laws are "
-            f"{', '.join(map(str, laws))}; use the same labels"
+            f"values are labelled {glimpse(sorted(map(str, samples)))}, but the predicted spectra "
+            f"are labelled {', '.join(map(str, laws))}; use the same labels"
         )
     measured = {label: _singular(one) for label, one in samples.items() if one is not None}
     groups = []

@@ -243,7 +243,7 @@ def _description(sheet: Sheet) -> str:
         f"{count} {shortened(kind or 'activation', True)}" for kind, count in kinds.most_common(8)
     )
     repeated = "; ".join(
-        f"a block of {_members(sheet, group)} nodes drawn once for {group.count}"
+        f"a block of {_members(sheet, group)} nodes, repeated {group.count} times but drawn once"
         for group in sheet.plan.groups[:8]
     )
     more = ", and other layers" if len(kinds) > 8 else ""

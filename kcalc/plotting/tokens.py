@@ -33,7 +33,7 @@ def token_figure(
 
     ``before`` and ``after`` are arrays (T, T) of cosines before and after the network.
 
-    Returns: the figure. Raises: KcalcError for another number of Axes.
+    Returns: the figure. Raises: KcalcError for a wrong number of Axes.
     """
     panels = frame.panels(ax, 3, 3 * PANEL, PANEL)
     activations(
@@ -59,7 +59,7 @@ def token_figure(
 def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = None) -> Figure:
     """Draw q and token cosines along the streams of transformers, with one line per profile.
 
-    Returns: the figure. Raises: KcalcError for another number of Axes.
+    Returns: the figure. Raises: KcalcError for a wrong number of Axes.
     """
     panels = frame.panels(ax, 2, 2 * PANEL, PANEL)
     for (name, (sizes, cosines)), color in zip(profiles.items(), frame.PALETTE, strict=False):

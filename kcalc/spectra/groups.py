@@ -23,22 +23,15 @@ from ..network.primitives import owner
 Node = Hashable
 MOST_PIECES = 4000
 HELP = {
-    P.Window: (
-        "measure its singular values with kc.verify_kernels, or remove the pooling, without "
-        "which the law is exact"
-    ),
+    P.Window: "measure its singular values with kc.verify_kernels, or remove the pooling",
     P.Attend: (
-        "attention mixes positions, but the law is exact for the blocks between attention layers"
+        "attention mixes positions; compute the spectra of the blocks between attention layers"
     ),
-    P.Positions: "the law holds only for networks with one position, without tokens",
-    P.Prefix: "the law holds only for networks with one position, without tokens",
-    P.Moving: "it moves positions, but the law holds only for networks with one position",
-    P.Surrogate: (
-        "its backward pass is not the derivative; use layers.Nonlinear, for which the law is exact"
-    ),
-    P.Stop: (
-        "its backward pass is not the derivative; use layers.Identity, for which the law is exact"
-    ),
+    P.Positions: "only networks with a single position, without tokens, are supported",
+    P.Prefix: "only networks with a single position, without tokens, are supported",
+    P.Moving: "it moves positions, but only networks with a single position are supported",
+    P.Surrogate: "its backward pass does not compute the derivative; use layers.Nonlinear",
+    P.Stop: "its backward pass does not compute the derivative; use layers.Identity",
 }
 
 
@@ -221,8 +214,8 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
 def _dense_problem(op: P.Fresh) -> str:
     if op.one_hot:
         return (
-            "an embedding reads one-hot vectors, whose Jacobian has one column per token id; start "
-            "the network after it, with layers.Input()"
+            "an embedding reads one-hot vectors, so the Jacobian would have one column per token "
+            "id; start the network after it, with layers.Input()"
         )
     if not op.dense:
         return (
@@ -321,7 +314,7 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
                 cuts[other] |= {cut + second for cut in a}
         if sum(map(len, cuts.values())) > MOST_PIECES + 2 * len(cuts):
             raise KcalcError(
-                "the concatenations of the network split its channels into too many parts. "
+                "the network's concatenations split its channels into too many parts. "
                 "Choose features that are multiples of a common number"
             )
     return {node: sorted(found) for node, found in cuts.items()}

@@ -30,21 +30,21 @@ INPUT_LAWS = ("gaussian",)
 
 FREE = (
     "infinite width at fixed depth; one position; weights independent between layers, {weights}; "
-    "slopes asymptotically free of the weights around them; pre-activations of one coordinate "
-    "jointly Gaussian, with the q values of the kernel maps. The law describes the bulk: a few "
-    "singular values, such as the one along the input, may lie outside"
+    "slopes asymptotically free from the weights around them; pre-activations of one coordinate "
+    "jointly Gaussian, with the q values of the kernel maps. The spectrum is that of the bulk; a "
+    "few singular values, such as the one along the input, may lie outside it"
 )
 NORMS = (
-    "a channel norm is a scale and a term of finite rank: the law describes the bulk, and a few "
-    "singular values may lie outside"
+    "a channel norm acts as a scale plus a term of finite rank, so the spectrum is that of the "
+    "bulk, and a few singular values may lie outside it"
 )
 STANDARDISED = (
-    "standardised weights are Gaussian weights up to a term of rank one: the law describes the "
-    "bulk, and a few singular values may lie outside"
+    "standardised weights are Gaussian weights up to a term of rank one, so the spectrum is that "
+    "of the bulk, and a few singular values may lie outside it"
 )
 SAMPLED = (
-    "the joint law of the slopes of {count} sources is integrated by a quasi-Monte Carlo rule, "
-    "with an error of about 1%"
+    "the joint distribution of the slopes from {count} sources is integrated with a quasi-Monte "
+    "Carlo rule, with an error of about 1%"
 )
 EVALUATED = "dropout is the identity (evaluation)"
 

@@ -139,7 +139,7 @@ class JacobianSpectrum(Shown, Approximable):
         for law in self._reading.laws:
             if not law.bounded and tail_share(law.slopes, order) > 1e-6:
                 raise KcalcError(
-                    f"slopes are unbounded, and E s^{2 * order} depends on slopes that are "
+                    f"the slopes are unbounded, and E s^{2 * order} depends on slopes that are "
                     "too rare to integrate; use a lower moment"
                 )
         value = float(self._moments(order)[order - 1])
@@ -267,7 +267,7 @@ class JacobianSpectrum(Shown, Approximable):
             if width is None:
                 return math.inf
             raise KcalcError(
-                "slopes are unbounded, so the largest singular value grows with the width "
+                "the slopes are unbounded, so the largest singular value grows with the width "
                 "and does not follow edge statistics; use largest() and moment(n)"
             )
         edge = self._law.top
@@ -433,16 +433,16 @@ def jacobian_spectrum(
     ------
     KcalcError
         If the network has windows, positions, pooling, attention, BatchNorm, one-hot inputs,
-        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols. Also
-        if ratios of widths are unknown, an activation acts on an input of unknown distribution, the
-        slopes have no finite mean square, or q is invalid. The message names the node.
+        channel groups, surrogate or stopped gradients, several inputs or outputs, or symbols;
+        if ratios of widths are unknown, an activation acts on an input of unknown distribution, or
+        the slopes have no finite mean square; and if q is invalid. The message names the node.
 
     Notes
     -----
-    The slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
-    jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation with
-    one unknown for each side of each weight determines the distribution. For chains of equal square
-    layers, the product of S-transforms is used.
+    The slopes are asymptotically free from the weights, and the pre-activations of one coordinate
+    are jointly Gaussian with the q values of the kernel maps. An operator-valued Dyson equation
+    with one unknown for each side of each weight determines the distribution. For chains of equal
+    square layers, the product of S-transforms is used.
 
     References
     ----------

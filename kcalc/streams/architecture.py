@@ -225,7 +225,7 @@ def _matrix(given: Any, n: int, layer: int) -> list[list[Any]]:
     for i, row in enumerate(rows):
         if all(value == 0 for value in row):
             raise KcalcError(
-                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; set at "
+                f"row {i} of {what} is all zeros, so stream {i + 1} reads nothing; set at "
                 "least one nonzero weight in this row"
             )
     return rows

@@ -102,9 +102,10 @@ def _gradients(
     output: Node | None,
     options: Mapping[str, Any],
 ) -> tuple[tuple[Array, Array | None], Array, tuple[Assumption, ...]]:
-    """Return squared gradients at all streams jointly and at each stream, and the notes.
+    """Return (joint squared gradients, squared gradients at each stream, notes).
 
-    The joint gradients are those of the two modes over tokens; the second is None without tokens.
+    The joint gradients are at all streams together. They are a pair, one for each of the two modes
+    over tokens; the second is None without tokens.
     """
     chosen = chosen_output(network, output)
     found = gradients(network, q, chosen, **options)
@@ -119,7 +120,7 @@ def _gradients(
 
 
 def _first(value: Any, *names: str) -> float:
-    """Return the first named attribute that the value has, as a float; nan if it has none."""
+    """Return the first of the attributes ``names`` that is set, as a float, or nan if none is."""
     found = next((getattr(value, n) for n in names if getattr(value, n, None) is not None), np.nan)
     return float(np.ravel(found)[0])
 

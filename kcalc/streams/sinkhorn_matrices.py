@@ -19,10 +19,10 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     """Divide ``exp(logits)`` by its row sums and column sums in turn.
 
     If the last division is by column sums, the columns sum to 1, so mixing streams with the matrix
-    preserves their mean. If it is by row sums, the rows sum to 1, so equal streams stay equal. Per
-    iteration, the other sums approach 1 by a factor of lambda_2^2, where lambda_2 is the second
-    singular value of the limit. A matrix near the identity therefore stays far from doubly
-    stochastic after a few iterations.
+    preserves their mean. If it is by row sums, the rows sum to 1, so equal streams stay equal. Each
+    iteration brings the other sums closer to 1 by a factor of lambda_2^2, where lambda_2 is the
+    second singular value of the limit. A matrix near the identity is therefore still far from
+    doubly stochastic after a few iterations.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
 
     Notes
     -----
-    Source: Sinkhorn and Knopp (1967); its use for residual streams: Xie et al. (2025), "mHC".
+    Source: Sinkhorn and Knopp (1967). Xie et al. (2025), "mHC", apply it to residual streams.
 
     Examples
     --------

@@ -73,8 +73,8 @@ def test_certified_self_overlaps(row: Any) -> None:
     ("arguments", "message"),
     [
         ((0, 1.0), "tokens"),
-        ((4, -1.0), "variance of scores"),
-        ((4, 30), "variance of scores"),
+        ((4, -1.0), "variance of the scores"),
+        ((4, 30), "variance of the scores"),
         ((4, "x"), "finite real"),
         ((4, 1.0, 0), "digits"),
     ],

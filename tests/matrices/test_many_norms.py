@@ -170,7 +170,7 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
         ),
         (
             lambda: ERF.matrix(jnp.ones((3, 5)), out=np.empty((3, 3))),
-            "out= is only for NumPy data",
+            "out= is only for NumPy arrays",
         ),
         (lambda: ERF.matrix(jnp.ones((3, 5)), backend="numpy"), r"np.asarray\(X\)"),
         (lambda: ERF.matrix(jnp.ones((3,))), r"matrix.*\(3,\)"),

@@ -206,7 +206,9 @@ def test_symbols_whose_assumptions_contradict_a_layer_are_refused():
     with refused(r"Affine.sigma_w.*I\*w"):
         Affine(sigma_w=sp.I * w)
     for sigma in ({"sigma_w": 1e-170}, {"sigma_w": 1e170}, {"sigma_b": 1e170}):
-        with refused(f"the square of {next(iter(sigma))} exceeds the range of double precision"):
+        with refused(
+            f"the square of {next(iter(sigma))} = .* exceeds the range of double precision"
+        ):
             Affine(**sigma)
 
 

@@ -43,7 +43,9 @@ def table_function(
     def evaluate(x: Any) -> Any:
         given = x.dtype
         if not jnp.issubdtype(given, jnp.floating):
-            raise KcalcError(f"a table needs a JAX array of real floats, got {given}")
+            raise KcalcError(
+                f"the argument of a table must be a JAX array of real floats, got {given}"
+            )
         if given == jnp.float64:
             with jax.enable_x64(True):
                 return _kernels()[kind](x, *data(True))

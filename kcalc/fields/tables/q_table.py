@@ -195,7 +195,7 @@ def tabulate_q(
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     if not low < high:
-        raise KcalcError(f"a table needs low < high, got low = {low:g} and high = {high:g}")
+        raise KcalcError(f"low must be less than high, got low = {low:g} and high = {high:g}")
     spread = np.log(high / low)
     for fit, (probes, truth), known in halved(
         lambda t: np.clip(low * np.exp(t * spread), low, high),

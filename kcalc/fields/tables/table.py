@@ -1,4 +1,4 @@
-"""Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact values.
+"""Tables of C maps, made from a few thousand exact values and about as fast as a few arccos.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
 intervals (:mod:`.dyadic`). Near u = 0, the error of the polynomials is relative. A table is

@@ -64,7 +64,7 @@ class CertifiedActivation:
         """Raise KcalcError if ``x`` is beyond the reach."""
         if self.slack and x > self.reach:
             raise KcalcError(
-                f"the bounds of {self.name} hold only for |x| <= {self.reach:.4g}, but they are "
+                f"the bounds on {self.name} hold only for |x| <= {self.reach:.4g}, but they are "
                 f"needed at {x:.4g}"
             )
 
@@ -229,7 +229,7 @@ def _ratio(product: Any) -> Any:
 
 def _declared(phi: Any, order: int) -> Growth:
     raise KcalcError(
-        f"{phi.name}: a declared growth bound does not cover the derivative of order {order}"
+        f"the growth bound declared for {phi.name} does not cover its derivative of order {order}"
     )
 
 

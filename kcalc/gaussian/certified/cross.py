@@ -99,8 +99,8 @@ def _exact(
         return tuple(found)
     if order > 2:
         raise KcalcError(
-            f"Taylor coefficients of order {order} > 2 of {phi.name} near |c| = 1 have no "
-            f"certified rule"
+            f"activation {phi.name} has no certified Taylor coefficients of order {order} > 2 "
+            f"near |c| = 1"
         )
     return tuple(_by_plane(phi, psi, gap, q1, q2, order, scale, field))
 

@@ -17,7 +17,7 @@ from kcalc.gaussian.certified.jumps import jumping
 from kcalc.gaussian.certified.line import Factor, certified, expect
 
 Corner = tuple[Ball, Ball]
-"""z and the jump of phi^(k-1) there."""
+"""A point z and the jump of phi^(k-1) there."""
 
 
 def end_derivative(
@@ -66,7 +66,7 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
     before = certified(phi, q, field, k - 1)
     if len(before.kinks) != len(pattern):
         raise KcalcError(
-            f"{phi.name}: derivatives at c = +-1 have no rule for saturated functions with corners"
+            f"{phi.name} saturates and has corners, so its derivatives at c = +-1 have no rule"
         )
     found = []
     for kink, left, right in zip(before.kinks, before.pieces, before.pieces[1:], strict=False):
@@ -76,7 +76,7 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
             found.append((sign * x / q.sqrt(), jump))
     if len(found) != sum(pattern):
         raise KcalcError(
-            f"{phi.name}: a jump of derivative {k - 1} is too small for the requested digits"
+            f"{phi.name}: a jump in derivative {k - 1} is too small to be resolved; use more digits"
         )
     return found
 

@@ -65,7 +65,7 @@ def compile_smooth(expr: sp.Expr) -> Smooth:
     """
     if expr.has(*CORNERED):
         raise KcalcError(
-            f"{glimpse(expr)} has corners, so it has no certified enclosures as one smooth function"
+            f"{glimpse(expr)} has corners, so it has no certified enclosures as a smooth function"
         )
     symbol = symbol_of(expr)
     real, complex_ = Program([expr], symbol), _Uncut([expr], symbol)

@@ -133,7 +133,7 @@ class _Derived(Fold[Growth]):
                 gain = self._greatest(n, bottom, upper)
                 if gain > 0 and n > 2:
                     raise KcalcError(
-                        f"exp({str(sign * inner)[:50]}) grows faster than every Gaussian decays"
+                        f"exp({str(sign * inner)[:50]}) grows faster than any Gaussian decays"
                     )
                 if n <= 2:
                     size[n] = gain if n else upper
@@ -141,7 +141,8 @@ class _Derived(Fold[Growth]):
         growth = self(inner)
         if growth.rate or growth.gauss or growth.power > 2:
             raise KcalcError(
-                f"exp({str(sign * inner)[:50]}) is not proven to grow slower than a Gaussian decays"
+                f"exp({str(sign * inner)[:50]}) is not proven to grow more slowly than a "
+                "Gaussian decays"
             )
         scale = above(math.exp(growth.log_scale))
         return Growth(

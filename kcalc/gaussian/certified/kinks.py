@@ -23,7 +23,7 @@ _ROOM = 2.0**-38  # relative tolerance between a numeric kink and the true one
 
 @lru_cache(maxsize=512)
 def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
-    """Return the kinks of an activation as functions that give balls at the current precision.
+    """Return the kinks of an activation as functions that return balls at the current precision.
 
     Raises KcalcError if the function jumps at a kink that was found numerically, because its exact
     position is unknown.

@@ -128,7 +128,9 @@ def clear_of(places: Sequence[Break], reach: float) -> float:
     ):
         reach += 0.0625
         if reach > 1e5:
-            raise KcalcError("q is too uncertain, or kinks are too close, for a certified result")
+            raise KcalcError(
+                "q is too uncertain, or kinks are too close together, to certify a result"
+            )
     return reach
 
 

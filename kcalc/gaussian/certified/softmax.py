@@ -10,8 +10,8 @@ All integrals are trapezoidal sums with step h. If an integrand is analytic for 
 the integral of its modulus over the lines ``Im = +-y`` is at most N, the error is at most
 ``2 N / (exp(2 pi y / h) - 1)``. On these lines ``|f| <= 1``. ``|f'(x + iy)| = e^x exp(-e^x cos y)``
 is at most ``1 / (e cos y)``, and its integral is ``1 / cos y``. ``|g(x + iy)|`` is at most
-``(2 / (e cos y))^2``, and its integral is ``1 / cos^2 y``. Averages over Gaussians keep these
-bounds. In two variables, N is at most ``1 / (cos y1 cos y2)``, and the error is at most
+``(2 / (e cos y))^2``, and its integral is ``1 / cos^2 y``. Averaging over Gaussians preserves
+these bounds. In two variables, N is at most ``1 / (cos y1 cos y2)``, and the error is at most
 ``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with ``r = exp(-2 pi y / h)``.
 
 Overlaps change by no more than their arguments: ``0 <= dS/dk <= 1`` and ``|dS/dv1| <= 1``. For one
@@ -48,7 +48,9 @@ def self_overlap_ball(tokens: int, variance: Any, digits: int = 30) -> Enclosure
     field = ball_field(digits + 20)
     v = field.number(variance)
     if not (v > 0 and v <= MOST_VARIANCE):
-        raise KcalcError(f"the variance of scores must lie in (0, {MOST_VARIANCE}], got {variance}")
+        raise KcalcError(
+            f"the variance of the scores must lie in (0, {MOST_VARIANCE}], got {variance}"
+        )
     return Enclosure.of(self_overlap(count, v, digits))
 
 

@@ -142,8 +142,8 @@ class PairMap:
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available "
-                f"only for |c| < {math.cos(ZONE):.2f}"
+                f"activation {self.phi.name!r} has Taylor coefficients of order {order} > 2 only "
+                f"for |c| < {math.cos(ZONE):.2f}"
             )
         parts: list[list[Array]] = []
         if inside.any():
@@ -281,5 +281,5 @@ def _horner(columns: Array, i: Any, j: Any, gap: Array, out: Array) -> None:
 
 @lru_cache(maxsize=512)
 def pair_map(phi: Profile, q1: float, psi: Profile, q2: float) -> PairMap:
-    """Return the cached :class:`PairMap` of (phi, q1) and (psi, q2)."""
+    """Return the cached :class:`PairMap` for (phi, q1) and (psi, q2)."""
     return PairMap(phi, q1, psi, q2)

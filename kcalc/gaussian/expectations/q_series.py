@@ -112,8 +112,8 @@ def _more_accurate(
     if n > 1 and error > LOST * max(abs(found), scale):
         names = " and ".join(dict.fromkeys(factor.name for factor in factors))
         raise KcalcError(
-            f"the derivative of order {k} in q of the moments of {names} loses its digits at q = "
-            f"{q:g}; use a larger q, or pass the activation as an expression"
+            f"the derivative of order {k} with respect to q of the moments of {names} loses too "
+            f"many digits at q = {q:g}; use a larger q, or pass the activation as an expression"
         )
     return found
 

@@ -114,8 +114,8 @@ def _plan(
     for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
         if not np.isfinite(q).all():
             raise KcalcError(
-                f"row {np.flatnonzero(~np.isfinite(q))[0]} of the data must contain finite "
-                "numbers; remove infinite and nan entries"
+                f"row {np.flatnonzero(~np.isfinite(q))[0]} of the data must contain only "
+                "finite numbers; remove infinite and nan entries"
             )
         if means is not None:
             check_means(kernels, means, q, what)

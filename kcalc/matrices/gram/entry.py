@@ -39,7 +39,7 @@ def compute(
 
         if options.out is not None:
             raise KcalcError(
-                'out= is only for NumPy data; pass np.asarray(X) (backend="jax" still '
+                'out= is only for NumPy arrays; pass np.asarray(X) (backend="jax" still '
                 "computes on the device)"
             )
         options.refuse(

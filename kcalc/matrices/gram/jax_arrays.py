@@ -202,7 +202,7 @@ def _q(value: Any, what: str) -> Array:
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():
         raise KcalcError(
-            f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} must contain finite numbers; "
+            f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} must contain only finite numbers; "
             "remove infinite and nan entries"
         )
     return q

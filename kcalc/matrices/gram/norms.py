@@ -278,7 +278,7 @@ class NormPlan:
     def method(self) -> str:
         """A description of the method."""
         return (
-            "table in the angle between rows and in the q values of both, relative error <= "
+            "table over the angle between rows and their q values, relative error <= "
             f"{self.error_bound:.0e}"
         )
 

@@ -82,7 +82,7 @@ class TablePlan:
     @property
     def method(self) -> str:
         """A description of the method."""
-        return f"table in the angle between rows, relative error <= {self.error_bound:.0e}"
+        return f"table over the angle between rows, relative error <= {self.error_bound:.0e}"
 
     def fill(
         self,

@@ -99,7 +99,7 @@ class LowRank:
         return scanned(x, *sides)
 
     def paired(self, x: Array, one: Array, two: Array) -> Array:
-        """Return the series at x (n,), given ``waves`` of both sides of single pairs."""
+        """Return the series at x (n,), given the ``waves`` of both rows of each pair."""
         out = np.empty(x.size)
         starts = np.concatenate([[0], np.cumsum(self.ranks)[:-1]]).astype(int)
         some = np.array(self.ranks) > 0

@@ -42,7 +42,9 @@ class WithZeros:
     @property
     def method(self) -> str:
         """A description of the method."""
-        return f"{self.plan.method}; zero rows from the norms of the others"
+        return (
+            f"{self.plan.method}; for zero rows, values computed from the norms of the other rows"
+        )
 
     @cached_property
     def fingerprint(self) -> list[float]:

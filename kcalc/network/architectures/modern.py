@@ -194,7 +194,7 @@ def transformer(
         The number of blocks, >= 1.
     mixing
         A matrix (T, T), or one per block, for example from :mod:`kcalc.network.token_mixing`.
-        Attention with zero query weights and one head is such a matrix, the same for all inputs.
+        Attention with one head and zero query weights applies such a matrix to all inputs.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     gated

@@ -143,7 +143,7 @@ def resnet_v2(
     """Build the BatchNorm-free ResNet-V2 with bottleneck branches, of depth 50, 101 or 152.
 
     It has ``depth - 1`` nonlinear layers, not counting one on each of the four transition
-    shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch``. Give either
+    shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch``. Pass either
     weight; the other is chosen such that the squares sum to one.
 
     Parameters
