@@ -313,7 +313,8 @@ class Arrays:
             axes = tuple(range(x.ndim - 1))
             if not axes:
                 raise KcalcError(
-                    f"node {node!r} (BatchNorm) needs a batch in training, got a single example"
+                    f"node {node!r} (BatchNorm) needs a batch in training, but a single example "
+                    "was passed"
                 )
             mean = x.mean(axis=axes)
             variance = ((x - mean) ** 2).mean(axis=axes)

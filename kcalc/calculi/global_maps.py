@@ -563,7 +563,7 @@ class MapReading(KernelReading):
                 found = self.value(kernel, states[node].state)
                 one, two = (np.ldexp(q, 2 * states[node].power)[()] for q in found[:2])
                 out[node] = NodeValue(one, two, found.c)
-        note = "q values beyond double precision are given as 0 or infinity"
+        note = "q values beyond double precision are returned as 0 or infinity"
         kernel.note("network", note, "convention")
         return kernel, out
 

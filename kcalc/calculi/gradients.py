@@ -50,7 +50,7 @@ NO_RULE = (
 )
 BATCHES = (
     "batch and width are infinite, and gradients of the loss at different examples are "
-    "uncorrelated: a BatchNorm removes a component that is common to all examples"
+    "uncorrelated. A BatchNorm removes the gradient component that is common to all examples"
 )
 COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 

@@ -244,7 +244,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
             kind = (
                 "L.Input(features=...)"
                 if parent in network.inputs
-                else "its layer's features, or pass features="
+                else "features in its layer, or pass features="
             )
             raise KcalcError(
                 f"the standard parameterisation needs the width of {parent!r}, which node "

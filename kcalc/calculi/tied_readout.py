@@ -143,7 +143,8 @@ def _chosen(network: Network, embedding: Node) -> Node:
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(
-        f"pass the Embedding that the readout is tied to as embedding=; the network has {listed}"
+        "pass the Embedding that the readout is tied to as embedding=; Embedding nodes of the "
+        f"network: {listed}"
     )
 
 

@@ -343,8 +343,8 @@ def shape(
             if owners:
                 own = f"{glimpse(method)} takes {', '.join(sorted(allowed))}"
                 raise KcalcError(
-                    f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}; "
-                    f"{own}"
+                    f"unknown target of method {glimpse(method)}: {name!r} is a target of "
+                    f"{owners}, while {own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if shape_other is not None:

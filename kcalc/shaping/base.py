@@ -136,7 +136,9 @@ class Shaping(Approximable, OfModel):
         Raises: KcalcError for other networks.
         """
         if self.tokens is None:
-            raise KcalcError("cosines between tokens exist only for networks shaped with tokens=")
+            raise KcalcError(
+                "cosines between tokens are available only for networks shaped with tokens="
+            )
         return self.tokens.cosines_in(self.network)
 
     @cached_property
@@ -404,8 +406,8 @@ def prepared(
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
-                f"node {node!r} is active dropout, so C(1) < 1 after it, but shaping sets "
-                "slopes at C(1) = 1; shape the network with active=False in its Dropout"
+                f"node {node!r} is an active Dropout, so C(1) < 1 after it, but shaping assumes "
+                "C(1) = 1 to set slopes; set active=False in this Dropout before shaping"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")

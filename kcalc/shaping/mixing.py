@@ -61,7 +61,7 @@ def refuse_mixing(network: Network) -> None:
             ).at(node)
 
 
-GIVEN = "give them to method={!r} as tokens= (a T x T array)"
+GIVEN = "pass them to method={!r} as tokens= (a T x T array)"
 
 
 def moves(layer: Any) -> bool:

@@ -221,8 +221,8 @@ def constants_exist(call: MethodCall) -> None:
         "The fixed point of SELU for any activation: mean 0 and variance 1 are preserved.",
         {
             "parameters": "shift (output scale and shift; default) or halves (output scale and "
-            "that of the negative half; elu gives SELU)",
-            "input_scale": "factor of the activation's inputs, > 0; default 1",
+            "scale of the negative half; elu gives SELU)",
+            "input_scale": "factor applied to the activation's inputs, > 0; default 1",
         },
         needs=(known_tokens, no_products, fresh, constants_exist),
     ),
@@ -330,7 +330,7 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(
-            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), to double precision; "
+            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), up to double precision; "
             "choose another input_scale"
         )
     deviation = math.sqrt(variance)

@@ -66,8 +66,8 @@ class VanillaMaps(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """Assumptions of the formulas."""
         text = (
-            "infinite width, fresh Gaussian weights; two inputs with the same q value that every "
-            "layer preserves"
+            "infinite width, fresh Gaussian weights; any two inputs have the same q value, which "
+            "every layer preserves"
         )
         return (Assumption("network", text, "convention"),)
 

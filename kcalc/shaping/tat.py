@@ -292,7 +292,7 @@ def _smooth(
         raise UnreachableTarget(f"{error}, which is ").advising(
             (*exactly, f"about tau = {near}"),
             joint="",
-            then=f" in this network (asked for: {tau:.9g})",
+            then=f" in this network (the target is {tau:.9g})",
         ) from None
     shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
@@ -324,7 +324,7 @@ def check_curvature(phi: Activation) -> None:
             f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump
         )
         hints = (
-            ("give eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
+            ("pass eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
         )
         raise KcalcError(
             f"{phi.name} has a kink at {kinks}, so C''(1) is infinite and cannot be tau / "

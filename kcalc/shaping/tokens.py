@@ -31,12 +31,12 @@ Node = Hashable
 Array = np.ndarray
 KEPT = 1e-8  # tolerance of q around 1
 AT_START = (
-    "q = 1 at every token holds at initialisation, and for inputs whose tokens have the given "
+    "every token has q = 1 only at initialisation and for inputs whose tokens have the given "
     "cosines"
 )
 APART = (
-    "slopes are those of the activations: token mixing is assumed to preserve the difference of "
-    "two inputs, which depends on the inputs"
+    "slopes include only the activations: token mixing is assumed to preserve the difference "
+    "between two inputs, although its effect depends on the inputs"
 )
 
 

@@ -192,8 +192,8 @@ def _refuse_masks(network: Network) -> None:
     for node in network.nodes_of(Dropout):
         if network.layer(node).active:
             raise KcalcError(
-                f"node {node!r} is active dropout, for which only q and c can be measured; pass "
-                "tangent=False and gradients=False"
+                f"node {node!r} is an active Dropout, for which only q and c can be measured; "
+                "pass tangent=False and gradients=False"
             )
 
 

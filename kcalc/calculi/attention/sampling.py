@@ -38,8 +38,8 @@ SAMPLED = (
 )
 UNTIL = ", until errors are at most {error:g}"
 MISSED = (
-    "standard errors reach {worst:.2g}, above the requested {error:g}, after {why}; give more as "
-    "kc.Sampling(draws=, chains=)"
+    "standard errors are still as large as {worst:.2g} after {why}, above the requested "
+    "{error:g}; draw more samples with kc.Sampling(draws=, chains=)"
 )
 
 

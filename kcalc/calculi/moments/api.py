@@ -192,7 +192,7 @@ def _about_input(
         for node, name in law_names(network, laws)
     ]
     if any(law.excess != 0 for law in laws.values()):
-        why = "which is relevant for non-Gaussian weights"
+        why = "which matters for non-Gaussian weights"
         text = f"the input has sum x_i^4 / |x|^4 = {fourth}, {why}"
         notes.append(Assumption(network.inputs[0], text))
     return notes
@@ -205,7 +205,8 @@ def _assumptions(
     if any(not law.stated for law in laws.values()) and jacobians is not None:
         notes.append(
             Assumption(
-                "network", "a weight distribution given by its kurtosis is assumed to have no atoms"
+                "network",
+                "a weight distribution specified by its kurtosis is assumed to have no atoms",
             )
         )
     notes += [

@@ -61,7 +61,7 @@ LAWS: dict[str, WeightLaw] = {
     )
 }
 """Distributions by name. "sparse ternary" weights are 0 with probability 2/3, and otherwise +s or
--s; "truncated normal" weights are cut at two standard deviations."""
+-s; "truncated normal" weights are truncated at two standard deviations."""
 ALIASES = {
     "normal": "gaussian",
     "normal truncated": "truncated normal",
@@ -102,7 +102,7 @@ def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
     require_kind(
-        network, given, " and has no weights; give distributions only for Affine nodes", Affine
+        network, given, " and has no weights; pass distributions only for Affine nodes", Affine
     )
     named = {node: law_of(one) for node, one in given.items()}
     return {node: named.get(node, default) for node in network.nodes_of(Affine)}

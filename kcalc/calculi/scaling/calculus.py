@@ -469,7 +469,7 @@ def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: st
         layer: Any = network.layer(node)
         if layer.sigma_b != 0:
             forward.violated(
-                node, "the bias does not start at 0: gamma and its extrinsic form differ"
+                node, "the bias does not start at 0, so gamma and its extrinsic form differ"
             )
 
 

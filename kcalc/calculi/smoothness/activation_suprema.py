@@ -26,7 +26,7 @@ from ...gaussian.certified.suprema import BITS, largest, least
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 _UNKNOWN = (
     "the behaviour of {} at infinity is not declared, so no bound on the whole line is known; "
-    "give reach="
+    "pass reach="
 )
 _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 

@@ -143,8 +143,9 @@ class ResidualSpectrum(Printed):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the distribution."""
         text = (
-            "square weights whose entries are independent with mean 0 and equal variance, in the "
-            "limit of infinite width; the law describes the bulk, not a single matrix"
+            "square weights whose entries are independent with mean 0 and the same variance, in "
+            "the limit of infinite width; the distribution describes the bulk, not a single "
+            "matrix"
         )
         return (Assumption("network", text, "convention"),)
 

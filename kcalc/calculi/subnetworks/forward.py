@@ -26,7 +26,7 @@ from ..factored import Array, as_floats, is_zero
 
 Node = Hashable
 LARGE = 500.0
-HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
+HIDDEN = "taps, heads or additional inputs hide depth from the strict subnetworks"
 
 
 class _State(NamedTuple):
@@ -253,7 +253,8 @@ class SlopeBounds(Shown):
             (
                 "strict mu",
                 self.strict,
-                f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers",
+                f"maximum over subnetworks, the deepest of which has {self.strict_depth} "
+                "nonlinear layers",
             ),
             ("forward bound", self.forward, "maximum of the slope from the inputs to any node"),
             ("longest path bound", self.longest_path, f"psi^{self.depth}"),
