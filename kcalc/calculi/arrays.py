@@ -387,7 +387,7 @@ class Arrays:
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
         """Run one ``lax.scan`` over the pieces.
 
-        Numbers that are equal in all pieces become constants of the scan.
+        Numbers that are the same in all pieces become constants of the scan.
         """
         import jax
 

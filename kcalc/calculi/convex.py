@@ -1,7 +1,7 @@
 """Convex calculi [TAT App. B.4].
 
-Nonlinear layers apply a function ``r``, mixes take convex combinations, and all other layers act as
-the identity.
+Nonlinear layers apply a function ``r``, sums and concatenations take convex combinations, and all
+other layers act as the identity.
 """
 
 from __future__ import annotations

@@ -390,9 +390,9 @@ def prepared(
     Also return a list of the edits that this required.
 
     ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
-    between tokens, if given to the method. ``keeping`` lists nodes that keep their activations.
-    Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
-    ``tokens``, unnormalised sums, or a network without activations.
+    between tokens, if they were passed to the method. ``keeping`` lists nodes that keep their
+    activations. Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing
+    without ``tokens``, unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:

@@ -16,7 +16,7 @@ point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
 If s = 1 at x* = 1, so that 1 - B = u - k u^(1+r), distances fall as ``(r k e ln L)^(-1/r)``.
 
 Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times the contribution of the branches to
-squared gradients. If that grows as ``m q^h`` (with saturating functions instead of norms),
+squared gradients. If this product grows as ``m q^h`` (with saturating functions instead of norms),
 gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and
 x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 

@@ -149,7 +149,7 @@ def dks(
         from them (a warning says so). "forward" bounds the slope from the inputs to every node
         instead, even if maps in between have other readers.
     q_slope
-        The target for Q'(1). With the default 1, errors of q neither grow nor shrink with depth.
+        The target for Q'(1). With the default 1, errors in q neither grow nor shrink with depth.
         "minimize" takes the smallest value compatible with the slope. None drops the condition and
         solves only for the input scale, with the smallest possible shift.
     free_slope
@@ -158,8 +158,8 @@ def dks(
         For networks with TokenMix: the (T, T) cosines between the tokens of an input. Every
         activation must have q = 1 at every token for these cosines.
     token_rows
-        "keep", or "rescale", which divides the rows of the matrices to achieve this. zeta then
-        bounds only the slopes of the activations.
+        "keep", or "rescale", which divides the rows of the matrices so that q = 1 at every token.
+        zeta then bounds only the slopes of the activations.
     gates
         "shape", or "normalise", which keeps the activations of gates, scaled to Q(1) = 1.
     assume_independent

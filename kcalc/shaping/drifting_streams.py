@@ -128,7 +128,7 @@ class Way:
 
 @dataclass(frozen=True)
 class End:
-    """The limit of x, up to ``error``, read near ``log_q`` from points ``part`` apart."""
+    """The limit of x, up to ``error``, determined near ``log_q`` from points ``part`` apart."""
 
     x: float
     error: float

@@ -78,7 +78,7 @@ def edge(
 ) -> Edge:
     """Return the point on the edge of chaos with the given q*, sigma_b or sigma_w.
 
-    Give exactly one of the three. If several points have this value, the point with the smallest q*
+    Pass exactly one of the three. If several points have this value, the point with the smallest q*
     is returned.
 
     For activations of degree one (relu), the edge is the single point (sigma_w, 0) for every q*,
@@ -324,7 +324,7 @@ def eoc(
     activation
         The activation that replaces every activation; None keeps the existing activations.
     sigma_b
-        The sigma_b to use; at most one of ``sigma_b``, ``sigma_w`` and ``q`` may be given.
+        The sigma_b to use; pass at most one of ``sigma_b``, ``sigma_w`` and ``q``.
     sigma_w
         The sigma_w to use.
     q

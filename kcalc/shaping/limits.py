@@ -104,8 +104,9 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     ------
     KcalcError
         If the block has several inputs or outputs, q is invalid, or q values diverge, vanish,
-        alternate or do not settle. Also if the output of the block is not fresh: activations at
-        both ends, or sums of activations without an Affine after them.
+        alternate or do not settle. The error is also raised if the output of the block is not
+        fresh. Examples are blocks with activations at both ends, and sums of activations without an
+        Affine after them.
 
     """
     if not isinstance(block, Network):

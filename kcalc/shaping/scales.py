@@ -65,8 +65,8 @@ def normalisation(
     Raises
     ------
     KcalcError
-        If an activation vanishes, a sum has addends with nonzero channel means, or the network
-        cannot be shaped.
+        If an activation is zero everywhere, a sum has addends with nonzero channel means, or the
+        network cannot be shaped.
 
     """
     return normalised(network, activation)

@@ -118,7 +118,7 @@ class HalvesConstants(Constants):
 class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    The weights of each output have sum 0 and square sum 1.
+    The weights of each output sum to 0, and their squares sum to 1.
 
     z ~ N(0, variance) for any mean, so the first column is 0. The second column is d/dq of E
     phi(sqrt q z) and of its variance at q = 1.
@@ -260,7 +260,7 @@ def self_normalising(
         negative half (elu gives SELU). "halves" requires phi(0) = 0 and means of opposite sign on
         the two halves. It adds no constant to the outputs, but scales x > 0 and x < 0 differently.
     input_scale
-        A factor of the inputs, 1 by default; it affects C'(1) and Q'(1).
+        A factor applied to the inputs, 1 by default; it affects C'(1) and Q'(1).
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 

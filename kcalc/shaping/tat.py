@@ -90,9 +90,9 @@ def tat(
     - mean^2) > 1, and an error is raised. An RMSNorm may be anywhere. A Sum also raises an error if
     more than one addend ends in an activation, because their means would add up.
 
-    If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
-    networks and ResNets, ``eta=.9`` may leave activations that are nearly plain ReLUs; a note
-    reports negative slopes below .05.
+    If you pass neither ``eta`` nor ``tau``, the network's activations determine which of the two is
+    used. In shallow networks and ResNets, ``eta=.9`` may leave activations that are nearly plain
+    ReLUs; a note reports negative slopes below .05.
 
     Parameters
     ----------

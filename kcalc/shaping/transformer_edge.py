@@ -341,7 +341,7 @@ def edge(
 
     With shortcuts, the constants are the branch weights of all attention layers, the branch weights
     of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all
-    queries. You may give as many targets as there are constants. The defaults are ``token_slope=1``
+    queries. You may pass as many targets as there are constants. The defaults are ``token_slope=1``
     and ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
     ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
     their shortcut weight. Other weights are unchanged.

@@ -133,7 +133,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """Return the node and its chain of ancestors, as far as each node reads exactly one node."""
+    """Return the node and its chain of ancestors, as long as each node reads exactly one node."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])

@@ -217,7 +217,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """Return the second target's value if one kind of branch alone meets the first target."""
+        """Return the second target's value if a single kind of branch meets the first target."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]

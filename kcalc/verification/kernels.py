@@ -122,8 +122,8 @@ def verify_kernels(
     ------
     KcalcError
         If a value is outside its domain, ``draws`` is less than 2, a feature map vanishes or
-        overflows, or the theory does not describe the model (the message names the node). Also if
-        ``widths`` is given but every layer specifies its width.
+        overflows, or the theory does not describe the model (the message names the node). The error
+        is also raised if ``widths`` is passed although every layer specifies its width.
 
     References
     ----------

@@ -532,7 +532,7 @@ class KernelCheck(Tabled):
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert everything except the single draws to plain data.
+        """Convert everything except the individual draws to plain data.
 
         Returns
         -------

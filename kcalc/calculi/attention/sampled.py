@@ -332,7 +332,7 @@ class Sampled:
         return variances, entropies
 
     def by_class_token(self, op: P.Attend) -> bool:
-        """Whether the exact rules after a class token apply to an attention."""
+        """Whether the exact rules after a class token apply to an attention layer."""
         return self.exact and self.class_token and exact_class_token(op)
 
     @staticmethod

@@ -47,7 +47,7 @@ MISSED = (
 class Sampling(Shown):
     """Options for sampling attention.
 
-    If you give neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
+    If you pass neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
     ``error``.
 
     Attributes

@@ -75,8 +75,8 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         The mean square of the inputs.
     exact
         Whether ``relative`` and ``log_variance`` are exact at any width (chains of positively
-        homogeneous activations). Otherwise both are given to leading order in 1/width, where they
-        are equal.
+        homogeneous activations). Otherwise both are computed to leading order in 1/width, where
+        they are equal.
 
     """
 
