@@ -101,8 +101,8 @@ def c_map(
     tokens
         The number of tokens of an input, for networks with attention.
     token_cosine
-        The cosine of any two tokens of an input, 0 by default. c is the cosine of two inputs at the
-        same position; at different positions it is ``c token_cosine``.
+        The cosine between any two tokens of an input, 0 by default. c is the cosine between two
+        inputs at the same position; at different positions it is ``c token_cosine``.
 
     Returns
     -------
@@ -384,7 +384,7 @@ def node_values(
     token_cosine
         The cosine between any two tokens of an input, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only if no exact rule
         exists.
 
     Returns

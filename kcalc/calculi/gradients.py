@@ -213,7 +213,7 @@ def gradients(
     token_cosine
         The cosine between any two tokens of an input, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only if no exact rule
         exists.
 
     Returns

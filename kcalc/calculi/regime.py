@@ -50,7 +50,7 @@ PASSING = (Source, Reshape, Mask)
 
 @dataclass(frozen=True, eq=False)
 class Limit(Shown):
-    """The limit of the kernel matrix of distinct inputs for a chain of equal layers.
+    """The limit of the kernel matrix of distinct inputs for a chain of identical layers.
 
     Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal, and
     ``alphas`` are the same ratios for each layer's part of the kernel. ``slope`` = C'(1) and
@@ -210,7 +210,7 @@ def _above(value: float, accuracy: float) -> float:
 
 
 def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
-    """Classify the regime of a tangent kernel, for inputs with one q value.
+    """Classify the regime of a tangent kernel, for inputs with the same q value.
 
     Ratios are measured between inputs with c value ``c``.
 
@@ -221,9 +221,9 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     - "data-dependent": all other cases; at this depth the kernel still depends on the inputs.
 
     ``kind`` is measured at the given depth, for any network with one input and one output.
-    ``limit`` is predicted for chains of equal layers with the same C map; ``bound`` exists for
-    chains in which every layer preserves c = 0, as under DKS. Raises: KcalcError for several inputs
-    or outputs, and c or q outside their domains.
+    ``limit`` is predicted for chains of layers with the same C map; ``bound`` exists for chains in
+    which every layer preserves c = 0, as under DKS. Raises: KcalcError for several inputs or
+    outputs, and c or q outside their domains.
     """
     network = kernel.network
     if len(network.inputs) != 1 or len(network.outputs) != 1:

@@ -94,8 +94,8 @@ def tied_readout(
         The Embedding node, required if there are several.
     tokens, token_cosine, sampling
         See :func:`kcalc.node_values`, but with a single sequence. If attention is sampled, the
-        result has no error estimates. It uses 8 draws in 6 chains unless ``sampling`` gives other
-        numbers, and ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate
+        result has no error estimates. It uses 8 draws in 6 chains unless ``sampling`` specifies
+        other numbers, and ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate
         errors.
 
     Returns

@@ -27,8 +27,7 @@ Array = np.ndarray
 
 
 class Point(NamedTuple):
-    """Means over a node's tokens: q values, gap between two sequences, cosine between two
-    tokens."""
+    """Means over a node's tokens: q values, gap of two sequences, cosine between two tokens."""
 
     q1: Any
     q2: Any

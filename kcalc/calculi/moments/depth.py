@@ -266,7 +266,7 @@ def moments_at_depth(
 
 @dataclass(frozen=True)
 class Stability(Printed):
-    """The scaling that keeps the moments of a deep network of equal blocks bounded.
+    """The scaling that keeps the moments of a deep network of identical blocks bounded.
 
     Without a ``parameter``, ``bounded`` and ``rate`` describe growth with depth.
 

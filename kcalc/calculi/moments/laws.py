@@ -36,7 +36,7 @@ class WeightLaw:
     """A symmetric distribution of weights.
 
     ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability;
-    ``stated``: False for a distribution that is given only by its kurtosis.
+    ``stated``: False for a distribution that is specified only by its kurtosis.
     """
 
     name: str
@@ -72,7 +72,7 @@ ALIASES = {
 def law_of(given: Any) -> WeightLaw:
     """The distribution with the given name, or with the given excess kurtosis >= -2.
 
-    A distribution given by its kurtosis is assumed to have no atoms. Raises: KcalcError for an
+    A distribution specified by its kurtosis is assumed to have no atoms. Raises: KcalcError for an
     unknown name, other values that are not numbers, and numbers below -2.
     """
     if isinstance(given, WeightLaw):

@@ -62,7 +62,7 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """ReLU layers with ``width`` channels, and concatenated ReLU layers with equally many weights.
+    """ReLU layers with ``width`` channels, and concatenated ReLU layers with as many weights.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. A rate is
     the change in log E|y|^4 per layer when the mean is preserved.

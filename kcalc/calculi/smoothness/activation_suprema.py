@@ -92,8 +92,8 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Raises
     ------
     KcalcError
-        For callables, about which nothing can be proven; for activations that jump, which have no
-        Lipschitz constant; and for a reach that is not a number >= 0.
+        For plain callables, because nothing can be proven about them; for activations that jump,
+        because they have no Lipschitz constant; and for a reach that is not a number >= 0.
 
     """
     checked(phi).refuse_numeric_only("proven Lipschitz constant")

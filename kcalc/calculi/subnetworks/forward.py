@@ -69,8 +69,8 @@ class ForwardSlope:
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
     The largest slope bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``).
-    Unlike a maximum over subnetworks, it counts paths across taps, heads and further inputs. For a
-    network with one input, it is the maximum over subnetworks in the permissive reading.
+    Unlike a maximum over subnetworks, it counts paths across taps, heads and additional inputs. For
+    a network with one input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
