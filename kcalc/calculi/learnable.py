@@ -356,9 +356,9 @@ class LearnableKernel(Shown):
             {self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)}
         )  # type: ignore[attr-defined]
         raise KcalcError(
-            "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            f"values the Hermite series of an activation ({', '.join(names)}) is too long, or "
-            "some of its kinks are unknown; use rows of smaller norm, a smaller sigma_w or "
+            "the kernel is not finite. Either q values are beyond the range of floats, or the "
+            f"Hermite series of an activation ({', '.join(names)}) is too long at these q values, "
+            "or some of its kinks are unknown. Use rows of smaller norm, a smaller sigma_w or "
             "input_scale, or kc.ntk"
         )
 

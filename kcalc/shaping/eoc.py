@@ -94,7 +94,7 @@ def edge(
     }
     if len(given) != 1:
         raise KcalcError(
-            "choose the point on the edge of chaos with exactly one of sigma_b, sigma_w and q"
+            "pass exactly one of sigma_b, sigma_w and q to choose the point on the edge of chaos"
         )
     (name, value), *_ = given.items()
     if name == "q":

@@ -60,7 +60,7 @@ class MirroredConstants(Constants):
         )
         return (
             f"concatenation [{name}(x), {name}(-x)], read by mirrored weights [{scale}W, "
-            f"-{scale}W], which see {seen}"
+            f"-{scale}W], which act on {seen}"
         )
 
     def to_dict(self) -> dict[str, Any]:

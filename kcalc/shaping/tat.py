@@ -249,8 +249,9 @@ def negative_slope(network: Network, eta: float) -> float:
         nearest = math.floor(reached * 1e6) / 1e6
         words = f"the nearest that can be reached is eta = {nearest:.6g}"
         raise UnreachableTarget(
-            f"eta = {eta!r} is not reachable: the network is too shallow (a plain network needs "
-            f"{plain_depth(eta)} layers); even with ReLUs its largest c value is {reached:.6g}"
+            f"eta = {eta!r} is not reachable, because the network is too shallow (a plain network "
+            f"needs {plain_depth(eta)} layers). Even with ReLUs, its largest c value is "
+            f"{reached:.6g}"
         ).advising(Remedy("tat", {"eta": nearest}, words))
     return max(float(most.inverse(eta)), 0.0)
 

@@ -202,8 +202,8 @@ class Ratios(TransformerSystem):
         low, high = min(ends), max(ends)
         if not low < self.targets[first] < high:
             raise UnreachableTarget(
-                f"{first} = {self.targets[first]:g} is unreachable: from small to large branches, "
-                f"it ranges from {low:.6g} to {high:.6g}"
+                f"{first} = {self.targets[first]:g} is unreachable: as branches grow from small "
+                f"to large, it ranges from {low:.6g} to {high:.6g}"
             )
         if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
             found = [self._emphasised(group, names) for group in (0, 1)]

@@ -154,7 +154,8 @@ def _input_fourth(network: Network, given: Any) -> Any:
     if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
         bounds = f"[1/channels, 1] = [{low:.6g}, 1]"
         raise KcalcError(
-            f"input_fourth is sum x_i^4 / |x|^4 of the input and must lie in {bounds}, got {given}",
+            f"input_fourth is sum x_i^4 / |x|^4 for the input and must lie in {bounds}, got "
+            f"{given}",
         )
     return given if isinstance(given, sp.Basic) else size
 
