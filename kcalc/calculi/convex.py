@@ -294,7 +294,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """Round a number to 14 digits, so that rounding errors do not make equal blocks differ."""
+    """Round a number to 14 digits, so that rounding errors do not make identical blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 

@@ -107,7 +107,7 @@ def c_map(
     Returns
     -------
     NetworkCMap | SpatialKernelMap
-        A function of c and q, or a function of images if ``image_shape`` is given.
+        A function of c and q, or a function of images if ``image_shape`` is passed.
 
     Raises
     ------
@@ -362,7 +362,7 @@ def node_values(
 
     Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
     distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
-    for explicit tokens, and if ``sampling`` is given.
+    for explicit tokens, and if ``sampling`` is passed.
 
     Parameters
     ----------

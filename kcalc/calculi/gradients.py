@@ -194,7 +194,7 @@ def gradients(
     with a note.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
-    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
+    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is passed.
 
     Parameters
     ----------

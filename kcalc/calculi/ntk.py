@@ -557,7 +557,7 @@ class KernelFunction(OfReading, Formula):
         Raises
         ------
         KcalcError
-            For zero rows if ``q`` is given, nan, wrong shapes, several inputs or outputs, files of
+            For zero rows if ``q`` is passed, nan, wrong shapes, several inputs or outputs, files of
             another run, or unknown options.
 
         """

@@ -299,7 +299,7 @@ class Shaping(Approximable, OfModel):
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
         """Export the shaping as code or data for another framework, usable without kcalc.
 
-        If ``path`` is given, the result is also written to it.
+        If ``path`` is passed, the result is also written to it.
 
         Parameters
         ----------

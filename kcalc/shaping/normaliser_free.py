@@ -177,7 +177,7 @@ def normaliser_free(
     ------
     KcalcError
         If alpha <= 0, an activation is linear, constant or discontinuous, or the network cannot be
-        shaped. With ``standardise=True``, also for depthwise convolutions; with
+        shaped. With ``standardise=True``, the error is also raised for depthwise convolutions; with
         ``standardise=False``, for sums of addends with nonzero channel means.
 
     """

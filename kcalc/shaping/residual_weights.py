@@ -211,9 +211,9 @@ def residual_weights(
     scheme
         One of ``SCHEMES``, described above.
     shortcut_weight
-        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the shortcut. If only one weight is passed, the squares of both sum to 1.
     residual_weight
-        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the branch. If only one weight is passed, the squares of both sum to 1.
     power
         The exponent of the scheme "power", >= 0.
     slope
@@ -231,8 +231,8 @@ def residual_weights(
     Raises
     ------
     KcalcError
-        If an argument is invalid or the network has no residual blocks. For ``"slope"``, also if a
-        LayerNorm or GroupNorm reads activations with nonzero mean.
+        If an argument is invalid or the network has no residual blocks. For ``"slope"``, the error
+        is also raised if a LayerNorm or GroupNorm reads activations with nonzero mean.
     UnreachableTarget
         If the slope cannot be reached; the message names the nearest slope.
 

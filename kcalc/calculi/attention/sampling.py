@@ -53,9 +53,9 @@ class Sampling(Shown):
     Attributes
     ----------
     draws
-        The number of draws per layer and chain; 8 if only ``chains`` is given.
+        The number of draws per layer and chain; 8 if only ``chains`` is passed.
     chains
-        The number of chains; 6 if only ``draws`` is given.
+        The number of chains; 6 if only ``draws`` is passed.
     error
         The largest accepted standard error, by default 0.01. It is absolute for cosines, and
         relative for mean squares, gradients, variances and entropies.
