@@ -188,9 +188,9 @@ def pool(
 ) -> Array:
     """Pool feature maps of shape (..., height, width, channels).
 
-    ``window=None`` pools over all locations. ``weight`` (rows, columns) gives a weighted sum. If
-    the border cuts off part of a window, the sum is scaled up to keep its expected square. Padding
-    is never counted.
+    ``window=None`` pools over all locations. With ``weight`` (rows, columns), the result is a
+    weighted sum. If the border cuts off part of a window, the sum is scaled up to keep its expected
+    square. Padding is never counted.
     """
     import jax.numpy as jnp
 

@@ -313,7 +313,8 @@ class Arrays:
             axes = tuple(range(x.ndim - 1))
             if not axes:
                 raise KcalcError(
-                    f"node {node!r} (BatchNorm) needs a batch in training, got a single example"
+                    f"node {node!r} (BatchNorm) needs a batch in training, but a single example "
+                    "was passed"
                 )
             mean = x.mean(axis=axes)
             variance = ((x - mean) ** 2).mean(axis=axes)
@@ -386,7 +387,7 @@ class Arrays:
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
         """Run one ``lax.scan`` over the pieces.
 
-        Numbers that are equal in all pieces become constants of the scan.
+        Numbers that are the same in all pieces become constants of the scan.
         """
         import jax
 

@@ -123,8 +123,8 @@ class Statistics:
             return None
         found = self._centred_activation(state)
         if found is None:
-            digits = f"c values keep about {int(15 + math.log10(share))} digits"
-            text = f"the variance over channels is {share:.1g} of q: {digits}"
+            digits = f"c values are accurate to about {int(15 + math.log10(share))} digits"
+            text = f"the variance over channels is {share:.1g} times q, so {digits}"
             self.note(node, text, "convention")
         return found
 
@@ -327,10 +327,11 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
     if op.groups > 1 and width == op.groups:
         over = ""
         if op.over == "positions":
-            over = " (instance normalisation): over the locations of one random function"
+            over = " over its locations (instance normalisation)"
         raise KcalcError(
-            f"node {node!r} normalises every channel separately{over}, not over many channels; "
-            "use fewer groups, or remove the norm with net.without_normalization()"
+            f"node {node!r} normalises every channel separately{over}, but kernel maps need "
+            "statistics over many channels; use fewer groups, or remove the norm with "
+            "net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
         if not statistics.assume_independent:

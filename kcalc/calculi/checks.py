@@ -56,9 +56,9 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         shape = shapes.get(note.node) if note.level == "exact" else None
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
-                f"the input {note.node!r} has images of {shape} here, but was {note.text}; the "
-                "model may use different paddings and windows at another size. Read the model at "
-                "that size, or remove the note with net.with_notes([])"
+                f"the images of the input {note.node!r} have shape {shape}, but the network was "
+                f"{note.text}. The model may use different paddings and windows at another size. "
+                "Read the model at this size, or remove the note with net.with_notes([])"
             )
 
 
@@ -115,14 +115,19 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
             raise KcalcError(f"{what} channels are all equal, so its variance is 0")
     elif field is not NUMPY:
         if not value > 0:
-            close = "variance over channels is 0, or too close to it for so many digits"
-            raise KcalcError(f"{what} {close}; ask for more digits")
+            close = (
+                "variance over channels is 0, or too close to 0 for the requested number of digits"
+            )
+            raise KcalcError(f"{what} {close}; request more digits")
     elif np.any(np.asarray(value <= CANCELLED * scale)):
-        remedy = "take larger inputs or weights, or ask the map's ball(...) for certified digits"
-        why = f"less than {CANCELLED:g} of its q, of which double precision leaves too few digits"
+        remedy = "use larger inputs or weights, or call the map's ball(...) for certified digits"
+        why = (
+            f"less than {CANCELLED:g} times its q, so too few of its digits are correct in double "
+            "precision"
+        )
         if np.any(np.asarray(value <= EQUAL * scale)):
-            why = f"0, or less than {EQUAL:g} of its q, which double precision rounds to 0"
-            remedy = f"remove the normalisation if all channels are equal; else {remedy}"
+            why = f"0, or less than {EQUAL:g} times its q, which double precision rounds to 0"
+            remedy = f"remove the normalisation if all channels are equal; otherwise, {remedy}"
         raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
 
 

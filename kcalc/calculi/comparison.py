@@ -143,7 +143,7 @@ def compare(
         A network, several networks, or {label: network}; each network has one output.
     activations
         An activation, a list of activations, or {label: activation}. They replace the activations
-        of the networks. None keeps the networks as they are.
+        of the networks. None leaves the networks unchanged.
     c, q
         The c and q values of the inputs.
     assume_independent

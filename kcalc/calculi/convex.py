@@ -1,7 +1,7 @@
 """Convex calculi [TAT App. B.4].
 
-Nonlinear layers apply a function ``r``, mixes take convex combinations, and all other layers act as
-the identity.
+Nonlinear layers apply a function ``r``, sums and concatenations take convex combinations, and all
+other layers act as the identity.
 """
 
 from __future__ import annotations
@@ -191,19 +191,19 @@ class ConvexCalculus(ABC, Generic[State]):
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions about the whole network, then those about nodes that subtract means."""
-        plain = "by squared weights and channels only, as if every addend had the same q value"
+        plain = "by squared weights and channel counts only, as if all of them had the same q value"
         weights = (
             "by the q values of the kernel calculus"
             if self._true
             else plain
             if self.q is None
-            else "by the q values given"
+            else "by the q values that were passed"
         )
         whole = [
-            "formal: activation inputs are assumed fresh and the addends of a Sum independent, "
-            f"but {self.name} do not check either assumption",
+            "activation inputs are assumed to be fresh and the addends of a Sum to be "
+            f"independent, but {self.name} check neither assumption",
             "infinite width; convolutions and pooling act as the identity on c values",
-            f"mixes weigh {weights}",
+            f"the parts of sums and concatenations are weighted {weights}",
         ]
         if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
             whole.append(
@@ -223,7 +223,7 @@ class ConvexCalculus(ABC, Generic[State]):
             elif not self._true and meaning[read]:
                 text = (
                     f"the feature map that this {kind} reads is assumed to have C(0) = 0, so its "
-                    "slope is 1 (it is larger otherwise; q=1.0 computes it)"
+                    "slope is 1 (otherwise it is larger; pass q=1.0 to compute it)"
                 )
                 found.append(Assumption(node, text))
         return (*found, *self.network.assumptions)
@@ -234,7 +234,9 @@ class ConvexCalculus(ABC, Generic[State]):
         _, parents = self._steps[node]
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
-            raise KcalcError(f"node {node!r} mixes {missing!r}, but q has no value for this node")
+            raise KcalcError(
+                f"node {node!r} mixes {missing!r}, but q contains no value for {missing!r}"
+            )
         shares = convex_shares(
             tuple(
                 _exact(a) * _exact(self.q[parent])
@@ -292,7 +294,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """Round a number to 14 digits, so that rounding errors do not make equal blocks differ."""
+    """Round a number to 14 digits, so that rounding errors do not make identical blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 

@@ -1,6 +1,6 @@
 """Exact polynomials in factored form, and their fast evaluation in float64.
 
-Equal factors are stored once, so equal blocks of a network cost nothing.
+Identical factors are stored once, so repeated blocks of a network cost nothing.
 """
 
 from __future__ import annotations

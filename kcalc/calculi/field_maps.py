@@ -44,7 +44,7 @@ class FieldMaps:
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
         """The gap 1 - C after an activation, a jet of the same order as ``gap``.
 
-        ``q1`` and ``q2`` may be one jet of order one.
+        ``q1`` and ``q2`` may be the same jet of order one.
         """
         if isinstance(q1, Jet):
             if gap.order > 1:
@@ -99,7 +99,7 @@ class FieldMaps:
 
 
 def field_maps_of(network: Network, field: Any) -> FieldMaps:
-    """The local maps over a number system; in double precision, each network has one object."""
+    """The local maps over a number system; in double precision, there is one object per network."""
     return (
         network.__dict__.setdefault("_field_maps", FieldMaps())
         if field is NUMPY

@@ -101,13 +101,13 @@ def c_map(
     tokens
         The number of tokens of an input, for networks with attention.
     token_cosine
-        The cosine of any two tokens of an input, 0 by default. c is the cosine of two inputs at the
-        same position; at different positions it is ``c token_cosine``.
+        The cosine between any two tokens of an input, 0 by default. c is the cosine between two
+        inputs at the same position; at different positions it is ``c token_cosine``.
 
     Returns
     -------
     NetworkCMap | SpatialKernelMap
-        A function of c and q, or a function of images if ``image_shape`` is given.
+        A function of c and q, or a function of images if ``image_shape`` is passed.
 
     Raises
     ------
@@ -362,7 +362,7 @@ def node_values(
 
     Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
     distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
-    for explicit tokens, and if ``sampling`` is given.
+    for explicit tokens, and if ``sampling`` is passed.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ def node_values(
     token_cosine
         The cosine between any two tokens of an input, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only if no exact rule
         exists.
 
     Returns
@@ -563,7 +563,7 @@ class MapReading(KernelReading):
                 found = self.value(kernel, states[node].state)
                 one, two = (np.ldexp(q, 2 * states[node].power)[()] for q in found[:2])
                 out[node] = NodeValue(one, two, found.c)
-        note = "q values beyond double precision are given as 0 or infinity"
+        note = "q values beyond double precision are returned as 0 or infinity"
         kernel.note("network", note, "convention")
         return kernel, out
 

@@ -50,7 +50,7 @@ NO_RULE = (
 )
 BATCHES = (
     "batch and width are infinite, and gradients of the loss at different examples are "
-    "uncorrelated: a BatchNorm removes a component that is common to all examples"
+    "uncorrelated. A BatchNorm removes the gradient component that is common to all examples"
 )
 COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 
@@ -194,7 +194,7 @@ def gradients(
     with a note.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
-    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
+    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is passed.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def gradients(
     token_cosine
         The cosine between any two tokens of an input, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only if no exact rule
         exists.
 
     Returns

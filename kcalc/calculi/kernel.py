@@ -62,7 +62,8 @@ WIDE_PADDING = (
 )
 TOKENS_NEEDED = (
     "attends over tokens, and kernel maps need their number: pass tokens=, as in kc.c_map(net, "
-    "tokens=128), and token_cosine=, the cosine of two tokens of one input (0 by default)"
+    "tokens=128), and token_cosine=, the cosine between two tokens of the same input (0 by "
+    "default)"
 )
 POOLING = {
     "max": "max pooling is treated as the identity (exact when all positions of a pooling window "
@@ -79,7 +80,7 @@ GAUSSIAN = (
 )
 MASKS = (
     "dropout is active, as in training, and every example has a separate mask, so C(1) < 1, and "
-    "two equal inputs count as two examples"
+    "two copies of an input count as different examples"
 )
 SAME_MASKS = "dropout is active, as in training: gradients are for one example with one mask"
 INTERPOLATION = (

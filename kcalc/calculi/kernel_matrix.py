@@ -42,11 +42,11 @@ Array = np.ndarray
 METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
 FEW_NORMS = 4
-"""Up to this many different norms, there is one table per pair of norms."""
+"""Largest number of different norms for which there is one table per pair of norms."""
 MANY_PAIRS = 2000
-"""From this many pairs of rows on, activations are interpolated in angles and norms."""
+"""Smallest number of row pairs for which activations are interpolated in angles and norms."""
 MOST_PAIRS = 100_000
-"""From this many pairs of rows on, whole networks without kinks are interpolated."""
+"""Smallest number of row pairs for which whole networks without kinks are interpolated."""
 LAYERED_AT_ONCE = 1 << 14
 
 
@@ -236,8 +236,8 @@ class MatrixKernel:
             if isinstance(op, Mask) and op.drops:
                 raise KcalcError(
                     f"node {owner(node)!r}: with active dropout, the kernel of a row with itself "
-                    "differs from its kernel with an equal row, because their masks differ, so "
-                    "there is no kernel matrix; use Dropout(rate) with active=False, or call "
+                    "differs from its kernel with a copy of the row, because their masks differ, "
+                    "so there is no kernel matrix; use Dropout(rate) with active=False, or call "
                     "K(c) for pairs of examples"
                 )
 
@@ -306,7 +306,8 @@ class Binding:
             return plan
         text = (
             "layer by layer for every pair of rows, with activations from tables in the angle "
-            f"and in the q values of both rows, relative error of a layer <= {layered.error:.0e}"
+            "and in the q values of both rows; the relative error of each layer is <= "
+            f"{layered.error:.0e}"
         )
         return replace(plan, method=text)
 

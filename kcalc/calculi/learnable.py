@@ -95,7 +95,7 @@ class LearnableKernel(Shown):
     It supports jit, grad and vmap over params and X. ``params`` is
     ``{"sigma_w": s, "sigma_b": s, "constants": c}``, where each entry is optional. ``s`` is one
     value for all Affine layers or {node name: value}; ``c`` is {node name: {"input_scale": ...,
-    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Values that are not given come
+    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Values that are omitted come
     from the network. :meth:`init` returns the complete ``params``. Node names are ``str(node)``.
     """
 
@@ -153,12 +153,13 @@ class LearnableKernel(Shown):
 
         The result has the precision of the data. NumPy float64, NumPy integers and lists are
         computed and returned in float64, with an error of about 1e-10, whether ``jax_enable_x64``
-        is on or off. The same holds for calls with any JAX float64 array. NumPy and JAX float32
-        give float32, with an error of about 1e-4. So do the arguments of a jitted or vmapped
-        function while x64 is off, because JAX has rounded them. Gradients have the type of the
-        argument. If x64 is off, float64 results support reverse-mode differentiation (grad, jacrev,
-        hessian) but not jvp or jacfwd, and JAX rounds later operations on them to float32.
-        :meth:`log_marginal_likelihood` is computed in float64 throughout.
+        is on or off. The same holds for calls with any JAX float64 array. For NumPy and JAX float32
+        data, the result is float32, with an error of about 1e-4. The same holds for the arguments
+        of a jitted or vmapped function while x64 is off, because JAX has rounded them. Gradients
+        have the type of the argument. If x64 is off, float64 results support reverse-mode
+        differentiation (grad, jacrev, hessian) but not jvp or jacfwd, and JAX rounds later
+        operations on them to float32. :meth:`log_marginal_likelihood` is computed in float64
+        throughout.
 
         For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
         have an absolute error of 1e-15 (for traced rows, only if N M d <= 2^27; otherwise 1e-8).
@@ -298,8 +299,8 @@ class LearnableKernel(Shown):
     ) -> tuple[Any, Any]:
         """(NNGP, NTK) of all pairs of rows.
 
-        ``same``: whether both sets of rows are the same, so that pairs on the diagonal are equal
-        inputs.
+        ``same``: whether both sets of rows are the same, so that pairs on the diagonal are
+        identical inputs.
         """
         import jax.numpy as jnp
 
@@ -355,9 +356,9 @@ class LearnableKernel(Shown):
             {self.network.layer(node).activation.name for node in self.network.nodes_of(Nonlinear)}
         )  # type: ignore[attr-defined]
         raise KcalcError(
-            "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            f"values the Hermite series of an activation ({', '.join(names)}) is too long, or "
-            "some of its kinks are unknown; use rows of smaller norm, a smaller sigma_w or "
+            "the kernel is not finite. Either q values are beyond the range of floats, or the "
+            f"Hermite series of an activation ({', '.join(names)}) is too long at these q values, "
+            "or some of its kinks are unknown. Use rows of smaller norm, a smaller sigma_w or "
             "input_scale, or kc.ntk"
         )
 

@@ -228,8 +228,8 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
         return level
     if wanted:
         raise KcalcError(
-            "uniform=True needs rows of equal norm, but the relative difference of their mean "
-            f"squares is {spread:.1e}; omit uniform=, or rescale the rows to one norm"
+            "uniform=True needs rows with the same norm, but their mean squares have a relative "
+            f"difference of {spread:.1e}; omit uniform=, or rescale the rows to the same norm"
         )
     return None
 

@@ -82,7 +82,7 @@ class LocalTable:
         return value, self.slope.summed(x, one, two, xp)
 
     def paired(self, gap: Array, q1: Array, q2: Array) -> tuple[Array, Array]:
-        """(1 - C, C') of single pairs, all arrays (n,)."""
+        """(1 - C, C') of individual pairs, all arrays (n,)."""
         sine = np.sqrt(gap / 2)
         x = np.arctan2(sine, np.sqrt((2 - gap) / 2)) * (4 / math.pi) - 1
         one, two = (self._waves(q, np) for q in (q1, q2))
@@ -312,10 +312,10 @@ class TabledMaps(FieldMaps):
 
 
 class RecordedMaps(FieldMaps):
-    """Local maps of single rows, without gaps.
+    """Local maps of individual rows, without gaps.
 
     ``calls`` and ``tables`` are the requested activations and the tables of their pairs. ``known``
-    is {activation: tables} for tables made before.
+    contains existing tables, as {activation: tables}.
     """
 
     def __init__(self, known: dict[Activation, list[LocalTable]]) -> None:

@@ -168,7 +168,7 @@ def ntk(
     token_cosine
         The cosine between any two tokens of an input, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only if no exact rule
         exists.
 
     Returns
@@ -244,7 +244,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
             kind = (
                 "L.Input(features=...)"
                 if parent in network.inputs
-                else "its layer's features, or pass features="
+                else "features in its layer, or pass features="
             )
             raise KcalcError(
                 f"the standard parameterisation needs the width of {parent!r}, which node "
@@ -500,7 +500,7 @@ class KernelFunction(OfReading, Formula):
     ) -> JaxArray | Array | Matrices:
         """Compute the kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None means X).
 
-        The result is an (N, M) array, exact for equal rows.
+        The result is an (N, M) array, exact for identical rows.
 
         The kernel depends on the angles between rows and their q values |x|^2/d. If all q values
         agree, or the network is positively homogeneous, the kernel is a function of the angle,
@@ -536,7 +536,7 @@ class KernelFunction(OfReading, Formula):
             The dtype of the result.
         out
             A path (``.npy``; a record next to it lets an interrupted run continue) or an array to
-            fill. For both kernels, give two paths or arrays.
+            fill. For both kernels, pass two paths or arrays.
         block_rows
             The number of rows computed at once; it replaces ``memory``.
         memory
@@ -557,7 +557,7 @@ class KernelFunction(OfReading, Formula):
         Raises
         ------
         KcalcError
-            For zero rows if ``q`` is given, nan, wrong shapes, several inputs or outputs, files of
+            For zero rows if ``q`` is passed, nan, wrong shapes, several inputs or outputs, files of
             another run, or unknown options.
 
         """

@@ -4,8 +4,9 @@ Consider a piece of the network between two centred Gaussian feature maps that a
 state of a pair of inputs is ``(q, u, t)``, where ``u = 1 - c`` and ``t`` is the tangent kernel
 divided by q. The piece maps it by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. If q is
 constant from piece to piece (or the piece is positively homogeneous, so only the ratio of q values
-matters), n equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with
-itself is computed from the table of ``(U, D, A)``, so a thousand layers take ten tables.
+matters), n identical pieces correspond to the n-th power of that map. The table of ``(U, D, A)``
+composed with itself is computed from the table of ``(U, D, A)``, so a thousand layers take ten
+tables.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def known_gradients(
     states: Mapping[Node, Channels],
     compute: Callable[[Sequence[Node]], Sequence[Value]],
 ) -> dict[Node, Value]:
-    """{node: what ``compute`` finds}, for the nodes of which gradients have rules."""
+    """{node: result of ``compute``}, for the nodes whose gradients have rules."""
     hidden = _inside_fusions(network, states)
     nodes = [node for node in network if node not in hidden]
     try:

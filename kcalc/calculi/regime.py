@@ -50,7 +50,7 @@ PASSING = (Source, Reshape, Mask)
 
 @dataclass(frozen=True, eq=False)
 class Limit(Shown):
-    """The limit of the kernel matrix of distinct inputs for a chain of equal layers.
+    """The limit of the kernel matrix of distinct inputs for a chain of identical layers.
 
     Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal, and
     ``alphas`` are the same ratios for each layer's part of the kernel. ``slope`` = C'(1) and
@@ -210,7 +210,7 @@ def _above(value: float, accuracy: float) -> float:
 
 
 def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
-    """Classify the regime of a tangent kernel, for inputs with one q value.
+    """Classify the regime of a tangent kernel, for inputs with the same q value.
 
     Ratios are measured between inputs with c value ``c``.
 
@@ -221,9 +221,9 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     - "data-dependent": all other cases; at this depth the kernel still depends on the inputs.
 
     ``kind`` is measured at the given depth, for any network with one input and one output.
-    ``limit`` is predicted for chains of equal layers with the same C map; ``bound`` exists for
-    chains in which every layer preserves c = 0, as under DKS. Raises: KcalcError for several inputs
-    or outputs, and c or q outside their domains.
+    ``limit`` is predicted for chains of layers with the same C map; ``bound`` exists for chains in
+    which every layer preserves c = 0, as under DKS. Raises: KcalcError for several inputs or
+    outputs, and c or q outside their domains.
     """
     network = kernel.network
     if len(network.inputs) != 1 or len(network.outputs) != 1:
@@ -234,7 +234,7 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     level, cosine = one_q(q), one_cosine(c)
     if abs(cosine) == 1:
         raise KcalcError(
-            f"c = {cosine:g} is the c value of equal or opposite inputs; use -1 < c < 1"
+            f"c = {cosine:g} is the c value of identical or opposite inputs; use -1 < c < 1"
         )
     maps = c_map(network)
     slope = float(maps.derivative(1)(1.0, level))
@@ -253,8 +253,8 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         limit = None
         bound = None
         notes = (
-            "no limit and no distance bound to the Gram matrix: only the NTK parameterisation "
-            "has them",
+            "no limit and no bound on the distance to the Gram matrix: only the NTK "
+            "parameterisation has them",
         )
     assumptions = kernel.assumptions
     accuracy = (
@@ -331,7 +331,7 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
         return None, ("no limit is predicted: some weights of the chain are not trained",)
     scales = {(op.sigma_w, op.sigma_b, op.standardised) for _, op in affine}
     if len(scales) > 1 or len(set(nonlinear)) > 1:
-        return None, ("no limit is predicted: the layers of the chain are not equal",)
+        return None, ("no limit is predicted: the layers of the chain are not identical",)
     sizes = q_values(network, q)
     inner, last, end = (sizes[affine[i][0]] for i in (len(affine) // 2, -2, -1))
     homogeneous = nonlinear[0].activation.degree is not None and affine[0][1].sigma_b == 0

@@ -2,14 +2,14 @@
 
 The factors of a slope polynomial follow the structure of the network.
 
-Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
-combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
-coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
-so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network (``sigma_b = 0``,
-``C(0) = 0`` before each LayerNorm). It does not check that activation inputs are Gaussian or that
-addends are independent, and it counts a feature map that a Sum reads twice as two addends. If the q
-value of the inputs is given, mixes are weighted by the true q values. A LayerNorm that reads
-channel means ``m`` then has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
+Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every sum and concatenation by a
+convex combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with
+``p(1) = 1`` and coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k
+factors' slopes, so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network
+(``sigma_b = 0``, ``C(0) = 0`` before each LayerNorm). It does not check that activation inputs are
+Gaussian or that addends are independent, and it counts a feature map that a Sum reads twice as two
+addends. If the q value of the inputs is given, mixes are weighted by the true q values. A LayerNorm
+that reads channel means ``m`` then has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def tied_readout(
         The Embedding node, required if there are several.
     tokens, token_cosine, sampling
         See :func:`kcalc.node_values`, but with a single sequence. If attention is sampled, the
-        result has no error estimates. It uses 8 draws in 6 chains unless ``sampling`` gives other
-        numbers, and ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate
+        result has no error estimates. It uses 8 draws in 6 chains unless ``sampling`` specifies
+        other numbers, and ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate
         errors.
 
     Returns
@@ -143,7 +143,8 @@ def _chosen(network: Network, embedding: Node) -> Node:
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(
-        f"pass the Embedding that the readout is tied to as embedding=; the network has {listed}"
+        "pass the Embedding that the readout is tied to as embedding=; Embedding nodes of the "
+        f"network: {listed}"
     )
 
 

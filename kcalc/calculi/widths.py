@@ -49,7 +49,7 @@ def given_widths(
         require_kind(
             network,
             [node],
-            ": its width is that of its input; give features of Affine and Input nodes",
+            ", so it has the width of its input; pass features only for Affine and Input nodes",
             *SIZED,
         )
         stated = network.layer(node).features

@@ -283,8 +283,8 @@ def shape(
     - Methods that you added to ``METHODS``: their own targets.
 
     You can also shape a :class:`kcalc.Reading` from :func:`kcalc.read`. If the method requires it,
-    BatchNorm is then removed and sums are normalised; gates keep their activations unless ``gates``
-    is given. Some parts of a model cannot be shaped: operations that were not read, activations
+    BatchNorm is then removed and sums are normalised; gates keep their activations unless you pass
+    ``gates``. Some parts of a model cannot be shaped: operations that were not read, activations
     whose range the model relies on (before a logarithm, root, exponential, division, scale or
     output), and nodes at which a hypothesis of the method fails. kcalc shapes every connected part
     around them separately, with its own slopes and inputs with q = 1, and leaves the rest
@@ -343,8 +343,8 @@ def shape(
             if owners:
                 own = f"{glimpse(method)} takes {', '.join(sorted(allowed))}"
                 raise KcalcError(
-                    f"unknown target of method {glimpse(method)}: {name!r} belongs to {owners}; "
-                    f"{own}"
+                    f"unknown target of method {glimpse(method)}: {name!r} is a target of "
+                    f"{owners}, while {own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if shape_other is not None:

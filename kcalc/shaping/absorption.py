@@ -141,9 +141,9 @@ class Needs:
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
                     f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which "
-                    "require different scales or shifts of it (activations must share their "
-                    "input scale and shift, and outputs allow neither); put an Affine "
-                    "before each of them"
+                    "require it to be scaled or shifted differently (activations must share "
+                    "their input scale and shift, and outputs allow neither); put an Affine "
+                    "before each of these readers"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
@@ -223,8 +223,8 @@ class Absorption:
             )
         return (
             f"the {what} that {_reader(need)} requires of node {node!r} "
-            f"({type(self.network.layer(node)).__name__}) cannot be absorbed: no Affine with a "
-            "bias comes before it; put an Affine before it"
+            f"({type(self.network.layer(node)).__name__}) cannot be absorbed, because no Affine "
+            "with a bias comes before it; put an Affine before it"
         )
 
     # layers
@@ -288,7 +288,7 @@ class Absorption:
         need = self.needs.of(node)
         scale = need.scale if need.scale is not None else self.needs.wish.get(node, 1.0)
         if not layer.bias:
-            self._plain_input(node, parents[0], "has no bias to absorb it; give it bias=True")
+            self._plain_input(node, parents[0], "has no bias to absorb the shift; set bias=True")
             return (ChannelBlock(1.0, scale, Form(0.0)),)
         if _zero_padded(layer):
             reason = (
@@ -301,7 +301,7 @@ class Absorption:
                 self.assumptions.append(
                     Assumption(
                         node,
-                        "the networks are equal only away from the zero padding at the border",
+                        "the two networks agree only away from the zero padding at the border",
                         "heuristic",
                     )
                 )

@@ -136,7 +136,9 @@ class Shaping(Approximable, OfModel):
         Raises: KcalcError for other networks.
         """
         if self.tokens is None:
-            raise KcalcError("cosines between tokens exist only for networks shaped with tokens=")
+            raise KcalcError(
+                "cosines between tokens are available only for networks shaped with tokens="
+            )
         return self.tokens.cosines_in(self.network)
 
     @cached_property
@@ -297,7 +299,7 @@ class Shaping(Approximable, OfModel):
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
         """Export the shaping as code or data for another framework, usable without kcalc.
 
-        If ``path`` is given, the result is also written to it.
+        If ``path`` is passed, the result is also written to it.
 
         Parameters
         ----------
@@ -388,9 +390,9 @@ def prepared(
     Also return a list of the edits that this required.
 
     ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
-    between tokens, if given to the method. ``keeping`` lists nodes that keep their activations.
-    Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
-    ``tokens``, unnormalised sums, or a network without activations.
+    between tokens, if they were passed to the method. ``keeping`` lists nodes that keep their
+    activations. Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing
+    without ``tokens``, unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:
@@ -404,8 +406,8 @@ def prepared(
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
-                f"node {node!r} is active dropout, so C(1) < 1 after it, but shaping sets "
-                "slopes at C(1) = 1; shape the network with active=False in its Dropout"
+                f"node {node!r} is an active Dropout, so C(1) < 1 after it, but shaping assumes "
+                "C(1) = 1 to set slopes; set active=False in this Dropout before shaping"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")

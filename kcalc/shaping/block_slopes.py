@@ -137,12 +137,12 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     low, high = min(reached), max(reached)
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
-            f"the maximal slope is {low:.10g} for all weights, not {target:g}: blocks have "
-            "the same slope as their shortcuts, perhaps because C'(1) = 1 for the "
+            f"the maximal slope is {low:.10g} for all weights and cannot be {target:g}: blocks "
+            "have the same slope as their shortcuts, perhaps because C'(1) = 1 for the "
             "activations; choose another activation, or pass local_slope"
         )
     near = low if target <= low else high
     return UnreachableTarget(
-        f"no shortcut weight in (0, 1) gives a maximal slope of {target:g}: weights give "
-        f"slopes between {low:.10g} and {high:.10g}; the nearest is {near:.10g}"
+        f"no shortcut weight in (0, 1) gives a maximal slope of {target:g}. The attainable slopes "
+        f"lie between {low:.10g} and {high:.10g}, and the nearest is {near:.10g}"
     )

@@ -437,7 +437,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
     if found is None:
         raise UnreachableTarget(
-            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; pass a "
-            "number as q_slope"
+            f"Q'(1) of {phi.name} has no minimum at C'(1) = {slope_text(target)}; pass a number "
+            "as q_slope"
         )
     return found

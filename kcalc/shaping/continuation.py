@@ -141,7 +141,8 @@ def _zero(
 ) -> float | None:
     """Return the distance along the curve, up to ``length``, at which a quantity vanishes.
 
-    Return None if rounding changes the quantity as much as the curve does, far out in a tail.
+    Return None if rounding changes the quantity as much as the curve does, which happens far out in
+    a tail.
     """
 
     def value(t: float) -> float:

@@ -32,7 +32,7 @@ from .eoc import LARGEST_Q, LEAST_Q, edge, variances
 KINDS = ("half-stable", "edge")
 LAYERS = Assumption(
     "network",
-    "a chain of many equal wide layers with independent Gaussian weights and biases",
+    "a chain of many identical wide layers with independent Gaussian weights and biases",
     "convention",
 )
 POINTS = 160  # number of points in the search for half-stable points

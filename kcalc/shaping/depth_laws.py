@@ -16,7 +16,7 @@ point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
 If s = 1 at x* = 1, so that 1 - B = u - k u^(1+r), distances fall as ``(r k e ln L)^(-1/r)``.
 
 Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times the contribution of the branches to
-squared gradients. If that grows as ``m q^h`` (with saturating functions instead of norms),
+squared gradients. If this product grows as ``m q^h`` (with saturating functions instead of norms),
 gradients are stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and
 x settle, or until q vanishes or diverges (:mod:`.drifting_streams`).
 
@@ -239,8 +239,8 @@ def depth_laws(
     given = read_tokens(tokens, token_cosine if tokens is not None else None)
     if given is not None and tells_tokens_apart(found.network, tokens):
         raise KcalcError(
-            "depth_laws needs attention that keeps tokens exchangeable, unlike causal masks, "
-            "rotary embeddings and class tokens; build the network with causal=False"
+            "depth_laws needs exchangeable tokens, but causal masks, rotary embeddings and class "
+            "tokens distinguish them; build the network with causal=False"
         )
     start, size = one_cosine(token_cosine, "token_cosine"), float(one_q(q))
     if given is not None:
@@ -385,9 +385,9 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         why = str(error)
         if block.network.nodes_of(Attend):
             why = (
-                f"the scores of node {block.network.nodes_of(Attend)[0]!r} grow with it, until "
-                "every row attends to a single token, and no law is known for this; put a norm "
-                "before attention, or keep q with net.normalised()"
+                f"the scores of node {block.network.nodes_of(Attend)[0]!r} grow with q until "
+                "every row attends to a single token, and no depth law is known for this case; "
+                "put a norm before attention, or keep q with net.normalised()"
             )
         raise KcalcError(
             f"the stream of this block diverges, and there is no depth law at large q: {why}"
@@ -405,7 +405,10 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
     notes = list(block.assumptions)
     if abs(drift / k - 1) > SAME:
-        text = f"limits are taken at q = {LARGE:g}, where they still change: the law is approximate"
+        text = (
+            f"limits are taken at q = {LARGE:g}, where the values still change, so the law is "
+            "approximate"
+        )
         notes.append(Assumption("network", text, "heuristic"))
     exponent = 1 / (1 - power)
     amplitude = k if power == 0 else ((1 - power) * k) ** exponent
@@ -623,7 +626,7 @@ def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> D
     own, rate = (min(rates, key=abs), max(rates, key=abs)) if coupled else (by_q[0], by_x[1])
     notes = list(block.assumptions)
     if coupled:
-        text = "q and the cosine settle together: cosine_rate is the slower rate of both"
+        text = "q and the cosine converge together, so cosine_rate is the slower of their two rates"
         notes.append(Assumption("network", text, "convention"))
     rate, tilt = float(np.real(rate)), 0.0
     bent = None if coupled else half_stable(block, q, float(np.real(own)), start[0])
@@ -753,7 +756,9 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
     else:
         x = _attractor(lambda u: -way.way * way.pull_at_end(pace, 1 - u), x)
         approach = approach_of(way, pace, x)
-    text = f"limits are extrapolated from q = {math.exp(end.log_q):.3g}: the laws are approximate"
+    text = (
+        f"limits are extrapolated from q = {math.exp(end.log_q):.3g}, so the laws are approximate"
+    )
     notes.append(Assumption("network", text, "heuristic"))
     return _paced(block, way, pace, x, approach, tuple(notes))
 
@@ -778,7 +783,9 @@ def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, fl
     tilt = extrapolated(tilts)[0] / pace.power if law is not None and pace.kind == "power" else 0.0
     exponent, prefactor = _law_of(law, tilt)
     approach = Approach(-exponent * pace.power, prefactor * pace.amplitude**-exponent, False)
-    text = f"the power of the stream is read near q = {math.exp(way.way * pace.places[-1]):.3g}"
+    text = (
+        f"the power law of the stream is fitted near q = {math.exp(way.way * pace.places[-1]):.3g}"
+    )
     notes = (*block.assumptions, Assumption("network", text, "heuristic"))
     rate = (
         1.0
@@ -853,7 +860,10 @@ def _multiplied(block: _Block, q: float, x: float, start: tuple[float, float]) -
         text = f"q {'grows' if factors[1] else 'vanishes'} faster than any exponential"
         notes.append(Assumption("network", text, "heuristic"))
     elif abs(factors[1] / factors[0] - 1) > SAME:
-        text = f"the factor of q is read at q = {q:.3g}, where it still changes: approximate"
+        text = (
+            f"the growth factor of q is taken at q = {q:.3g}, where it still changes, so the law "
+            "is approximate"
+        )
         notes.append(Assumption("network", text, "heuristic"))
     law = _critical_far(block, q) if cosine == 1 else None
 

@@ -66,12 +66,12 @@ KEPT = Remedy(
     "slopes",
 )
 FACTORS = (
-    "q values of factors multiply: Q' of a Product is the sum of Q' of its factors, so errors of q "
-    "double at a Product of two"
+    "q values of factors multiply, so Q' of a Product is the sum of the Q' of its factors, and "
+    "errors in q double at a Product of two factors"
 )
 GATES = (
-    "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
-    "slope of its other factor, which has C(0) = 0"
+    "gates are scaled to Q(1) = 1 and keep their means, so a Product adds C'(1) of its gate to "
+    "the slope of its other factor, which has C(0) = 0"
 )
 
 
@@ -94,18 +94,18 @@ def slopes_within_zeta(call: MethodCall) -> None:
 @shaping_method(
     "dks",
     Record(
-        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so that "
-        "no C map of a subnetwork is steeper than zeta at c = 1. It works at any depth for nearly "
-        "all continuous activations that are not affine.",
+        "Deep Kernel Shaping: chooses the input and output scales and shifts of every activation "
+        "so that no C map of a subnetwork is steeper than zeta at c = 1. It works at any depth "
+        "for nearly all continuous activations that are not affine.",
         {
-            "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
+            "zeta": "bound on the slopes of all C maps at c = 1, a number > 1; default 1.5",
             "subnetworks": "which slopes zeta bounds: strict (the subnetworks of the papers; "
             "default) or forward (from the inputs to every node)",
             "q_slope": "target for Q'(1): a number (default 1), 'minimize' or 'none'",
             "free_slope": "whether to choose the negative slope of leaky_relu as well; default yes",
             **TOKEN_TARGETS,
-            "gates": "activations that gate a product: shape (default), or normalise (kept, scaled "
-            "to Q(1) = 1)",
+            "gates": "what to do with activations that gate a product: shape them (default), or "
+            "normalise (keep them, but scale them to Q(1) = 1)",
         },
         compared=True,
         needs=(known_tokens, fresh, shapeable, slopes_within_zeta),
@@ -149,7 +149,7 @@ def dks(
         from them (a warning says so). "forward" bounds the slope from the inputs to every node
         instead, even if maps in between have other readers.
     q_slope
-        The target for Q'(1). With the default 1, errors of q neither grow nor shrink with depth.
+        The target for Q'(1). With the default 1, errors in q neither grow nor shrink with depth.
         "minimize" takes the smallest value compatible with the slope. None drops the condition and
         solves only for the input scale, with the smallest possible shift.
     free_slope
@@ -158,8 +158,8 @@ def dks(
         For networks with TokenMix: the (T, T) cosines between the tokens of an input. Every
         activation must have q = 1 at every token for these cosines.
     token_rows
-        "keep", or "rescale", which divides the rows of the matrices to achieve this. zeta then
-        bounds only the slopes of the activations.
+        "keep", or "rescale", which divides the rows of the matrices so that q = 1 at every token.
+        zeta then bounds only the slopes of the activations.
     gates
         "shape", or "normalise", which keeps the activations of gates, scaled to Q(1) = 1.
     assume_independent
@@ -262,7 +262,7 @@ def _beyond_reach(
     """
     near = slope_text(float(reading(error.nearest)) - 1, error.above)
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
-    asked = f"asked for: {slope_text(zeta - 1, digits=9)}"
+    asked = f"the target is {slope_text(zeta - 1, digits=9)}"
     if _useless(value, zeta):
         return UnreachableTarget(
             f"DKS cannot shape this network with this activation: {error}, and a slope of "
@@ -270,7 +270,7 @@ def _beyond_reach(
             f"({asked})"
         ).advising(
             "use another activation",
-            "fewer nonlinear layers or shortcut weights nearer to 1",
+            "use fewer nonlinear layers or shortcut weights closer to 1",
             Remedy("dks", {"q_slope": None}, "drop Q'(1) = 1 with q_slope=None"),
         )
     exactly = (Remedy("dks", {"zeta": value}, f"zeta = {near}"),) if error.exact else ()
@@ -314,7 +314,7 @@ def _check_reach(
     each = "a gate contributes a part of its slope" if gated else "each is >= 1 if C(0) = 0"
     adding = (
         f"a Product (node {node!r}) adds the slopes of its factors ({each}), so some subnetwork "
-        f"has slope {least:.6g} or more whatever the activations"
+        f"has a slope of at least {least:.6g} whatever the activations"
     )
     shortcuts = _about_shortcuts(network, least)
     if _useless(least, zeta):
@@ -329,7 +329,7 @@ def _check_reach(
             then=shortcuts,
         ).at(node)
     larger = f"{1.5 * least:.4g}"
-    words = f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}"
+    words = f"choose zeta > {least:.6g}, e.g. zeta={larger}"
     refusal = UnreachableTarget(f"zeta = {zeta:.6g} is out of reach: {adding}")
     raise refusal.advising(
         (Remedy("dks", {"zeta": float(larger)}, words), "cut the network there"),
@@ -347,7 +347,7 @@ def _about_shortcuts(network: Network, least: float) -> str:
         network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks}
     )
     return (
-        "; shortcut weights nearer to 1 lower it"
+        "; shortcut weights closer to 1 lower this slope"
         if float(maximal_slope(unmixed(nearer))(1.0)) < least
         else ""
     )
@@ -444,14 +444,14 @@ def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator
     homogeneous = [phi.name for phi in dropped if phi.degree is not None]
     if homogeneous:
         yield (
-            f"the condition Q'(1) = 1 is dropped for {', '.join(homogeneous)} (positively "
-            f"homogeneous: one constant fewer)"
+            f"the condition Q'(1) = 1 is dropped for {', '.join(homogeneous)} (they are "
+            "positively homogeneous, so they have one constant fewer)"
         )
     others = [phi.name for phi in dropped if phi.degree is None]
     if others:
         yield f"the condition on Q'(1) is dropped for {', '.join(others)} as requested"
     if q_slope == "minimize":
-        yield "Q'(1) is the smallest compatible with the slope"
+        yield "Q'(1) is the smallest value compatible with the slope"
 
 
 def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[str]:
@@ -475,6 +475,6 @@ def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[
             )
         if miss > MISSED:
             yield (
-                f"{k.activation.name} meets {condition} only to {miss:.1e}: the target is at the "
-                "edge of double precision"
+                f"{k.activation.name} meets {condition} only to within {miss:.1e}, because the "
+                "target is at the edge of double precision"
             )

@@ -128,7 +128,7 @@ class Way:
 
 @dataclass(frozen=True)
 class End:
-    """The limit of x, up to ``error``, read near ``log_q`` from points ``part`` apart."""
+    """The limit of x, up to ``error``, determined near ``log_q`` from points ``part`` apart."""
 
     x: float
     error: float
@@ -288,8 +288,8 @@ def _logarithmic(places: Sequence[float], changes: Sequence[float]) -> Pace:
 def _lawless(way: Way, log_q: float) -> str:
     verb = "vanishes" if way.way < 0 else "grows"
     return (
-        f"the stream {verb} but follows none of the laws (read near q = {math.exp(log_q):.3g}); "
-        "use kc.depth_profile with as many blocks as you need"
+        f"the stream {verb} but follows none of the known laws (as measured near q = "
+        f"{math.exp(log_q):.3g}); use kc.depth_profile with as many blocks as you need"
     )
 
 

@@ -78,7 +78,7 @@ def edge(
 ) -> Edge:
     """Return the point on the edge of chaos with the given q*, sigma_b or sigma_w.
 
-    Give exactly one of the three. If several points have this value, the point with the smallest q*
+    Pass exactly one of the three. If several points have this value, the point with the smallest q*
     is returned.
 
     For activations of degree one (relu), the edge is the single point (sigma_w, 0) for every q*,
@@ -94,7 +94,7 @@ def edge(
     }
     if len(given) != 1:
         raise KcalcError(
-            "choose the point on the edge of chaos with exactly one of sigma_b, sigma_w and q"
+            "pass exactly one of sigma_b, sigma_w and q to choose the point on the edge of chaos"
         )
     (name, value), *_ = given.items()
     if name == "q":
@@ -175,7 +175,7 @@ def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array)
     """Raise UnreachableTarget with the possible sigmas and the end of the search."""
     kept = found[1] >= 0
     looked = (
-        f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
+        f"for q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
     )
     if not kept.any():
         raise UnreachableTarget(
@@ -184,7 +184,7 @@ def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array)
     which = 0 if name == "sigma_w" else 1
     near, exact = _nearest(phi, which, value, grid[kept], found[which][kept])
     limit = (
-        "; it tends to sigma_b = 0 as q* -> 0 only"
+        "; sigma_b tends to 0 only as q* -> 0"
         if name == "sigma_b" and value == 0 and near < 1e-3
         else f" {looked}; the nearest is {'' if exact else 'about '}{near:.6g}"
     )
@@ -285,8 +285,8 @@ def edges_exist(call: MethodCall) -> None:
 @shaping_method(
     "eoc",
     Record(
-        "The edge of chaos: sets the scales of weights and biases instead of activations, for one "
-        "of three targets.",
+        "The edge of chaos: sets the scales of weights and biases, without changing the "
+        "activations, for one of three targets.",
         {
             "sigma_b": "standard deviation of the biases, >= 0",
             "sigma_w": "standard deviation of the weights times sqrt(fan_in), > 0",
@@ -324,7 +324,7 @@ def eoc(
     activation
         The activation that replaces every activation; None keeps the existing activations.
     sigma_b
-        The sigma_b to use; at most one of ``sigma_b``, ``sigma_w`` and ``q`` may be given.
+        The sigma_b to use; pass at most one of ``sigma_b``, ``sigma_w`` and ``q``.
     sigma_w
         The sigma_w to use.
     q
@@ -386,8 +386,9 @@ def eoc(
     ]
     if mixed:
         text = (
-            "reads a Concat of parts of several kinds: sigma_w keeps q*, but slopes from the "
-            f"parts are not exactly 1 ({len(mixed)} nodes)"
+            "this layer reads a Concat whose parts are of different kinds: sigma_w preserves q*, "
+            "but the slopes from the parts are not exactly 1 (number of such layers: "
+            f"{len(mixed)})"
         )
         notes.append(Assumption(mixed[0], text, "heuristic"))
     chosen = {
@@ -415,7 +416,7 @@ def _points(
     """Return the point of every activation. Raises: KcalcError if they do not share q*."""
     if q is None and len(kinds) > 1:
         raise KcalcError(
-            f"{len(kinds)} activations share one q*; pass q instead of sigma_b or sigma_w"
+            f"all {len(kinds)} activations must share one q*; pass q instead of sigma_b or sigma_w"
         )
     return {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
 
@@ -471,7 +472,7 @@ def _affines(
         if sigmas[1] and not layer.bias:
             raise KcalcError(
                 f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}"
-            ).advising("give it a bias", UNBIASED)
+            ).advising("add a bias to this layer", UNBIASED)
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
     return layers, edits, mixed

@@ -29,8 +29,8 @@ from .base import Shaping
 Node = Hashable
 CORRELATED = (
     "biases of {} Affine layers ({!r} is the first) are correlated with the weights or have a "
-    "mean; kernel maps treat them as independent Gaussians of the same mean square, so only the "
-    "arrays are exact"
+    "mean; kernel maps treat them as independent Gaussians with the same mean square, so only "
+    "the arrays are exact"
 )
 
 

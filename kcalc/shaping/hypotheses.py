@@ -20,7 +20,7 @@ OPENED = {  # the remedy if factors or addends share weights
     L.Sum: "end all but one of the inputs of this Sum in separate Affine layers",
     L.Product: "end all but one of the factors of this Product in separate Affine layers",
 }
-CENTRED = Remedy("dks", words="try method='dks', which gives activations mean 0")
+CENTRED = Remedy("dks", words="try method='dks', which shapes activations to mean 0")
 MET = 1e-9  # relative tolerance of q after a Sum, compared with uncorrelated addends
 
 
@@ -121,8 +121,8 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
         if abs(values[node][0] - alone) > MET * alone:
             met = values[node][0]
             refusal = KcalcError(
-                f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: "
-                f"their means add up and q is {met:.6g} instead of {alone:.6g}, so {promise} would "
+                f"the Sum at node {node!r} adds activations whose means are not 0 after shaping. "
+                f"The means add up, so q is {met:.6g} instead of {alone:.6g}, and {promise} would "
                 "not hold"
             )
             raise refusal.advising(

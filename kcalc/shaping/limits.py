@@ -104,8 +104,9 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     ------
     KcalcError
         If the block has several inputs or outputs, q is invalid, or q values diverge, vanish,
-        alternate or do not settle. Also if the output of the block is not fresh: activations at
-        both ends, or sums of activations without an Affine after them.
+        alternate or do not settle. The error is also raised if the output of the block is not
+        fresh. Examples are blocks with activations at both ends, and sums of activations without an
+        Affine after them.
 
     """
     if not isinstance(block, Network):
@@ -167,9 +168,9 @@ def check_repeats(
         q, x = behind(block, q, x)
     if not np.allclose(three, (q, x), rtol=SAME):
         raise KcalcError(
-            f"three of these blocks in sequence give q = {three[0]:.6g}, but applying the Q "
-            f"map of one block three times gives {q:.6g}, because activations are added, or "
-            "read by another activation, without an Affine in between; end the branches of "
+            f"three of these blocks in sequence give q = {three[0]:.6g}, but applying the Q map "
+            f"of one block three times gives {q:.6g}. The reason is that a Sum or another "
+            "activation reads an activation without an Affine in between; end the branches of "
             "the block in an Affine"
         )
 
@@ -253,8 +254,8 @@ def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> boo
 def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
     known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
     return KcalcError(
-        f"q values starting from q = {q:g} have no limit: {what}, away from the fixed point of Q "
-        f"({known}; slopes outside [-1, 1] repel); choose a smaller sigma_w, or iterate "
+        f"q values starting from q = {q:g} have no limit: {what}. Fixed points of Q: {known} "
+        "(repelling if the slope is outside [-1, 1]). Choose a smaller sigma_w, or iterate "
         "kc.q_map(block)"
     )
 

@@ -60,7 +60,7 @@ class MirroredConstants(Constants):
         )
         return (
             f"concatenation [{name}(x), {name}(-x)], read by mirrored weights [{scale}W, "
-            f"-{scale}W], which see {seen}"
+            f"-{scale}W], which act on {seen}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,8 +172,8 @@ class LooksLinear(Shaping):
             source = self.network.parents(source)[0]
         if source not in self.constants.by_node:
             raise KcalcError(
-                f"node {node!r} reads a {type(self.network.layer(source)).__name__}, not one "
-                "activation; mirror its blocks yourself"
+                f"node {node!r} reads a {type(self.network.layer(source)).__name__}instead of an "
+                "activation; mirror the blocks of its weights yourself"
             )
         scaled = float(self.constants.by_node[source].output_scale or 1.0) * np.asarray(weights)
         if scaled.ndim < 2:
@@ -376,6 +376,6 @@ def _check_readers(network: Network) -> None:
     for node in network.outputs:
         if node in paired:
             raise KcalcError(
-                f"the output {node!r} is an activation with no weights after it to mirror; end the "
-                "network in an Affine"
+                f"the output {node!r} is an activation with no weights after it to mirror; end "
+                "the network with an Affine"
             )

@@ -1,7 +1,7 @@
 """Support in shaping methods for networks that mix tokens.
 
-After tokens are mixed, q = 1 holds only for some cosines between them. The part of kcalc that reads
-tokens contains the rules for such cosines (``SHAPING["tokens"]``).
+After tokens are mixed, q = 1 holds only for some cosines between them. The part of kcalc that
+handles tokens contains the rules for such cosines (``SHAPING["tokens"]``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TAKING = ("dks", "tat")  # methods that accept tokens
 
 
 def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
-    """Check the option ``tokens`` of a shaping method; return None if it is not given.
+    """Check the option ``tokens`` of a shaping method; return None if it was not passed.
 
     Raises: KcalcError for anything but cosines, or if there is no TokenMix.
     """
@@ -61,7 +61,7 @@ def refuse_mixing(network: Network) -> None:
             ).at(node)
 
 
-GIVEN = "give them to method={!r} as tokens= (a T x T array)"
+GIVEN = "pass them to method={!r} as tokens= (a T x T array)"
 
 
 def moves(layer: Any) -> bool:

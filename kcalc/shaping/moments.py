@@ -131,7 +131,7 @@ def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
 def is_steep(phi: Activation, alpha: float) -> bool:
     """Whether phi is too steep at the input scale for the usual quadrature rules.
 
-    Rules that use only the kinks of phi do not resolve it then.
+    In that case, rules that use only the kinks of phi do not resolve it.
     """
     return phi.degree is None and alpha > GENTLE[bool(phi.kinks)] * width(phi)
 

@@ -43,8 +43,8 @@ Node = Hashable
 VARIANCE, STREAM, SAME = "Var phi", "q before activations", "max |C of .unnormalised - C_f|"
 OFF = 1e-10
 PUBLISHED = (
-    "`network` has normalised sums instead of beta and plain sums: the same function up to its "
-    "scale; `unnormalised` has beta and plain sums"
+    "`network` uses normalised sums, and `unnormalised` uses beta and plain sums; both compute "
+    "the same function up to scale"
 )
 
 
@@ -177,7 +177,7 @@ def normaliser_free(
     ------
     KcalcError
         If alpha <= 0, an activation is linear, constant or discontinuous, or the network cannot be
-        shaped. With ``standardise=True``, also for depthwise convolutions; with
+        shaped. With ``standardise=True``, the error is also raised for depthwise convolutions; with
         ``standardise=False``, for sums of addends with nonzero channel means.
 
     """
@@ -198,7 +198,7 @@ def normaliser_free(
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
     if not standardise:
-        keep = "keep standardise=True, which removes means from the inputs of weights"
+        keep = "keep standardise=True, which cancels the mean of each layer's input"
         check_sums(
             shaped, "q = 1 before every activation", Remedy("nf", {"standardise": True}, keep)
         )
@@ -246,8 +246,9 @@ def _check_level(network: Network) -> None:
     node, q = worst_q(network)
     if not abs(q - 1) <= OFF:
         raise KcalcError(
-            f"node {node!r} has q = {q:.6g}, but activations need q = 1: an Affine reads a "
-            "concatenation of feature maps with different means; apply an Affine to each part"
+            f"node {node!r} has q = {q:.6g}, but activations need q = 1. The reason is that an "
+            "Affine reads a concatenation of feature maps with different means; apply an Affine "
+            "to each part"
         )
 
 

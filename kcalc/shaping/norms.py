@@ -80,7 +80,7 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
         node = next(node for node in network if node in slopes)
         refusal = KcalcError(
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
-            "mean is not 0 after shaping: subtracting it multiplies the slope by "
+            "mean is not 0 after shaping. Subtracting this mean multiplies the slope by "
             f"{slopes[node]:.6g} and lowers c values, so {promise} would not hold"
         )
         raise refusal.advising(

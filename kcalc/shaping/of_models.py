@@ -57,8 +57,8 @@ class OfModel:
         The copy uses the transformed activations and the normalised weights of sums. Normalisations
         that the shaped network lacks are removed, and weights are redrawn; see :attr:`edits`.
         ``model`` must be the model that :func:`kcalc.read` read as the network (with the same node
-        labels). ``example_inputs`` may be omitted if this object was read before in this process.
-        Parts outside the network do not change.
+        labels). ``example_inputs`` may be omitted if this model object was already read in this
+        process. Parts outside the network do not change.
 
         The option ``weights`` is "orthogonal_delta" (default), "gaussian_delta" or "keep". "keep"
         uses the weights of the model, for which the conditions of the shaping need not hold. For

@@ -55,8 +55,8 @@ class DepthProfile(Tabled, Approximable):
     Row 0 is the stream before the first block, with nan for quantities that belong to a block.
     Quantities that do not apply to the network are None. With several residual streams
     (:func:`kcalc.architectures.hyper_connected`), a row is a sub-layer and the stream is the mean
-    of all streams; ``gradient_mean`` and ``gradient_difference`` are those of the sum of their
-    gradients.
+    of all streams; ``gradient_mean`` and ``gradient_difference`` refer to the sum of the gradients
+    of all streams.
 
     Attributes
     ----------

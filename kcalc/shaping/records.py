@@ -11,10 +11,10 @@ from typing import Any
 from ..network.network import Network
 
 OPTION = "assume_independent"
-DEPENDENT = ", or pass assume_independent=True to continue as if it were (a heuristic)"
+DEPENDENT = ", or pass assume_independent=True to continue as if this were true (a heuristic)"
 OPTION_ABOUT = (
-    "continue if activations, products or sums read correlated feature maps (depthwise "
-    "convolutions, squeeze and excitation), as if they were independent; the result says so"
+    "treat correlated feature maps that activations, products or sums read as independent (for "
+    "depthwise convolutions, squeeze and excitation); the result records this"
 )
 _INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
 

@@ -20,7 +20,8 @@ from .of_models import OfModel
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
 TAKEN_AS_ONE = (
-    "q at this input of a region is assumed to be 1: it comes from operations left unchanged"
+    "q is assumed to be 1 at this input of a region, which comes from operations that were left "
+    "unchanged"
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 

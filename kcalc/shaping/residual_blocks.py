@@ -159,20 +159,20 @@ def with_residual_weights(
 ) -> Network:
     """Set the weights of the residual blocks of a network.
 
-    If only one of the two weights is given, the other follows because the squares sum to one.
+    If only one of the two weights is passed, the other follows because the squares sum to one.
 
     Each weight is a scalar (or SymPy expression) for all blocks, {Sum node: value} for some blocks,
     or a sequence with one value per block in the order of :func:`residual_blocks`. Weights are
-    amplitudes; if both are given, they are used unchanged.
+    amplitudes; if both are passed, they are used unchanged.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     shortcut_weight
-        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the shortcut. If only one weight is passed, the squares of both sum to 1.
     residual_weight
-        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the branch. If only one weight is passed, the squares of both sum to 1.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def with_residual_weights(
     Raises
     ------
     KcalcError
-        If only one weight is given and it is outside [0, 1], a residual weight is 0, a node is not
+        If only one weight is passed and it is outside [0, 1], a residual weight is 0, a node is not
         a residual Sum, a sequence has the wrong length, or the network has no residual blocks.
 
     """

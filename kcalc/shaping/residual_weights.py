@@ -56,8 +56,8 @@ SCHEMES = {
     "LayerNorm ResNet at the block: 1, 2, 3, ..., back to 1 in "
     "transition blocks [DKS App. J]",
     "de_smith": "residual weight 1/sqrt(k + 1) in block k = 1, 2, ... of the network: a = "
-    "1/sqrt(k), by which normalisation downscales "
-    "branch k against its shortcut [De & Smith 2020, arXiv:2002.10444, sec. 2]",
+    "1/sqrt(k), by which normalisation downscales branch k relative to its shortcut [De & Smith "
+    "2020, arXiv:2002.10444, sec. 2]",
     "inverse_sqrt": "a = 1/sqrt(L) for L blocks: residual weight 1/sqrt(L + 1); without normalised "
     "sums q would grow by (1 + 1/L)^L -> e",
     "power": "a = L^-power for L blocks: for powers above 1/2 the network tends to its shortcuts "
@@ -170,7 +170,8 @@ def blocks_normalise(call: MethodCall) -> None:
             "residual_weight": "scheme common: amplitude of every branch, in (0, 1)",
             "power": "scheme power: branches have weight L^-power in L blocks",
             "slope": "scheme slope: the target for the maximal slope of a subnetwork's C map at 1",
-            "local_slope": "scheme slope: C'(1) of the activations; default their own",
+            "local_slope": "scheme slope: C'(1) of the activations; default: that of the network's "
+            "activations",
         },
         needs=(blocks_normalise,),
     ),
@@ -210,9 +211,9 @@ def residual_weights(
     scheme
         One of ``SCHEMES``, described above.
     shortcut_weight
-        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the shortcut. If only one weight is passed, the squares of both sum to 1.
     residual_weight
-        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the branch. If only one weight is passed, the squares of both sum to 1.
     power
         The exponent of the scheme "power", >= 0.
     slope
@@ -230,8 +231,8 @@ def residual_weights(
     Raises
     ------
     KcalcError
-        If an argument is invalid or the network has no residual blocks. For ``"slope"``, also if a
-        LayerNorm or GroupNorm reads activations with nonzero mean.
+        If an argument is invalid or the network has no residual blocks. For ``"slope"``, the error
+        is also raised if a LayerNorm or GroupNorm reads activations with nonzero mean.
     UnreachableTarget
         If the slope cannot be reached; the message names the nearest slope.
 
@@ -300,9 +301,9 @@ def residual_weights(
     )
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
-            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm "
-            "reads channel means, some bias or concatenation mixes different q values, or "
-            "the inputs of some activation do not have q = 1; remove LayerNorm with "
+            "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads a "
+            "feature map with nonzero channel mean, some bias or concatenation mixes different q "
+            "values, or the inputs of some activation do not have q = 1; remove LayerNorm with "
             "net.without_normalization()"
         )
     return shaped
@@ -319,11 +320,11 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
         first = Remedy(
             "dks", words="shape the activations with method='dks' first, which gives them mean 0"
         )
-        refuse_means(shaped, f"the maximal slope {options['slope']:g}", first)
+        refuse_means(shaped, f"a maximal slope of {options['slope']:g}", first)
         return []
     text = (
-        "reads activations: its slope is 1 only if they are shaped to mean 0 afterwards, as "
-        "method='dks' does"
+        "reads activations, so its slope is 1 only if they are shaped to mean 0 afterwards, for "
+        "example with method='dks'"
     )
     return [
         Assumption(node, f"this {type(shaped.layer(node)).__name__} {text}")
@@ -413,7 +414,7 @@ def slope_of(phi: Any) -> float:
     m = converged_moments(phi, 0.0, 0.0)
     square = m.variance + m.mean**2
     if not square > 0:
-        raise KcalcError(f"{phi.name} vanishes, so it has no C map")
+        raise KcalcError(f"{phi.name} is zero everywhere, so it has no C map")
     return 1 + (m.excess - m.mean**2) / square
 
 

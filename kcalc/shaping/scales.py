@@ -65,8 +65,8 @@ def normalisation(
     Raises
     ------
     KcalcError
-        If an activation vanishes, a sum has addends with nonzero channel means, or the network
-        cannot be shaped.
+        If an activation is zero everywhere, a sum has addends with nonzero channel means, or the
+        network cannot be shaped.
 
     """
     return normalised(network, activation)
@@ -145,10 +145,10 @@ def _fan_out(layer: Affine, fan_in: int | None) -> float:
 RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
     "he": (_he, "Var W = 2/fan_in: preserves q for ReLU"),
     "lecun": (_lecun, "Var W = 1/fan_in: preserves q for the identity, and nearly for tanh near 0"),
-    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); unknown widths are taken as equal"),
+    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); unknown widths are assumed to be equal"),
     "fan_out": (
         _fan_out,
-        "Var W = 2/fan_out: preserves gradients for ReLU; unknown widths are taken as equal",
+        "Var W = 2/fan_out: preserves gradients for ReLU; unknown widths are assumed to be equal",
     ),
 }
 

@@ -118,7 +118,7 @@ class HalvesConstants(Constants):
 class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    The weights of each output have sum 0 and square sum 1.
+    The weights of each output sum to 0, and their squares sum to 1.
 
     z ~ N(0, variance) for any mean, so the first column is 0. The second column is d/dq of E
     phi(sqrt q z) and of its variance at q = 1.
@@ -221,8 +221,8 @@ def constants_exist(call: MethodCall) -> None:
         "The fixed point of SELU for any activation: mean 0 and variance 1 are preserved.",
         {
             "parameters": "shift (output scale and shift; default) or halves (output scale and "
-            "that of the negative half; elu gives SELU)",
-            "input_scale": "factor of the activation's inputs, > 0; default 1",
+            "scale of the negative half; elu gives SELU)",
+            "input_scale": "factor applied to the activation's inputs, > 0; default 1",
         },
         needs=(known_tokens, no_products, fresh, constants_exist),
     ),
@@ -260,7 +260,7 @@ def self_normalising(
         negative half (elu gives SELU). "halves" requires phi(0) = 0 and means of opposite sign on
         the two halves. It adds no constant to the outputs, but scales x > 0 and x < 0 differently.
     input_scale
-        A factor of the inputs, 1 by default; it affects C'(1) and Q'(1).
+        A factor applied to the inputs, 1 by default; it affects C'(1) and Q'(1).
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
@@ -330,7 +330,7 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(
-            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), to double precision; "
+            f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), up to double precision; "
             "choose another input_scale"
         )
     deviation = math.sqrt(variance)

@@ -173,7 +173,7 @@ def _changes(values: Array) -> Any:
 def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
     """Yield curves on which the first equation holds, nearest targets first.
 
-    Each curve is given by a point with the target, or by its end on the path to the target.
+    Each curve is represented by a point with the target, or by its end on the path to the target.
     """
     places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
     tried: list[tuple[float, float]] = []

@@ -30,10 +30,10 @@ ROUNDING = 1e-12
 class VanillaMaps(Shown):
     """Maps of ``kc.architectures.vanilla`` with symbolic depth.
 
-    The network consists of ``depth`` times (Affine of ``sigma_w``, then activation), and a readout
-    Affine. The two inputs have the same q value, and every layer preserves it (this is not required
-    of positively homogeneous activations). Each map is computed on access and raises a KcalcError
-    if it has no closed form.
+    The network consists of ``depth`` layers, each an Affine with ``sigma_w`` and an activation,
+    followed by a readout Affine. The two inputs have the same q value, and every layer preserves it
+    (this is not required of positively homogeneous activations). Each map is computed on access and
+    raises a KcalcError if it has no closed form.
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class VanillaMaps(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """Assumptions of the formulas."""
         text = (
-            "infinite width, fresh Gaussian weights; two inputs with the same q value that every "
-            "layer preserves"
+            "infinite width, fresh Gaussian weights; any two inputs have the same q value, which "
+            "every layer preserves"
         )
         return (Assumption("network", text, "convention"),)
 

@@ -90,9 +90,9 @@ def tat(
     - mean^2) > 1, and an error is raised. An RMSNorm may be anywhere. A Sum also raises an error if
     more than one addend ends in an activation, because their means would add up.
 
-    If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
-    networks and ResNets, ``eta=.9`` may leave activations that are nearly plain ReLUs; a note
-    reports negative slopes below .05.
+    If you pass neither ``eta`` nor ``tau``, the network's activations determine which of the two is
+    used. In shallow networks and ResNets, ``eta=.9`` may leave activations that are nearly plain
+    ReLUs; a note reports negative slopes below .05.
 
     Parameters
     ----------
@@ -249,8 +249,9 @@ def negative_slope(network: Network, eta: float) -> float:
         nearest = math.floor(reached * 1e6) / 1e6
         words = f"the nearest that can be reached is eta = {nearest:.6g}"
         raise UnreachableTarget(
-            f"eta = {eta!r} is not reachable: the network is too shallow (a plain network needs "
-            f"{plain_depth(eta)} layers); even with ReLUs its largest c value is {reached:.6g}"
+            f"eta = {eta!r} is not reachable, because the network is too shallow (a plain network "
+            f"needs {plain_depth(eta)} layers). Even with ReLUs, its largest c value is "
+            f"{reached:.6g}"
         ).advising(Remedy("tat", {"eta": nearest}, words))
     return max(float(most.inverse(eta)), 0.0)
 
@@ -292,7 +293,7 @@ def _smooth(
         raise UnreachableTarget(f"{error}, which is ").advising(
             (*exactly, f"about tau = {near}"),
             joint="",
-            then=f" in this network (asked for: {tau:.9g})",
+            then=f" in this network (the target is {tau:.9g})",
         ) from None
     shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
@@ -324,7 +325,7 @@ def check_curvature(phi: Activation) -> None:
             f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump
         )
         hints = (
-            ("give eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
+            ("pass eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
         )
         raise KcalcError(
             f"{phi.name} has a kink at {kinks}, so C''(1) is infinite and cannot be tau / "

@@ -21,8 +21,8 @@ DIGITS = 30
 def local_values(phi: Activation) -> dict[str, Any]:
     """Return Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    If phi jumps, C'(1) is infinite; if phi' jumps, C''(1) is infinite. Callables, and functions
-    without certified bounds, have double precision only.
+    If phi jumps, C'(1) is infinite; if phi' jumps, C''(1) is infinite. Values of callables, and of
+    functions without certified bounds, have only double precision.
     """
     if not phi.numeric_only:
         try:

@@ -298,10 +298,12 @@ def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> flo
         if one * other <= 0 and not one == other == 0:
             return math.exp(zero_between(known, low, high, 1e-10))
     reached = [goal + value for value in map(known, grid) if math.isfinite(value)]
-    span = f"{min(reached):.6g} to {max(reached):.6g}" if reached else "no values"
-    raise UnreachableTarget(
-        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}; the range is {span}"
+    span = (
+        f"values range from {min(reached):.6g} to {max(reached):.6g}"
+        if reached
+        else ("no value is finite")
     )
+    raise UnreachableTarget(f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}; {span}")
 
 
 formerly_a_function(__name__)

@@ -3,10 +3,10 @@
 The condition is q = 1 at every token before every activation, for inputs with known token cosines.
 
 Local conditions hold if the input of every activation has q = 1. The rows of a mixing preserve this
-only for some cosines between the tokens that they mix, so the cosines must be given. An exact
+only for some cosines between the tokens that they mix, so the cosines must be known. An exact
 recursion over pairs of tokens follows the cosines through the network. Slopes and curvature include
-only the activations, because the effect of mixing on the *difference* of two inputs depends on how
-it is spread over their tokens.
+only the activations, because the effect of mixing on the *difference* between two inputs depends on
+how this difference is spread over their tokens.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Node = Hashable
 Array = np.ndarray
 KEPT = 1e-8  # tolerance of q around 1
 AT_START = (
-    "q = 1 at every token holds at initialisation, and for inputs whose tokens have the given "
+    "every token has q = 1 only at initialisation and for inputs whose tokens have the given "
     "cosines"
 )
 APART = (
-    "slopes are those of the activations: token mixing is assumed to preserve the difference of "
-    "two inputs, which depends on the inputs"
+    "slopes include only the activations: token mixing is assumed to preserve the difference "
+    "between two inputs, although its effect depends on the inputs"
 )
 
 
@@ -159,7 +159,7 @@ class TokenCosines:
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
         """Rescale the token mixings; return the network and the edits.
 
-        The rows of the mixings are divided such that q = 1 after every mixing.
+        The rows of the mixings are divided so that q = 1 after every mixing.
         """
         normed = with_norms(network, network.nodes_of(TokenMix))
         q = self.q_values(normed)

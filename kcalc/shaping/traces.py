@@ -61,7 +61,7 @@ def depth_trace(
     """Compute the values of every node for inputs with the given q and c values.
 
     ``options`` are the arguments of :func:`kcalc.node_values` for tokens and sampling. Sampled
-    values are given only for the first c value.
+    values are available only for the first c value.
 
     Raises: KcalcError if the kernel calculus does not apply or overflows.
     """

@@ -71,8 +71,8 @@ TOKENS = 128
 LEVEL_KEPT = 1e-6
 NARROW = "its queries and keys use wide=False, but the constants assume wide queries and keys"
 APART = (
-    "constants are for exchangeable tokens that all read one another; {}, which distinguishes "
-    "them, is assumed not to change the constants"
+    "constants are computed for exchangeable tokens that all attend to one another; {}, which "
+    "distinguishes tokens, is assumed not to change the constants"
 )
 AT_TOKENS = (
     "conditions hold for {} tokens with cosine {:.4g} and q = {:.4g} at the start of the stream"
@@ -214,9 +214,9 @@ class TransformerShaping(Shaping):
                     why = f"the weights of {nested!r}, a sum inside its branch, change too"
                 raise KcalcError(
                     f"node {block.node!r}: {why}, so multiplying weights of the model is not "
-                    "enough; in your code, give this sum the weights "
-                    f"{float(along):.6g} (shortcut) and {float(through):.6g} (branch), or build "
-                    "the model from .network"
+                    f"enough; in your code, set the weights of this sum to {float(along):.6g} "
+                    f"(shortcut) and {float(through):.6g} (branch), or build the model from "
+                    ".network"
                 )
             factor = through / float(block.weights[1])
             if factor != 1:
@@ -326,9 +326,9 @@ def activations_at_one(call: MethodCall) -> None:
 @shaping_method(
     "edge",
     Record(
-        "Transformers: residual weights, value and query-key scales from the growth of the "
-        "stream, the slope of the token map, gradients and scores; without shortcuts, shaped "
-        "attention.",
+        "Transformers: sets residual weights and the scales of values, queries and keys from "
+        "targets for the growth of the stream, the slope of the token map, gradients and scores. "
+        "Without shortcuts, it shapes attention.",
         {
             "growth": "q at the end of the stream divided by q at its start; default 2 if sums are "
             "plain and norms are in branches",
@@ -336,14 +336,15 @@ def activations_at_one(call: MethodCall) -> None:
             "gradient_mean": "squared gradient of one token at the end of the stream, summed "
             "over the tokens at its start, relative to q",
             "gradient_difference": "the same for differences between tokens",
-            "score_variance": "variance of attention scores, mean over layers; default: unchanged",
+            "score_variance": "variance of the attention scores, averaged over layers; default: "
+            "unchanged",
             "centre": "networks without shortcuts: the multiple of the mean over tokens that is "
             "subtracted from softmax, 0 or 1; default as in the network",
             "mlp": "activations: keep, dks or tat; default keep, or dks without shortcuts",
             "zeta": "for mlp dks: bound on the slopes of all C maps at c = 1 without token "
-            "mixing, > 1; default 1.5",
+            "mixing, a number > 1; default 1.5",
             "tokens": "number of tokens of an input; default 128",
-            "token_cosine": "cosine of two tokens of an input; default 0",
+            "token_cosine": "cosine between any two tokens of an input; default 0",
         },
         needs=(activations_at_one,),
     ),
@@ -377,7 +378,7 @@ def edge(
 
     With shortcuts, the constants are the branch weights of all attention layers, the branch weights
     of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all
-    queries. You may give as many targets as there are constants. The defaults are ``token_slope=1``
+    queries. You may pass as many targets as there are constants. The defaults are ``token_slope=1``
     and ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
     ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
     their shortcut weight. Other weights are unchanged.
@@ -461,7 +462,8 @@ def edge(
     if parts.blocks:
         if centre is not None:
             raise KcalcError(
-                "centre is for attention without shortcuts, but this network has residual blocks"
+                "centre applies only to attention without shortcuts, but this network has "
+                "residual blocks"
             )
         request = Request(network, parts, start_of(network, parts, count, cosine), targets)
         return _with_shortcuts(request, activation, mlp or "keep", zeta, options, notes)

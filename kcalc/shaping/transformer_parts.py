@@ -90,8 +90,8 @@ def parts_of(network: Network) -> Parts:
         sums = [node for node in network.nodes_of(Sum) if node in below]
         if sums:
             raise KcalcError(
-                f"the Sum at node {sums[0]!r} is not a residual block of two addends, so its "
-                "weights have no rule; write it as sums of two addends, a stream and a branch"
+                f"the Sum at node {sums[0]!r} is not a residual block of two addends, so no rule "
+                "sets its weights; write it as sums of two addends, a stream and a branch"
             )
         end = network.outputs[0]
         return Parts(attentions[0].source, _with_tokens(network, end), attentions, (), ())
@@ -132,13 +132,14 @@ def _attention(network: Network, node: Node) -> AttentionParts:
     readers = [n for n, _, parents in network.steps() if node in parents]
     if len(readers) != 1 or not isinstance(network.layer(readers[0]), Affine):
         raise KcalcError(
-            f"node {node!r}: its heads must be read by one Affine layer, whose scale is shaped"
+            f"the heads of node {node!r} must be read by a single Affine layer, whose scale this "
+            "method sets"
         )
     return AttentionParts(node, maps[0], maps[1], maps[2], readers[0], common, normed)
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """Return the node and its chain of ancestors, as far as each node reads exactly one node."""
+    """Return the node and its chain of ancestors, as long as each node reads exactly one node."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])

@@ -60,13 +60,13 @@ class Request:
                 raise KcalcError(
                     f"node {a.node!r} reads normalised queries or keys, so the scales of their "
                     "weights have no effect; omit score_variance, and set "
-                    "kc.layers.Attend(scale=...)"
+                    "kc.layers.Attend(scale=...) instead"
                 )
 
 
 SELECTS = (
     "node {!r} selects experts, and nearly equal tokens may get different ones, so the slope of "
-    "the token map at equal tokens is infinite; give gradient_difference in place of token_slope"
+    "the token map at equal tokens is infinite; pass gradient_difference instead of token_slope"
 )
 
 
@@ -176,9 +176,9 @@ class Ratios(TransformerSystem):
         most = len(self.groups) + 1
         if len(targets) > most or (VARIANCE in targets and len(own) >= most):
             raise KcalcError(
-                f"{len(targets)} targets are more than the {most} constants that this network has "
-                f"(a weight for each of {len(self.groups)} kinds of branches, and the query-key "
-                f"scale); omit one of {', '.join(targets)}"
+                f"{len(targets)} targets are more than this network's {most} constants, which are "
+                f"one weight for each of {len(self.groups)} kinds of branches and the query-key "
+                f"scale; omit one of {', '.join(targets)}"
             )
         if len(targets) > len(self.groups):
             self.request.check_scores()
@@ -202,8 +202,8 @@ class Ratios(TransformerSystem):
         low, high = min(ends), max(ends)
         if not low < self.targets[first] < high:
             raise UnreachableTarget(
-                f"{first} = {self.targets[first]:g} is unreachable: from small to large branches, "
-                f"it ranges from {low:.6g} to {high:.6g}"
+                f"{first} = {self.targets[first]:g} is unreachable: as branches grow from small "
+                f"to large, it ranges from {low:.6g} to {high:.6g}"
             )
         if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
             found = [self._emphasised(group, names) for group in (0, 1)]
@@ -217,7 +217,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """Return the second target's value if one kind of branch alone meets the first target."""
+        """Return the second target's value if a single kind of branch meets the first target."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -271,8 +271,8 @@ class Skipless(TransformerSystem):
         elif asked:
             near = self.at([0.0] * (VARIANCE in targets))[asked[0]]
             raise UnreachableTarget(
-                "with centre=1 attention preserves nearly equal tokens, so for any identity the "
-                f"{asked[0]} equals that of the MLPs alone, {near:.6g}; choose zeta, or use "
+                f"with centre=1, attention preserves nearly equal tokens, so {asked[0]} depends "
+                f"only on the MLPs and is {near:.6g} for any identity; choose zeta, or use "
                 "centre=0"
             )
         if VARIANCE in targets:

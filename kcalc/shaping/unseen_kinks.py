@@ -62,15 +62,15 @@ def _note(node: Any, k: Constants, distance: float, q: float) -> Assumption:
     if _affine(k.transformed, q):
         return Assumption(
             node,
-            f"{text} out, where no input reaches: the conditions are met only formally, and "
-            f"in a network of finite width {phi} acts as an affine function; choose a larger "
-            "target, a smooth activation, or a network with fewer nonlinear layers",
+            f"{text} away from 0, where practically no input falls: the conditions are met only "
+            f"formally, and in a network of finite width {phi} acts as an affine function; choose "
+            "a larger target, a smooth activation, or a network with fewer nonlinear layers",
             "heuristic",
         )
     return Assumption(
         node,
-        f"{text} out, where no input reaches: the network uses only the smooth piece of "
-        f"{phi} in the range of its inputs",
+        f"{text} away from 0, where practically no input falls: the network uses only the smooth "
+        f"piece of {phi} that covers its inputs",
         "heuristic",
     )
 

@@ -100,7 +100,7 @@ def empirical_ntk(
 
     """
     as_model(model)
-    choice(outputs, "way to put the outputs", OUTPUTS)
+    choice(outputs, "arrangement of the outputs", OUTPUTS)
     memory, by_layer = whole(memory, "memory", 1), truth(by_layer, "by_layer")
     node = chosen_output(model.network, output)
     with model.measuring():

@@ -170,8 +170,8 @@ class InputPairs:
         for node, shape in shapes.items():
             if shape[-1] == 1 and not np.all(np.abs(self.c[node]) == 1):
                 raise KcalcError(
-                    f"the input {node!r} has one channel, so its cosines are 1 or -1; give it "
-                    f"more channels, or pass c=1"
+                    f"the input {node!r} has one channel, so its cosines are 1 or -1; use more "
+                    "channels, or pass c=1"
                 )
 
 

@@ -122,8 +122,8 @@ def verify_kernels(
     ------
     KcalcError
         If a value is outside its domain, ``draws`` is less than 2, a feature map vanishes or
-        overflows, or the theory does not describe the model (the message names the node). Also if
-        ``widths`` is given but every layer specifies its width.
+        overflows, or the theory does not describe the model (the message names the node). The error
+        is also raised if ``widths`` is passed although every layer specifies its width.
 
     References
     ----------
@@ -192,8 +192,8 @@ def _refuse_masks(network: Network) -> None:
     for node in network.nodes_of(Dropout):
         if network.layer(node).active:
             raise KcalcError(
-                f"node {node!r} is active dropout, for which only q and c can be measured; pass "
-                "tangent=False and gradients=False"
+                f"node {node!r} is an active Dropout, for which only q and c can be measured; "
+                "pass tangent=False and gradients=False"
             )
 
 

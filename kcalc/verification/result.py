@@ -333,7 +333,7 @@ class KernelCheck(Tabled):
             grown &= np.ptp([sample.channels for sample in self.samples], axis=0) > 0
         if not grown.any():
             raise KcalcError(
-                f"no node with {NARROW} or more channels at all widths grows with the width, "
+                f"no node has {NARROW} or more channels at every width and grows with the width, "
                 "so there is no power of the width to fit; pass more or larger widths="
             )
         own = [(s.means - s.expected)[:, grown, k].reshape(self.draws, -1) for s in self.samples]
@@ -532,7 +532,7 @@ class KernelCheck(Tabled):
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert everything except the single draws to plain data.
+        """Convert everything except the individual draws to plain data.
 
         Returns
         -------

@@ -192,7 +192,7 @@ def hessian_blocks(
     if len(net.inputs) != 1 or len(net.outputs) != 1:
         raise KcalcError(
             f"Hessian blocks need one input and one output, but the network has {len(net.inputs)} "
-            f"and {len(net.outputs)}"
+            f"inputs and {len(net.outputs)} outputs"
         )
     output = net.outputs[0]
     found = scaling(net, image_shape=image_shape)
@@ -201,7 +201,8 @@ def hessian_blocks(
     predicted = scaling(net, image_shape=image_shape, cotangent_moment=moment)
     if tensor.locations is not None:
         raise KcalcError(
-            f"the output {output!r} has locations; end the network in Flatten or Pool and an Affine"
+            f"the output {output!r} has locations; end the network with Flatten or Pool, followed "
+            "by an Affine"
         )
     nodes = net.nodes_of(Affine)
     samples = _measured(net, image_shape, int(tensor.channels), draws, batch, seed)

@@ -161,7 +161,7 @@ def training_spectra(
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
             f"training needs one input and one output, but the network has {len(network.inputs)} "
-            f"and {len(network.outputs)}"
+            f"inputs and {len(network.outputs)} outputs"
         )
     inputs, classes = _batch(X, labels)
     model = to_jax(network, features, weights=weights, rolled=False)

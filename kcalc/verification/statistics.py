@@ -107,8 +107,8 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
     The value is the two-sided quantile of Student's t distribution with ``draws - 1`` degrees of
     freedom, at the level ``1 - (1 - p)^(1/comparisons)``. Here p is the level for one Gaussian
     (6.3e-5 at 4 standard errors). This is Sidak's correction, which is conservative for Gaussians
-    with any correlations [Sidak 1967]. The value is large if there are few draws: 5 draws and 20
-    comparisons allow 36, so only gross deviations are found.
+    with any correlations [Sidak 1967]. The value is large if there are few draws. For example, it
+    is 36 for 5 draws and 20 comparisons, so only gross deviations are found.
     """
     from scipy import stats
 

@@ -242,8 +242,8 @@ def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     lacking = next((node for node in ids if not tables[node]), None)
     if lacking is not None:
         raise KcalcError(
-            f"the size of the vocabulary of the ids {lacking!r} is not known; pass it as "
-            f"L.Embedding(features, vocabulary)"
+            f"the vocabulary size of the token ids {lacking!r} is unknown; pass it as "
+            "L.Embedding(features, vocabulary)"
         )
     shapes: dict[Node, tuple[int, ...]] = {}
     for node in network.inputs:

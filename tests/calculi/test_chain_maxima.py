@@ -80,4 +80,4 @@ def test_what_a_maximal_c_value_takes_for_granted() -> None:
     assert most(0.0) == pytest.approx(0.49373109020037, abs=1e-13)
     assert maximal(net, kc.activation("relu").c_map, 1.0)(0.0) < 0.4
     told = [a.text for a in maximal(net, abs).assumptions]
-    assert sum("maxima over subnetworks do not check either" in text for text in told) == 1
+    assert sum("maxima over subnetworks check neither" in text for text in told) == 1

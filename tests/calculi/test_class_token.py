@@ -69,7 +69,7 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
     values: Any = node_values(net, 0.5, tokens=4)
     assert values["a"].c_error > 0
     for call in (c_map(net, tokens=4), q_map(net, tokens=4)):
-        with refused(r"'a' has no exact rule after a class token.*node_values"):
+        with refused(r"no exact rule for node 'a' after a class token.*node_values"):
             call(0.5)
 
 

@@ -91,12 +91,12 @@ def test_what_mixes_weigh_by_is_said() -> None:
     nodes = dict.fromkeys(net, 2.0)
     told = {
         "by squared weights": None,
-        "by the q values given": nodes,
+        "by the q values that were passed": nodes,
         "by the q values of the kernel calculus": 1.0,
     }
     for text, q in told.items():
         texts = [a.text for a in maximal_slope(net, q).assumptions]
-        assert [f"mixes weigh {text}" in t for t in texts if "mixes weigh" in t] == [True]
+        assert [f"are weighted {text}" in t for t in texts if "are weighted" in t] == [True]
         assert not any("Product" in t for t in texts)
     product = of(("b", Affine(4), "x"), ("p", Product(), "a b"))
     assert sum("factors of a Product" in a.text for a in maximal_slope(product).assumptions) == 1

@@ -86,7 +86,7 @@ def test_slopes_of_several_outputs_and_their_drawing(
     for line in (
         "  f0: psi\n",
         "  f3: psi**4\n",
-        "warning: taps, heads or further inputs hide depth",
+        "warning: taps, heads or additional inputs hide depth",
     ):
         assert line in out
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,7 @@ from command_words import run
         ("--activation tanh --method tat --tau .3", ("alpha", "C''(1)", "0.006")),
         ("--activation tanh --method eoc --sigma-b .05", ("sigma_w", "1.122539005", "chi_1")),
         ("--activation tanh --q-slope none", ("dropped for tanh", "C'(1)")),
-        ("--activation tanh --q-slope minimize", ("the smallest compatible",)),
+        ("--activation tanh --q-slope minimize", ("the smallest value compatible",)),
         ("--method he", ("C_f(0)", "2/fan_in")),
         ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),
         (

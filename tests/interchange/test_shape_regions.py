@@ -67,7 +67,7 @@ def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None
     assert opaque <= set(s.left_alone) and set(s.entries) <= set(s.left_alone)
     text, page = str(s), s._repr_html_()
     assert all(str(node) in text and str(node) in page for node in s.left_alone)
-    assert "q at this input of a region is assumed to be 1" in text and "heuristic" in repr(s)
+    assert "q is assumed to be 1 at this input of a region" in text and "heuristic" in repr(s)
     document = json.loads(json.dumps(s.to_dict()))
     assert list(document["regions"]) == list(map(str, s.regions))
     new = s.apply_to(model, generator=torch.Generator().manual_seed(1))

@@ -115,7 +115,7 @@ def test_rounding_inwards() -> None:
     for upwards, text in ((True, "1.46694"), (False, "1.46695"), (None, "1.46694")):
         assert inwards(1.4669422, upwards) == text
     with pytest.raises(
-        UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*asked for: 1 \+ 1.*e-10"
+        UnreachableTarget, match=r"C'\(1\) = 1 \+ 3\.33.*e-11.*the target is 1 \+ 1.*e-10"
     ):
         kc.shape(A.vanilla(3), "tanh", zeta=1 + 1e-10)
 

@@ -26,7 +26,7 @@ def test_the_curve_starts_at_the_origin_of_biases() -> None:
 def test_a_refusal_says_how_far_was_looked() -> None:
     with pytest.raises(
         kc.UnreachableTarget,
-        match=r"no point with sigma_b = 1000 with q\* <= 2e\+04, where the search ends; the "
+        match=r"no point with sigma_b = 1000 for q\* <= 2e\+04, where the search ends; the "
         r"nearest",
     ):
         edge("tanh", sigma_b=1000)

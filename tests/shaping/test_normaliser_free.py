@@ -118,7 +118,7 @@ def test_normalisers_are_taken_out_and_changes_say_so() -> None:
     )
     assert (
         any("standardised" in text for text in s.changes)
-        and "normalised sums instead of beta" in s.changes[-1]
+        and "uses normalised sums, and" in s.changes[-1]
     )
     assert list(s.betas.values()) == pytest.approx([1, math.sqrt(1.04), math.sqrt(1.08)])
     data = json.loads(json.dumps(s.to_dict()))

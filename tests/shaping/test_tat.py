@@ -37,7 +37,7 @@ def test_both_signs_of_the_mean_are_found() -> None:
 
 test_refusals_say_why = refusals(
     [
-        ("relu", {"tau": 0.3}, r"kink at 0.*C''\(1\) is infinite.*give eta"),
+        ("relu", {"tau": 0.3}, r"kink at 0.*C''\(1\) is infinite.*pass eta"),
         ("selu", {}, r"kink at 0.*infinite"),
         ("hard_swish", {"tau": 0.3}, "kink at -3, 3"),
         ("square", {}, "positively homogeneous"),

@@ -37,7 +37,7 @@ def test_the_scores_of_a_token_cosine() -> None:
     target = float(depth_laws(with_gains(net, {"scores": 3.0}), T).cosine)
     found = token_gain(net, T, "scores", cosine=target)
     assert depth_laws(with_gains(net, {"scores": found}), T).cosine == pytest.approx(target)
-    with pytest.raises(kc.UnreachableTarget, match="the range is 0.51"):
+    with pytest.raises(kc.UnreachableTarget, match="values range from 0.51"):
         token_gain(stack(), T, "scores", slope=0.9)
 
 

@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "growth below 1": (
         TWO,
         {"tokens": 8, "growth": 0.5},
-        "from small to large branches, it ranges from 1 to",
+        "as branches grow from small to large, it ranges from 1 to",
     ),
     "growth of post-norm": (
         stack(2, 64, 2, placement="post"),

@@ -59,7 +59,7 @@ def test_rolled_blocks_are_the_same_layer_by_layer():
 def test_bad_input():
     model, params, x = two_layers("ntk")
     for arguments, message in (
-        ({"outputs": "all"}, "unknown way to put the outputs"),
+        ({"outputs": "all"}, "unknown arrangement of the outputs"),
         ({"output": "affine_9"}, "unknown output"),
         ({"x2": x[0]}, "x2 must be a batch"),
         ({"x2": x[:, :4]}, "5"),

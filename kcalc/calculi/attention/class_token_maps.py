@@ -101,8 +101,8 @@ class PointReader:
             for node in self.network.outputs:
                 if np.isnan(points[node].token_cosine):
                     raise KcalcError(
-                        f"node {node!r} has no tokens, so it has no map of the cosine of two "
-                        "tokens; cut the network before its tokens are pooled"
+                        f"node {node!r} has no tokens, so there is no map for the cosine between "
+                        "two tokens there; cut the network before its tokens are pooled"
                     )
             found.append(
                 {
@@ -146,7 +146,8 @@ class PointReader:
         def record(node: Node, state: TokenState) -> Point:
             if kernel.sampled:
                 raise KcalcError(
-                    f"node {node!r} has no exact rule after a class token, {ONE_BY_ONE} it"
+                    f"there is no exact rule for node {node!r} after a class token, {ONE_BY_ONE} "
+                    "one"
                 )
             return _means(kernel, state, sequences)
 

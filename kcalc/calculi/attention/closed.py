@@ -42,7 +42,7 @@ def is_tied(inputs: Sequence[Any]) -> bool:
 
 
 def check_tied(op: P.Attend, node: Node) -> None:
-    """Reject equal queries and keys if the limit of their scores is infinite or has no formula."""
+    """Reject tied queries and keys if the limit of their scores is infinite or has no formula."""
     if op.scale != "linear":
         raise KcalcError(
             f"node {node!r}: queries and keys are the same vectors, so scores divided by "

@@ -130,7 +130,7 @@ def by_relation(
 ) -> TokenState:
     """The output of a primitive that acts on each token separately.
 
-    Raises: KcalcError for unequal numbers of tokens, and for strides after other layers.
+    Raises: KcalcError for different numbers of tokens, and for strides after other layers.
     """
     refuse_dropping("kernel maps over tokens", op, node)
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}

@@ -304,8 +304,8 @@ def sequence_states(
     """The calculus, states and assumptions for two tokens of one sequence with q = 1."""
     if has_class_token(network, tokens):
         raise KcalcError(
-            "this needs exchangeable tokens, but the network has a class token; use the mean of "
-            "all tokens for the readout instead"
+            "maps between the tokens of a sequence need exchangeable tokens, but the network has "
+            "a class token; use the mean of all tokens for the readout instead"
         )
     reading = TokenMapReading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))

@@ -77,8 +77,8 @@ class OverlapFunction(LocalFunction):
         def number(*given: Any) -> Any:
             if self.letter != "S":
                 raise KcalcError(
-                    f"{self.function} has no high-precision values; call the derivative of the map "
-                    "with numbers"
+                    f"{self.function} cannot be evaluated in high precision; pass numbers to the "
+                    "derivative of the map instead"
                 )
             first, *others = map(ball_field(digits).number, given)
             if not others:
@@ -92,8 +92,8 @@ class OverlapFunction(LocalFunction):
         """A derivative of first order. Raises: KcalcError for a second derivative."""
         if self.letter != "S":
             raise KcalcError(
-                "formulas of maps over tokens support only first derivatives; call the derivative "
-                "with numbers"
+                "formulas of maps over tokens support only first derivatives; pass numbers to "
+                "the derivative instead"
             )
         by = PLACES[len(self.arguments)][place]
         return replace(self, function=sp.Function(f"D{by}S_{self.own_name}"))

@@ -216,7 +216,7 @@ class JaxOverlaps(Overlaps):
     }
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """Check the variance of scores as without JAX, unless it is traced, and return it."""
+        """Check the variance of scores, unless it is traced, and return it."""
         from jax.core import Tracer
 
         known = _parts(variance)[0]

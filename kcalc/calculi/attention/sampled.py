@@ -65,7 +65,9 @@ Array = np.ndarray
 NUMBERS = 1 << 20  # the number of scores drawn at once
 ALMOST_ZERO = 1e-13  # relative to the mean q value: added to a diagonal to ensure a Cholesky factor
 ALIBI_HEADS = 8  # number of heads assumed for the slopes if it is unknown
-SLOPES = f"ALiBi slopes are for {ALIBI_HEADS} heads; give heads= for another number"
+SLOPES = (
+    f"ALiBi slopes are computed for {ALIBI_HEADS} heads; pass heads= for another number of heads"
+)
 ENTROPIES = 2  # the random number stream for rows
 LARGEST_DRAWN = 1e200  # the largest variance of scores whose squares do not overflow
 
@@ -330,7 +332,7 @@ class Sampled:
         return variances, entropies
 
     def by_class_token(self, op: P.Attend) -> bool:
-        """Whether the exact rules after a class token apply to an attention."""
+        """Whether the exact rules after a class token apply to an attention layer."""
         return self.exact and self.class_token and exact_class_token(op)
 
     @staticmethod

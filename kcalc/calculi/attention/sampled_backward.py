@@ -138,7 +138,7 @@ class SampledBackward:
         """The covariances of the gradients at queries, keys and values in one chain.
 
         ``where``: the index of the chain, and whether queries and keys are the same. The second
-        result says whether the covariances are exact.
+        result states whether the covariances are exact.
         """
         (queries, keys, values), scale = read, float(factor(op))
         (place, alike), chains = where, self.kernel.draws.chains

@@ -38,8 +38,8 @@ SAMPLED = (
 )
 UNTIL = ", until errors are at most {error:g}"
 MISSED = (
-    "standard errors reach {worst:.2g}, above the requested {error:g}, after {why}; give more as "
-    "kc.Sampling(draws=, chains=)"
+    "standard errors are still as large as {worst:.2g} after {why}, above the requested "
+    "{error:g}; draw more samples with kc.Sampling(draws=, chains=)"
 )
 
 
@@ -47,15 +47,15 @@ MISSED = (
 class Sampling(Shown):
     """Options for sampling attention.
 
-    If you give neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
+    If you pass neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
     ``error``.
 
     Attributes
     ----------
     draws
-        The number of draws per layer and chain; 8 if only ``chains`` is given.
+        The number of draws per layer and chain; 8 if only ``chains`` is passed.
     chains
-        The number of chains; 6 if only ``draws`` is given.
+        The number of chains; 6 if only ``draws`` is passed.
     error
         The largest accepted standard error, by default 0.01. It is absolute for cosines, and
         relative for mean squares, gradients, variances and entropies.

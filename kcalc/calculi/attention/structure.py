@@ -120,7 +120,7 @@ def given_tokens(
         return token_covariance(tokens, network)
     given = read_tokens(tokens, token_cosine)
     if given is None:
-        raise KcalcError("attention is sampled over a given number of tokens; pass tokens=")
+        raise KcalcError("sampling attention requires the number of tokens; pass tokens=")
     first = one_q(1.0 if levels[0] is None else levels[0])
     second = first if levels[1] is None else one_q(levels[1])
     return same_tokens(

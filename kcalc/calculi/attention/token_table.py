@@ -42,7 +42,8 @@ _OUTSIDE = 1e-12  # tolerance for cosines out of range
 class TokenTable(Shown):
     """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    A JAX array gives a JAX array (with jit, vmap and grad) and nan out of range.
+    For a JAX array, the result is a JAX array with nan out of range; jit, vmap and grad are
+    supported.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class TokenTable(Shown):
     @overload
     def slope(self, rho: Numbers) -> Array: ...
     def slope(self, rho: Any) -> float | Array:
-        """R'(rho), of any shape, by NumPy; with JAX use ``jax.grad`` of the table.
+        """R'(rho), of any shape, computed with NumPy; with JAX, use ``jax.grad`` of the table.
 
         Parameters
         ----------

@@ -75,8 +75,8 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         The mean square of the inputs.
     exact
         Whether ``relative`` and ``log_variance`` are exact at any width (chains of positively
-        homogeneous activations). Otherwise both are given to leading order in 1/width, where they
-        are equal.
+        homogeneous activations). Otherwise both are computed to leading order in 1/width, where
+        they are equal.
 
     """
 
@@ -269,8 +269,8 @@ def _dead(network: Network) -> list[str]:
     total = sum(silent)
     return (
         [
-            "Var log q is conditional on no layer being all 0; the other draws have probability "
-            f"{total:.3g} or less"
+            "Var log q is conditional on no layer being entirely 0; the probability of the other "
+            f"draws is at most {total:.3g}"
         ]
         if total > 1e-12
         else []
@@ -317,8 +317,8 @@ def _assumptions(
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:
         text = (
-            f"covariances between feature maps that share Gaussians are sampled from {SAMPLES} "
-            f"channels, about 1% off"
+            f"covariances between feature maps that share Gaussians are estimated from {SAMPLES} "
+            "sampled channels, with an error of about 1%"
         )
         notes.append(Assumption("network", text))
     return notes

@@ -22,7 +22,7 @@ class ChannelKernels:
     """Kernels of all functions at infinite width, and the covariances of their noise at width n.
 
     If ``c`` is None, there is one input and a kernel is (q,). Otherwise there are two inputs with
-    equal q and cosine c, and a kernel is (q11, q12, q22). ``orthogonal``: whether weights have
+    the same q and cosine c, and a kernel is (q11, q12, q22). ``orthogonal``: whether weights have
     orthogonal rows or columns instead of independent Gaussian entries.
     """
 

@@ -360,10 +360,10 @@ def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dic
         else:
             what = f"this {op.kind}"
             if isinstance(op, P.Post):
-                what = "an activation of something other than a dense layer's output"
+                what = "an activation that does not read the output of a dense layer"
             raise NoRule(
-                f"node {owner(node)!r}: shifts of q have no rule for {what}; all but one of the "
-                "addends of a Sum must be outputs of separate dense layers. Use "
+                f"node {owner(node)!r}: there is no rule for shifts of q at {what}; all but one "
+                "of the addends of a Sum must be outputs of separate dense layers. Use "
                 "kc.verify_kernels to measure any network"
             )
     places = program.places

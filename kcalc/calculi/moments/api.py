@@ -154,7 +154,8 @@ def _input_fourth(network: Network, given: Any) -> Any:
     if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
         bounds = f"[1/channels, 1] = [{low:.6g}, 1]"
         raise KcalcError(
-            f"input_fourth is sum x_i^4 / |x|^4 of the input and must lie in {bounds}, got {given}",
+            f"input_fourth is sum x_i^4 / |x|^4 for the input and must lie in {bounds}, got "
+            f"{given}",
         )
     return given if isinstance(given, sp.Basic) else size
 
@@ -192,7 +193,7 @@ def _about_input(
         for node, name in law_names(network, laws)
     ]
     if any(law.excess != 0 for law in laws.values()):
-        why = "which is relevant for non-Gaussian weights"
+        why = "which matters for non-Gaussian weights"
         text = f"the input has sum x_i^4 / |x|^4 = {fourth}, {why}"
         notes.append(Assumption(network.inputs[0], text))
     return notes
@@ -205,7 +206,8 @@ def _assumptions(
     if any(not law.stated for law in laws.values()) and jacobians is not None:
         notes.append(
             Assumption(
-                "network", "a weight distribution given by its kurtosis is assumed to have no atoms"
+                "network",
+                "a weight distribution specified by its kurtosis is assumed to have no atoms",
             )
         )
     notes += [

@@ -266,7 +266,7 @@ def moments_at_depth(
 
 @dataclass(frozen=True)
 class Stability(Printed):
-    """The scaling that keeps the moments of a deep network of equal blocks bounded.
+    """The scaling that keeps the moments of a deep network of identical blocks bounded.
 
     Without a ``parameter``, ``bounded`` and ``rate`` describe growth with depth.
 
@@ -311,7 +311,7 @@ class Stability(Printed):
 
     def __str__(self) -> str:
         lines = [
-            f"one block: E|y|^2 times {self.mean_factor}, E|y|^4/(E|y|^2)^2 times "
+            f"one block multiplies E|y|^2 by {self.mean_factor} and E|y|^4/(E|y|^2)^2 by "
             f"{self.relative_factor}"
         ]
         if self.mean_power is not None:
@@ -319,13 +319,13 @@ class Stability(Printed):
             s = sp.Symbol("s")
             second, fourth = (sp.exp(rate * s) for rate in (self.mean_rate, self.fourth_rate))
             lines.append(
-                f"bounded as depth grows if and only if s = depth * {self.parameter}{power} is: "
-                f"then E|y|^2 -> {second}, E|y|^4 -> {fourth}"
+                f"bounded as depth grows if and only if s = depth * {self.parameter}{power} is "
+                f"bounded; then E|y|^2 -> {second}, E|y|^4 -> {fourth}"
             )
         elif self.critical:
             values = ", ".join(map(str, self.critical))
             lines.append(
-                f"the mean is preserved at {self.parameter} = {values}; there log E|y|^4 grows by "
+                f"the mean is preserved at {self.parameter} = {values}, where log E|y|^4 grows by "
                 f"{self.rate} per block"
             )
         elif self.bounded is not None:

@@ -36,7 +36,7 @@ class WeightLaw:
     """A symmetric distribution of weights.
 
     ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability;
-    ``stated``: False for a distribution that is given only by its kurtosis.
+    ``stated``: False for a distribution that is specified only by its kurtosis.
     """
 
     name: str
@@ -61,7 +61,7 @@ LAWS: dict[str, WeightLaw] = {
     )
 }
 """Distributions by name. "sparse ternary" weights are 0 with probability 2/3, and otherwise +s or
--s; "truncated normal" weights are cut at two standard deviations."""
+-s; "truncated normal" weights are truncated at two standard deviations."""
 ALIASES = {
     "normal": "gaussian",
     "normal truncated": "truncated normal",
@@ -72,7 +72,7 @@ ALIASES = {
 def law_of(given: Any) -> WeightLaw:
     """The distribution with the given name, or with the given excess kurtosis >= -2.
 
-    A distribution given by its kurtosis is assumed to have no atoms. Raises: KcalcError for an
+    A distribution specified by its kurtosis is assumed to have no atoms. Raises: KcalcError for an
     unknown name, other values that are not numbers, and numbers below -2.
     """
     if isinstance(given, WeightLaw):
@@ -102,7 +102,7 @@ def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
     require_kind(
-        network, given, " and has no weights; give distributions only for Affine nodes", Affine
+        network, given, " and has no weights; pass distributions only for Affine nodes", Affine
     )
     named = {node: law_of(one) for node, one in given.items()}
     return {node: named.get(node, default) for node in network.nodes_of(Affine)}

@@ -17,8 +17,8 @@ DIGITS = 12
 class Moment:
     """The moments of a squared norm s.
 
-    Values beyond the range of double precision are inf or 0; the logarithms remain valid. Networks
-    with symbols give SymPy expressions, with None for the logarithms.
+    Values beyond the range of double precision are inf or 0; the logarithms remain valid. For
+    networks with symbols, the values are SymPy expressions, and the logarithms are None.
 
     Attributes
     ----------

@@ -220,7 +220,7 @@ class Monomials:
         """
         first = held[taken[0]]
         if isinstance(first, InputVector):
-            raise AssertionError("the moments of the input are given, not derived")
+            raise AssertionError("the moments of the input are specified, not derived")
         fresh = fresh_of(first)
         curved = [i for i in taken if isinstance(held[i], Rectified)]
         if len(taken) % 2:

@@ -32,8 +32,8 @@ def width_for(
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError(
-            "all widths are fixed by the layers (or given by node); leave some of them open so "
-            "that kcalc can find the smallest features=N"
+            "all widths are fixed by the layers (or passed for each node); leave some of them "
+            "open so that kcalc can find the smallest features=N"
         )
 
     def relative(width: int) -> float:
@@ -62,7 +62,7 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """ReLU layers with ``width`` channels, and concatenated ReLU layers with equally many weights.
+    """ReLU layers with ``width`` channels, and concatenated ReLU layers with as many weights.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. A rate is
     the change in log E|y|^4 per layer when the mean is preserved.
@@ -113,8 +113,8 @@ class Budget(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the rates."""
         text = (
-            "relu layers of equal width, fresh Gaussian weights with the variance that preserves "
-            "E |y|^2, no biases"
+            "relu layers of the same width, fresh Gaussian weights with the variance that "
+            "preserves E |y|^2, no biases"
         )
         return (Assumption("network", text, "convention"),)
 
@@ -122,7 +122,7 @@ class Budget(Shown):
         return (
             f"{self.depth} layers of {self.width:g} relu channels: relative variance "
             f"{self.relu_variance:.6g}; {self.crelu_width:.6g} concatenated relu channels, with "
-            f"equally many weights: {self.crelu_variance:.6g}"
+            f"the same number of weights: {self.crelu_variance:.6g}"
         )
 
 

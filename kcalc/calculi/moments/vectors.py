@@ -1,8 +1,8 @@
 """Feature maps as vectors of five kinds, which make equality and independence explicit.
 
 A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
-vector, a linear combination, or a stack of two. Equal vectors are the same object: two equal
-activations of a pre-activation are one vector.
+vector, a linear combination, or a stack of two. Equal vectors are the same object. For example, the
+same activation applied twice to a pre-activation is one vector.
 """
 
 from __future__ import annotations

@@ -110,12 +110,12 @@ def atoms(below: State, fan: float, read: Level) -> list[str]:
     found = []
     if np.any(read.values == 0):
         found.append(
-            "some locations read only padding; b there includes gradients without a weight"
+            "some locations read only padding, so b includes gradients there that reach no weight"
         )
     rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
     if rectified and fan <= FEW:
         found.append(
             f"an output reads at most {fan:g} rectified values, which are all 0 with probability "
-            f"2^-{fan:g}: b before it is smaller by this fraction"
+            f"2^-{fan:g}, so b before it is smaller by this fraction"
         )
     return found

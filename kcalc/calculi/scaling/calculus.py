@@ -33,15 +33,15 @@ Node = Hashable
 Number = Any
 PAIRS = 3.0e7  # largest number of pairs of locations to follow, over all nodes
 ATOMS = (
-    "the weights have atoms: pre-activations are 0 with positive probability, where relu is not "
-    "symmetric (gamma is off by a few percent)"
+    "the weights have atoms, so pre-activations are 0 with positive probability. ReLU is not "
+    "symmetric there, so gamma is off by a few percent"
 )
 LAWS = {
     "gaussian": "",
     "uniform": "",
     "laplace": "",
-    "orthogonal": "orthogonal weights are not independent: the calculus holds in the limit of "
-    "large widths",
+    "orthogonal": "orthogonal weights are not independent, so the calculus holds only in the "
+    "limit of large widths",
     "signs": ATOMS,
     "ternary": ATOMS,
 }
@@ -469,7 +469,7 @@ def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: st
         layer: Any = network.layer(node)
         if layer.sigma_b != 0:
             forward.violated(
-                node, "the bias does not start at 0: gamma and its extrinsic form differ"
+                node, "the bias does not start at 0, so gamma and its extrinsic form differ"
             )
 
 

@@ -142,8 +142,8 @@ def _note_mean(
         times = f"{factor:.4g}" if isinstance(factor, float) else str(factor)
         calculus.violated(
             node,
-            f"it averages {taps} locations of correlation r = {shown}: the activation scaling is "
-            f"multiplied by 1 + {taps - 1} r = {times}",
+            f"it averages {taps} locations with correlation r = {shown}, so the activation "
+            f"scaling is multiplied by 1 + {taps - 1} r = {times}",
         )
     if node in calculus.pairs:
         calculus.note(
@@ -177,8 +177,8 @@ def _largest(
     elif law.kind != "normal":
         calculus.violated(
             node,
-            "it takes the maximum of values of unknown distribution, treated as normal with that "
-            "mean square",
+            "it takes the maximum of values whose distribution is unknown; they are treated as "
+            "normal with the same mean square",
         )
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
@@ -304,7 +304,7 @@ def _selected(
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
         calculus.violated(
             node,
-            f"{law.node!r} is also read by other nodes: its derivative is taken at a typical "
+            f"{law.node!r} is also read by other nodes, so its derivative is taken at a typical "
             "location",
         )
         return

@@ -23,7 +23,7 @@ SERIAL = count()
 
 @dataclass(frozen=True)
 class ChannelPart:
-    """Channels with equal second moments.
+    """Channels with the same second moments.
 
     ``level``: E x^2 per location. ``pairs``: E x_p x_r for pairs of locations, or None if they are
     uncorrelated or not followed. ``rho``: a single value of E x_p x_r / sqrt(E x_p^2 E x_r^2) for

@@ -1,4 +1,4 @@
-"""A scaling as a table, in which weights with equal shapes and equal gamma share a row."""
+"""A scaling as a table, in which weights with the same shape and gamma share a row."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ...gaussian.certified.suprema import BITS, largest, least
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 _UNKNOWN = (
     "the behaviour of {} at infinity is not declared, so no bound on the whole line is known; "
-    "give reach="
+    "pass reach="
 )
 _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 
@@ -92,8 +92,8 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Raises
     ------
     KcalcError
-        For callables, about which nothing can be proven; for activations that jump, which have no
-        Lipschitz constant; and for a reach that is not a number >= 0.
+        For plain callables, because nothing can be proven about them; for activations that jump,
+        because they have no Lipschitz constant; and for a reach that is not a number >= 0.
 
     """
     checked(phi).refuse_numeric_only("proven Lipschitz constant")

@@ -323,13 +323,16 @@ def _set_text(rules: Upper) -> str:
     """Describe the set of parameters."""
     all_of_them = sum(p.whole for p in rules.sets.values())
     if all_of_them == len(rules.sets):
-        return "bounds hold for all parameters: every layer is normalised, with no trained bias"
+        return (
+            "bounds hold for all parameters, because every layer is normalised and has no "
+            "trained bias"
+        )
     if all_of_them:
         return (
-            f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls "
-            "around the given (or zero) parameters of the others"
+            f"bounds hold for all parameters of {all_of_them} normalised layers, but for the "
+            "other layers only in balls around the given parameters (or around 0)"
         )
     return (
-        "bounds hold in balls around the given (or zero) parameters, layer by layer; outside "
-        "there is no bound"
+        "bounds hold while the parameters of every layer stay in a ball around the given "
+        "parameters (or around 0); there are no bounds outside these balls"
     )

@@ -15,10 +15,10 @@ Node = Hashable
 
 REFUTED = (
     "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is "
-    "refuted: for one feature, one example, two residual blocks and the logistic loss, with every "
-    "hypothesis met, descent from one start stays above the loss of another. The proof confuses "
-    "the smallest singular value of DF with its square, lambda(DF). Nothing here relies on the "
-    "theorem"
+    "refuted: for one feature, one example, two residual blocks and the logistic loss, all "
+    "hypotheses hold, yet the loss of descent from one start stays above the loss at another "
+    "point. The proof confuses the smallest singular value of DF with its square, lambda(DF). "
+    "Nothing here relies on the theorem"
 )
 
 
@@ -72,8 +72,8 @@ def _trajectory(rules: Upper) -> Hypothesis:
         return Hypothesis(name, True, "the set is all of parameter space")
     text = (
         "the step size provably decreases the loss while the parameters of every layer stay "
-        "within radius of weights (of 0 if none are given) in the Frobenius norm; check this for "
-        "your iterates"
+        "within radius= of weights= (or of 0 if none were passed) in the Frobenius norm; check "
+        "this for your iterates"
     )
     return Hypothesis(name, None, text)
 
@@ -93,10 +93,10 @@ def _positive(
     ]
     if found:
         how = (
-            "linearly independent data, a parameterisation of full rank, and Jacobians after it "
-            "bounded away from 0"
+            "its data are linearly independent, its parameterisation has full rank, and the "
+            "Jacobians after it are bounded away from 0"
         )
-        return Hypothesis(name, True, f"by layer {found[0].node!r}: {how} (Theorem 4.7)")
+        return Hypothesis(name, True, f"because of layer {found[0].node!r}: {how} (Theorem 4.7)")
     if any(array is None for _, _, array in data.values()):
         return Hypothesis(
             name, False, "not shown: the singular values of the data are needed, X=(N, features)"
@@ -105,15 +105,15 @@ def _positive(
         return Hypothesis(
             name,
             False,
-            "not shown: no dense layer reads N <= d linearly independent examples (theorem 4.7 "
-            "needs that)",
+            "not shown: no dense layer reads N <= d linearly independent examples, as Theorem "
+            "4.7 requires",
         )
     blocked = next((node for node in network if gains[node].smallest == NONE), None)
     return Hypothesis(
         name,
         False,
-        f"not shown: no positive bound of the singular values of d output / d {blocked!r}; |Jg| < "
-        f"1 would give one",
+        f"not shown: no positive lower bound on the singular values of d output / d {blocked!r} "
+        "is known; |Jg| < 1 would imply one",
     )
 
 
@@ -124,14 +124,14 @@ def _uniform(layers: Mapping[Node, Any]) -> Hypothesis:
         return Hypothesis(
             name,
             True,
-            "over the whole parameter set; with the PL inequality descent inside it converges "
-            "linearly",
+            "over the whole parameter set; together with the PL inequality, this implies that "
+            "gradient descent inside the set converges linearly",
         )
     if any(layer.sigma > NONE and layer.set.whole for layer in layers.values()):
         return Hypothesis(
             name,
             False,
-            "its infimum over all parameters is 0: |DP| vanishes as normalised weights grow; give "
-            "a radius",
+            "its infimum over all parameters is 0, because |DP| vanishes as normalised weights "
+            "grow; pass radius=",
         )
     return Hypothesis(name, False, "no layer's contribution is shown to be positive")

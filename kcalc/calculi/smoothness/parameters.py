@@ -83,7 +83,7 @@ def check_nodes(network: Network, choices: Choices) -> None:
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()
-        require_kind(network, nodes, f"; {name} is given for Affine nodes", Affine)
+        require_kind(network, nodes, f"; {name} can be set only for Affine nodes", Affine)
 
 
 def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> ParameterSet:

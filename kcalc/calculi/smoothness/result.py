@@ -294,7 +294,7 @@ class Smoothness(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data.
 
-        Constants that do not exist are None, and large numbers are given as logs.
+        Constants that do not exist are None, and large numbers are stored as logarithms.
 
         Returns
         -------

@@ -143,8 +143,9 @@ class ResidualSpectrum(Printed):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the distribution."""
         text = (
-            "square weights whose entries are independent with mean 0 and equal variance, in the "
-            "limit of infinite width; the law describes the bulk, not a single matrix"
+            "square weights whose entries are independent with mean 0 and the same variance, in "
+            "the limit of infinite width; the distribution describes the bulk, not a single "
+            "matrix"
         )
         return (Assumption("network", text, "convention"),)
 
@@ -261,9 +262,9 @@ def residual_spectrum(
         ``sqrt(n)`` times the standard deviation of the entries of A, as in Affine layers. All three
         arguments are real numbers.
     shortcut_weight
-        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the shortcut. If only one weight is passed, the squares of both sum to 1.
     residual_weight
-        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the branch. If only one weight is passed, the squares of both sum to 1.
 
     Returns
     -------

@@ -170,7 +170,11 @@ class Upper:
         reach = number(float(z.size[1]))
         value, slope, curve = known.value, known.slope, known.curvature
         if math.isinf(slope):
-            what = "no bound on the whole line" if known.note else "a slope unbounded on the line"
+            what = (
+                "no bound on the whole line"
+                if known.note
+                else ("a slope that is unbounded on the line")
+            )
             value, slope, curve = self._local(phi, node, reach, what)
         elif math.isinf(curve) and math.isfinite(reach):
             curve = _bounds(phi, reach).curvature
@@ -205,8 +209,8 @@ class Upper:
                 "an activation with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
-            f"{phi.name} has {what}; the bound is over the pre-activations that the parameter set "
-            "and inputs allow"
+            f"{phi.name} has {what}; the bound covers only the pre-activations that the parameter "
+            "set and the inputs allow"
         )
         self.notes.append(Assumption(node, text, "exact"))
         return near.value, near.slope, near.curvature

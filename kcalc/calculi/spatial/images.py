@@ -55,7 +55,7 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
     ``given``: one array for all inputs or {input: array}.
 
     ``what`` names the argument in messages. Raises: KcalcError for another shape, nan, channels
-    that contradict the Input layer, unequal numbers of images, or no image.
+    that contradict the Input layer, different numbers of images, or no image.
     """
     if isinstance(given, Mapping):
         missing = [node for node in network.inputs if node not in given]

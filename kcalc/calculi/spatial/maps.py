@@ -11,9 +11,9 @@ in layers before a mean pooling.
 Kernels are accurate up to rounding errors. For near-duplicates, 1 - c keeps its digits through
 convolutions, homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with
 an absolute error of about 1e-16; after it, C' of a kinked activation has an error of about 1e-8.
-The kernel of equal images is the kernel of one image with itself. Activations without a closed form
-are evaluated by Hermite series. If a series is too long, they are integrated numerically, and more
-than :data:`kcalc.calculi.location_maps.MOST` pairs of q values are rejected.
+The kernel of two identical images is the kernel of one image with itself. Activations without a
+closed form are evaluated by Hermite series. If a series is too long, they are integrated
+numerically, and more than :data:`kcalc.calculi.location_maps.MOST` pairs of q values are rejected.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class SpatialKernelMap(OfReading, Shown):
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work
     space in MiB. Results are arrays (N, M), or {output: array} for several outputs. For an output
-    that is an image, they are (N, M, height, width), at equal locations. Equal images are computed
-    only once.
+    that is an image, they are (N, M, height, width), at equal locations. Identical images are
+    computed only once.
     """
 
     def __init__(self, reading: LocationReading) -> None:
@@ -498,7 +498,8 @@ class SpatialKernelMap(OfReading, Shown):
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    ``K.nngp.matrix(X, Y=None)`` is its NNGP kernel, and ``K.nngp(X, Y=None)`` are the cosines.
+    ``K.nngp.matrix(X, Y=None)`` returns its NNGP kernel, and ``K.nngp(X, Y=None)`` returns the
+    cosines.
     """
 
     @property

@@ -66,7 +66,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
     @property
     def warning(self) -> str | None:
-        """A warning if taps, heads or further inputs hide depth from the strict reading.
+        """A warning if taps, heads or additional inputs hide depth from the strict reading.
 
         The warning is None if no depth is hidden.
         """

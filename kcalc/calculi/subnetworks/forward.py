@@ -26,7 +26,7 @@ from ..factored import Array, as_floats, is_zero
 
 Node = Hashable
 LARGE = 500.0
-HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
+HIDDEN = "taps, heads or additional inputs hide depth from the strict subnetworks"
 
 
 class _State(NamedTuple):
@@ -69,8 +69,8 @@ class ForwardSlope:
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
     The largest slope bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``).
-    Unlike a maximum over subnetworks, it counts paths across taps, heads and further inputs. For a
-    network with one input, it is the maximum over subnetworks in the permissive reading.
+    Unlike a maximum over subnetworks, it counts paths across taps, heads and additional inputs. For
+    a network with one input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -253,7 +253,8 @@ class SlopeBounds(Shown):
             (
                 "strict mu",
                 self.strict,
-                f"maximum over subnetworks, the deepest of {self.strict_depth} nonlinear layers",
+                f"maximum over subnetworks, the deepest of which has {self.strict_depth} "
+                "nonlinear layers",
             ),
             ("forward bound", self.forward, "maximum of the slope from the inputs to any node"),
             ("longest path bound", self.longest_path, f"psi^{self.depth}"),

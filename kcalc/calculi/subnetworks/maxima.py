@@ -139,7 +139,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Reject a function ``r`` that decreases anywhere on the values given to it."""
+    """Reject a function ``r`` that decreases anywhere on the values passed to it."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
@@ -244,7 +244,8 @@ class Maximal(Approximable):
     quadratic in the number of cut points.
 
     If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
-    LayerNorms act by their C maps. The object accepts scalars, and arrays if ``r`` accepts arrays.
+    LayerNorms act through their C maps. The object accepts scalars, and arrays if ``r`` accepts
+    arrays.
 
     References
     ----------

@@ -66,9 +66,9 @@ class Polynomials:
         """The polynomial of every node relative to its immediate dominator.
 
         A mix of nodes p needs their polynomials relative to its own dominator s. Each of these
-        polynomials is a product over the dominator path from p up to s, and is stored at p. Equal
-        layers that read equal polynomials are computed once. With q values, every mix has separate
-        weights.
+        polynomials is a product over the dominator path from p up to s, and is stored at p.
+        Identical layers that read identical polynomials are computed once. With q values, every mix
+        has separate weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -392,7 +392,7 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def warning(self) -> str | None:
-        """A warning if taps, heads or further inputs hide depth from the strict reading.
+        """A warning if taps, heads or additional inputs hide depth from the strict reading.
 
         The warning is None if no depth is hidden.
 
