@@ -182,10 +182,11 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     texts = {
         "do not affect the result on these inputs": unread,
         "do not enter the loss of this audit": [n for n in without if n not in unread],
-        "are detached copies of others (teachers, target networks)": [
+        "are detached copies of other parameters (teachers, target networks)": [
             name for one in measured.cuts if one.kind == "taught" for name in one.names
         ],
-        "receive no examples (a choice among experts, or attention to one key)": measured.unreached,
+        "receive no examples, because of a choice among experts or attention to a single "
+        "key": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     remarks += stream_remarks(subject)

@@ -59,7 +59,7 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
 
         raise KcalcError(
             f"the gradient of the model's result could not be computed{place(error)}: "
-            f"{first_line(error).rstrip('. ')}; make sure that its backward pass runs in "
+            f"{first_line(error).rstrip('. ')}; make sure that the model's backward pass runs in "
             "evaluation mode"
         ) from error
 

@@ -8,8 +8,8 @@ from ...foundation.errors import KcalcError
 
 BATCH, TOKENS = 4, 64
 ADVICE = (
-    "pass example inputs, such as kc.audit(builder, example_inputs=(4, 64)): a shape, a tensor, a "
-    "tuple of these, or a dictionary of them by argument name"
+    "pass example inputs, as in kc.audit(builder, example_inputs=(4, 64)). They can be a shape, a "
+    "tensor, a tuple of shapes or tensors, or a dictionary with argument names as keys"
 )
 
 

@@ -64,7 +64,7 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
     if not leaves:
         raise KcalcError(
             "the model's result contains no tensor with a gradient; pass a model that has "
-            "trainable parameters and returns its tensors from forward"
+            "trainable parameters and whose forward method returns tensors that depend on them"
         )
     loss = sum(
         (leaf.float() * torch.randn(leaf.shape, generator=random).to(leaf.device)).mean()

@@ -144,7 +144,7 @@ def mup(subject: Subject, base: Any) -> Expected:
     for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
-                f"recipe: the model of the base width has no parameter {name} with the same "
+                f"recipe: the model with the base width has no parameter {name} with the same "
                 "number of axes; build both models with the same function of the width"
             )
         law, before = subject.laws[name], laws[name]
@@ -214,8 +214,8 @@ def checked(recipe: Any) -> Any:
         return recipe
     if not isinstance(recipe, Mapping):
         raise KcalcError(
-            f"recipe must be one of {', '.join(RECIPES)}, or {{pattern of names: sigma or law}}, "
-            f"got {glimpse(recipe)}"
+            f"recipe must be one of {', '.join(RECIPES)}, or {{name pattern: sigma or law}}, got "
+            f"{glimpse(recipe)}"
         )
     for pattern, law in recipe.items():
         number = isinstance(law, int | float) and not isinstance(law, bool)
@@ -241,8 +241,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
                 used = subject.contracted.get(name)
                 if used is None and law != "zeros":
                     raise KcalcError(
-                        f"recipe[{pattern!r}] = {law!r} needs a fan, but {name} is not part "
-                        "of any contraction that was recorded; use a number"
+                        f"recipe[{pattern!r}] = {law!r} needs a fan, but {name} is not part of any "
+                        "recorded contraction; use a number"
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
@@ -261,7 +261,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     "error or warning",
     "sigma (or the value of constant gains and gates) differs from the recipe by more than 4 "
     "standard errors and 2 %. It is an error if the recipe was declared, and a warning if the "
-    "model's class is known to follow one (GPT-2's factor (2L)^-1/2 for writers)",
+    "model's class is known to follow a recipe (such as GPT-2's factor (2L)^-1/2 for weights that "
+    "write to the stream)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that differ from the declared recipe or from a known class's recipe."""

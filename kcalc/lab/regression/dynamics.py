@@ -109,9 +109,10 @@ def _check_common(kernel: Any, gradients: Array) -> None:
     mean, size = np.abs(gradients.mean(axis=0)), np.abs(gradients).mean(axis=0)
     if np.any(mean > COMMON * size) and (norms := normalised_batches(own.network)):
         raise KcalcError(
-            f"node {norms[0][0]!r}: BatchNorm removes the part of the gradients that all examples "
-            f"of the batch share, but y minus the initial outputs has mean {mean.max():.4g} over "
-            "the examples; pass y - y.mean(axis=0), or the kernel of net.without_normalization()"
+            f"node {norms[0][0]!r} is a BatchNorm, which removes the part of the gradients that "
+            "all examples in the batch share, but y minus the initial outputs has a mean of "
+            f"{mean.max():.4g} over the examples; pass y - y.mean(axis=0), or the kernel of "
+            "net.without_normalization()"
         )
 
 
@@ -629,7 +630,10 @@ def _test_side(
     """Check and return the kernel and the initial outputs at the test inputs."""
     if cross is None:
         if initial_test is not None:
-            raise KcalcError("initial_test needs the test inputs of these outputs; pass X_test too")
+            raise KcalcError(
+                "initial_test contains outputs at test inputs, so it needs these inputs; pass "
+                "X_test too"
+            )
         return None, None
     across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
     if across.shape[1] != len(matrix):

@@ -58,7 +58,10 @@ class NetworkReport:
     def _repr_html_(self) -> str:
         what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
         if self.path is None:
-            return f"<p>{what}, not written; use <code>.save(path)</code> to write it.</p>"
+            return (
+                f"<p>{what}, not written yet; use <code>.save(path)</code> to write "
+                "it.</p>"
+            )
         return (
             f"<p>{what}: <a "
             f'href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'

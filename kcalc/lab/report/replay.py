@@ -173,8 +173,8 @@ def check(program: Program, network: Network) -> None:
         apart = float(np.max(np.abs(state.whole()[1] - wanted)))
         if not apart <= AGREE:
             raise KcalcError(
-                "feature maps that share weights are added or fused here, which the simplified "
-                "rules of the page ignore"
+                "feature maps that share weights are added or fused here, which the page's "
+                "simplified rules ignore"
             )
 
 

@@ -64,8 +64,8 @@ class Split:
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
             raise KcalcError(
-                f"{name}: {len(shared)} examples are in both the training and the test part, the "
-                f"first at row {shared[0]}"
+                f"{name}: {len(shared)} examples are in both the training and the test part; the "
+                f"first of them is row {shared[0]}"
             )
 
     @property
@@ -99,7 +99,7 @@ def _check_inputs(name: str, x: Array) -> None:
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise KcalcError(
-            f"{name}: x contains infinite or nan values, the first in row {row}; remove or fix "
+            f"{name}: x contains infinite or nan values (the first is in row {row}); remove or fix "
             "those examples"
         )
 
@@ -109,8 +109,8 @@ def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
         one_hot = y.ndim == 2 and len(y) == examples
         hint = "; y.argmax(axis=1) turns one-hot rows into class numbers" * one_hot
         raise KcalcError(
-            f"{name}: y must have a label for each of the {examples} examples, shape "
-            f"({examples},), got {y.shape}{hint}"
+            f"{name}: y must have shape ({examples},), with one label per example, got "
+            f"{y.shape}{hint}"
         )
     if y.dtype.kind not in "iu":
         raise KcalcError(

@@ -112,7 +112,7 @@ class KfacSteps(Steps):
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac supports only float32, and neither weight decay nor label smoothing; "
+                "kfac supports only float32 and does not support weight decay or label smoothing; "
                 "omit these settings"
             )
 

@@ -109,7 +109,7 @@ def transfer(
     if isinstance(model, Network) and along is not None and "rank" in along:
         raise KcalcError(
             "axes='rank' applies only to PyTorch models, because it depends on weights B that "
-            "start at 0, and a network has no weights. Use axes='width'"
+            "start at 0, and a kc.Network has no weights. Use axes='width'"
         )
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")
@@ -146,7 +146,7 @@ def _ratio(base: Any, to: Any) -> float | None:
     if base is None and to is None:
         return None
     if base is None or to is None:
-        raise KcalcError("a network with open widths needs both widths, base= and to=, or neither")
+        raise KcalcError("for a network with open widths, pass both base= and to=, or neither")
     small, large = (one_number(w, name) for w, name in ((base, "base"), (to, "to")))
     if not small > 0 or not large > 0:
         raise KcalcError(f"widths must be positive, got base={base} and to={to}")

@@ -340,9 +340,8 @@ def require_known(transfer: Transfer) -> None:
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
-                    f"the {quantity} of {rule.name!r} is multiplied by "
-                    f"{rule.exponents[quantity]}, whose ratios are unknown; pass base= and "
-                    "to="
+                    f"the {quantity} of {rule.name!r} is multiplied by {rule.exponents[quantity]}, "
+                    "but the ratios of these sizes are unknown; pass base= and to="
                 )
 
 

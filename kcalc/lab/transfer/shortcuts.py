@@ -134,8 +134,8 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} multiplies an addend by {weight}, but depth exponents "
-            "need numbers; substitute numbers with net.subs, or keep the depth of the base "
+            f"node {owner(node)!r} multiplies an addend by {weight}, but depth exponents need "
+            "numerical weights; substitute numbers with net.subs, or keep the depth of the base "
             "and use axes='width'"
         ) from None
 
@@ -207,11 +207,11 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
         else [one.total for one in kept]
     )
     return KcalcError(
-        f"the residual stream that ends at node {owner(node)!r} forgets its past. Because of "
-        "shortcut weights other than 1, the fractions of it that reach its end are "
+        f"the residual stream that ends at node {owner(node)!r} forgets its past. Some shortcut "
+        "weights differ from 1, so the fractions of the stream that reach its end are "
         f"{use[0]:.3g} and {use[1]:.3g} ({where}), but depth exponents need equal fractions; "
-        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does "
-        "not depend on the depth"
+        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does not "
+        "depend on the depth"
     )
 
 

@@ -132,7 +132,7 @@ class TransferCheck(Shown):
         pair = (self.losses, self._plain())
         if self.losses.shape[2] < FEWEST:
             raise KcalcError(
-                f"a confidence interval needs at least {FEWEST} seeds, got "
+                f"a confidence interval needs at least {FEWEST} seeds, but this check used "
                 f"{self.losses.shape[2]}; use seeds={FEWEST}"
             )
         size = -1 if at == "optimum" else 0

@@ -22,8 +22,8 @@ def param_groups(
     takers = sorted({rule.optimizer for rule in transfer.parameters.values()})
     if optimizer is None and len(takers) > 1:
         raise KcalcError(
-            f"the parameters are divided between {' and '.join(takers)}; request the groups of "
-            f"each optimizer, for example with optimizer={takers[0]!r}"
+            f"the parameters are divided between {' and '.join(takers)}; request the groups for "
+            f"each optimizer separately, for example with optimizer={takers[0]!r}"
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
@@ -50,7 +50,7 @@ def warn_guessed(transfer: Transfer) -> None:
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
-            f"the rules of {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
+            f"the rules for {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
             f"because a path through them contains {places}, for which there is no rule "
             "(unknown='heuristic'); check them with kc.trained_coordinates",
             stacklevel=4,

@@ -85,7 +85,7 @@ class Family:
         value = self.loss(result_of(model, x), y)
         if getattr(value, "grad_fn", None) is None or value.numel() != 1:
             raise KcalcError(
-                "the loss must be a tensor with a single number that depends on the output of the "
+                "the loss must be a tensor with a single element that depends on the output of the "
                 "model"
             )
         for one in made:
