@@ -57,7 +57,7 @@ def run(
 
     """
     if output == "-":
-        raise KcalcError("weights cannot be printed; pass the name of a file to --output")
+        raise KcalcError("weights cannot be printed; pass a file name to --output")
     check_files({"--output": output})
     if PYTHON.fullmatch(model) is None:
         raise KcalcError(

@@ -18,7 +18,7 @@ def run(
     named: WeightsAlone,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers that do not state one", metavar="N")
+        int | None, Option("width of layers that do not specify one", metavar="N")
     ] = None,
     weights: Annotated[
         str,
@@ -41,7 +41,9 @@ def run(
     ] = False,
     c: Annotated[
         float | None,
-        Option("with --fluctuations: also the variance of c for two inputs with this cosine"),
+        Option(
+            "with --fluctuations, also print the variance of c for a pair of inputs with this cosine"
+        ),
     ] = None,
     layers: Annotated[bool, Option("print all nodes, not only the output")] = False,
     json: Json = None,

@@ -123,7 +123,7 @@ def network_from(
         bool, Option("scale the weights of every sum so that their squares add up to 1")
     ] = False,
     preactivated: Annotated[
-        bool, Option("rewrite a ResNet V1 (its sums add activations) as a V2")
+        bool, Option("rewrite a ResNet V1 (whose sums add activations) as a ResNet V2")
     ] = False,
 ) -> Named:
     """Return the network that the command line names, with the requested rewrites.
@@ -194,7 +194,7 @@ WeightsAlone: TypeAlias = Annotated[Named, without_biases]
 
 def tokens_of(
     tokens: Annotated[
-        int | None, Option("number of tokens of an input, for networks with attention", metavar="T")
+        int | None, Option("number of tokens per input, for networks with attention", metavar="T")
     ] = None,
     token_cosine: Annotated[
         float | None, Option("cosine between two tokens of an input; default 0", metavar="R")
@@ -208,7 +208,7 @@ Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
 FirstMethod: TypeAlias = Annotated[
     str | None,
     Option(
-        "first shape the network by a method of kcalc shape, with its default targets",
+        "first shape the network with a method of kcalc shape and its default targets",
         metavar="METHOD",
         choices=tuple(METHODS),
     ),

@@ -38,7 +38,7 @@ def run(
     parameterization: Annotated[str, Option("default ntk", choices=PARAMETERIZATIONS)] = "ntk",
     features: Annotated[
         int | None,
-        Option("width of layers that do not state one (standard parameterisation)", metavar="N"),
+        Option("width of layers that do not specify one (standard parameterisation)", metavar="N"),
     ] = None,
     layers: Annotated[
         bool, Option("also print the contribution and the gradient of every Affine layer")

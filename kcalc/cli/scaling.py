@@ -18,12 +18,12 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers and inputs that do not state one", metavar="N")
+        int | None, Option("width of layers and inputs that do not specify one", metavar="N")
     ] = None,
     image_shape: Annotated[
         tuple[int, ...] | None,
         Option(
-            "image size of inputs that do not state one",
+            "image size of inputs that do not specify one",
             type=shape_of_image,
             action="store",
             metavar="HxW",
