@@ -41,9 +41,7 @@ def run(
     ] = False,
     c: Annotated[
         float | None,
-        Option(
-            "with --fluctuations, also print the variance of c for a pair of inputs with this cosine"
-        ),
+        Option("with --fluctuations, also print the variance of c for inputs with this cosine"),
     ] = None,
     layers: Annotated[bool, Option("print all nodes, not only the output")] = False,
     json: Json = None,

@@ -54,16 +54,16 @@ def audit(
         errors.
     example_inputs
         A shape (of token ids if the model has an ``nn.Embedding``), a tensor, a tuple of shapes and
-        tensors, or a dictionary of them by argument name. None is enough for transformers models,
-        because their configuration gives the inputs.
+        tensors, or a dictionary with argument names as keys. None is enough for transformers
+        models, because their configuration determines the inputs.
     recipe
         "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net", or ("mup", the builder
-        or the model at a base width). Alternatively {pattern of parameter names: a sigma, or
-        "zeros", "lecun", "he", "xavier", "torch"}. For a constant gain or gate (LayerScale,
-        ReZero), the number is the constant, not a sigma.
+        or the model at a base width). Alternatively, a dictionary {pattern of parameter names: a
+        sigma, or "zeros", "lecun", "he", "xavier" or "torch"}. For a constant gain or gate
+        (LayerScale, ReZero), the number is the constant, not a sigma.
     optimizer
         An optimizer of the model, a list of optimizers, or a function that takes the model and
-        returns one or a list.
+        returns one of these.
     also
         Codes of criteria that are off by default, such as "INIT-TRUNC".
     predict
@@ -78,8 +78,8 @@ def audit(
     Raises
     ------
     KcalcError
-        If the builder raises an error, or if the model does not run on the examples. Also for meta
-        tensors, quantised weights, and models on several devices.
+        If the builder raises an error, if the model does not run on the examples, if it contains
+        meta tensors or quantised weights, or if its parameters are on several devices.
 
     Examples
     --------

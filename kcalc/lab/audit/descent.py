@@ -78,7 +78,8 @@ def dead(
     results.
 
     Returns: the parameters whose gradient is exactly zero, and the matrices whose gradient is only
-    rounding. A gradient is rounding if it is a thousand times smaller in 64 bits than in 32 bits.
+    rounding error. A gradient counts as rounding error if it is a thousand times smaller in 64 bits
+    than in 32 bits.
     """
     names = [name for name, g in gradients.items() if g is not None and g.numel()]
     zero = {name for name in names if not bool(gradients[name].any())}

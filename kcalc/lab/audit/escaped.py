@@ -1,4 +1,4 @@
-"""INIT-MISSED: a weight of one block that was missed by the function that draws all weights."""
+"""INIT-MISSED: the function that draws all weights missed a weight in one block."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """Return the number of rows of the table that looks up the inputs, or None without a table.
+    """Return the number of rows in the table for the inputs, or None if there is no table.
 
     The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``.
     Models whose configuration names inputs other than ids have no table.

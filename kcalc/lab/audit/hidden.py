@@ -96,7 +96,7 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """Return "held", "made" or "late", or "" for noise and for values of inputs or parameters."""
+    """Return "held", "made" or "late", or "" for noise and values from inputs or parameters."""
     import torch
 
     if value.op in ("constant", "buffer"):

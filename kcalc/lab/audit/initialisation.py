@@ -312,7 +312,7 @@ def _times(given: float, true: float) -> str:
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
-    """Yield truncated normal distributions whose bounds cut nothing."""
+    """Yield truncated normal distributions whose bounds have no effect."""
     deep = {n: law.cut for n, law in subject.laws.items() if law.cut is not None}
     deep = {name: cut for name, cut in deep.items() if cut > DEEP_CUT}
     for names in families(deep).values():

@@ -26,7 +26,7 @@ class Measured:
     ``streams`` is {index of a merge: gradient of its value}, with contractions in place of merges
     if there are none. ``dead`` lists parameters whose gradient was exactly zero at every step, and
     ``rounded`` lists parameters whose gradient was only rounding error. ``cuts`` describes the
-    operations that cut off parameters that the run reads but that get no gradient from any result.
+    operations that keep a parameter of the run from getting a gradient from any result.
     ``unreached`` lists parameters that received no example because of a choice among layers.
     ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of the call,
     and ``listed`` is {name: parameter} before the run.

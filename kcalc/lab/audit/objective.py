@@ -32,10 +32,10 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
     """Return the objective for one result of a model.
 
     If the result has a ``loss``, the objective is this loss. For logits, it is the cross entropy
-    with random labels. Logits are tensors named ``logits``. The only tensor of a result also counts
-    if ``classes`` says that a readout gives its last axis and the axis has at least ten entries;
-    shorter ones may be regression targets. For other results, the objective is the mean product of
-    the result with normal random numbers.
+    with random labels. Logits are tensors named ``logits``. The only tensor in a result also counts
+    if ``classes`` says that its last axis comes from a readout and this axis has at least ten
+    entries; a shorter axis may contain regression targets. For other results, the objective is the
+    mean product of the result with normal random numbers.
 
     Raises: KcalcError if the result has no differentiable tensor.
     """

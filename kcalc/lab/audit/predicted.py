@@ -34,7 +34,7 @@ class Prediction:
 def predict(subject: Subject) -> Prediction:
     """Read the model and compute q throughout, from token ids or the input's mean square.
 
-    Every sum of the network must be a merge of the run, in the same order.
+    The sums in the network must correspond to the merges in the run, in the same order.
     """
     try:
         example = _single_input(subject)

@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """All matrices have one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
+    """All matrices share one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -280,10 +280,10 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Return whether a recipe's number is the value of all entries of a parameter, not a sigma.
+    """Return whether a recipe's number is the value of every entry of a parameter, not a sigma.
 
-    It is the value for 0, and for constant parameters other than weights and tables (LayerScale,
-    gates, gains).
+    This is the case if the number is 0, and for constant parameters other than weights and tables
+    (LayerScale, gates, gains).
     """
     constant = subject.laws[name].name == "constant"
     return constant and (expected == 0 or name not in subject.matrices)
@@ -314,7 +314,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes that use it, if a stream has one sigma."""
+    """Yield writers without GPT-2's factor in classes that use it, if a usual sigma is known."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

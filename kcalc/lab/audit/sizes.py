@@ -69,7 +69,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the rms of the largest numeric input, or 1. Integers used in arithmetic count."""
+    """Return the largest rms of a numeric input, but at least 1. Integers in arithmetic count."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:

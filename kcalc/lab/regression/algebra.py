@@ -88,8 +88,8 @@ class Algebra:
 
         Under a JAX trace, the result is nan if the matrix has no factor.
 
-        Raises: a KcalcError that gives the smallest eigenvalue if the matrix has no factor, or if a
-        solve with the factor would have no correct digit.
+        Raises: a KcalcError that states the smallest eigenvalue if the matrix has no factor, or if
+        a solve with the factor would have no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:

@@ -236,7 +236,7 @@ class TrainingCurve(Shown):
 
     @cached_property
     def times(self) -> Array:
-        """Return the time (or steps) in which each eigendirection's error shrinks by a factor e.
+        """Return the time (or steps) in which each eigendirection's error shrinks by a factor of e.
 
         It is ``1 / lambda`` for gradient flow and ``-1 / log|1 - eta lambda|`` for gradient
         descent.
@@ -538,11 +538,11 @@ class TrainingCurve(Shown):
         ax
             The matplotlib Axes to draw on; None makes new ones.
         label
-            The label in the legend. None uses the name.
+            The label in the legend.
         y_test
             The targets at the test inputs, to draw the test loss.
         **line
-            Further options of the line, passed to matplotlib.
+            Further options for the line, passed to matplotlib.
 
         Returns
         -------
@@ -559,8 +559,8 @@ class TrainingCurve(Shown):
     def plotted_times(self, points: int = 200) -> Array:
         """Return times for a plot, evenly spaced on a logarithmic scale.
 
-        They range from a tenth of the fastest direction's time to ten times the time for the
-        slowest direction that training resolves.
+        They range from a tenth of the fastest direction's time to ten times the time of the slowest
+        direction that training resolves.
         """
         points = whole(points, "points", 1, MOST_TIMES)
         known = np.abs(

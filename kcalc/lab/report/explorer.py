@@ -235,7 +235,7 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
 def _rounded(low: float, high: float) -> tuple[float, float]:
     """Return a slightly wider range with ends on a grid of powers of sqrt(2).
 
-    On the grid, similar ranges become equal, so that their tables are computed only once.
+    On the grid, similar ranges become equal, so their tables are computed only once.
     """
     return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
         math.ceil(2 * math.log2(high * 1.02)) / 2

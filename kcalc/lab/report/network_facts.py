@@ -208,8 +208,8 @@ def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
 def _nearest(refused: Shaped, network: Network) -> Shaped:
     """Return the network shaped by DKS with the nearest reachable zeta.
 
-    This is used if products add up slopes, so that the usual zeta is unreachable. If this zeta
-    fails too, return the failed shaping.
+    This is used if slopes add up in products, so that the usual zeta cannot be reached. If this
+    zeta fails too, return the failed shaping.
     """
     if not network.nodes_of(L.Product):
         return refused

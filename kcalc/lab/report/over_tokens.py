@@ -110,7 +110,7 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """Return the values over tokens, or None if there is no attention and no tokens were given.
+    """Return the values over tokens, or None if there is no attention and no ``tokens``.
 
     Raises: KcalcError under the same conditions as kernel maps, and for a token cosine without a
     number of tokens.

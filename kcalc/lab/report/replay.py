@@ -23,7 +23,8 @@ AGREE = 1e-9
 class State(NamedTuple):
     """A feature map, with one row per group of equivalent channels and one column per input pair.
 
-    The arrays contain each group's share of all channels, q value, gap 1 - c and channel mean.
+    For each group, the arrays contain its share of all channels, q value, gap 1 - c and channel
+    mean.
     """
 
     share: Array

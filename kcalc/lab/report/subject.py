@@ -95,7 +95,7 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """Return the network with SymPy numbers converted to floats, so they are converted only once.
+    """Convert the SymPy numbers in a network to floats, so that this is done only once.
 
     Networks with symbols are returned unchanged.
     """

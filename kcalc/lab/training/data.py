@@ -40,7 +40,7 @@ class Split:
     Raises
     ------
     KcalcError
-        If inputs are not finite or labels are not class numbers. Also if row numbers are out of
+        If inputs are not finite, if labels are not class numbers, or if row numbers are out of
         range, repeated, or in both ``train`` and ``test``.
 
     """
@@ -144,8 +144,8 @@ def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -
 
     The data are divided into ``folds`` parts with equal class proportions; part ``fold`` contains
     the test examples. The mean of every pixel over the training examples is subtracted, and then
-    each location is normalised (:func:`kcalc.normalise_locations`). An example is a vector, or an
-    array (8, 8, channels) with ``images=True``.
+    each location is normalised (:func:`kcalc.normalise_locations`). An example is a vector or, with
+    ``images=True``, an array (8, 8, channels).
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ INVERSE_PERIOD = 5  # number of steps between inversions of the factors
 def failure() -> str | None:
     """Return the reason why K-FAC cannot be used, or None if it can.
 
-    The check takes a step on a network of two layers.
+    The check takes one step on a network with two layers.
 
     Raises: KcalcError if kfac-jax is not installed.
     """

@@ -62,8 +62,8 @@ class Steps:
 
     The training state is a tree with the entries "params", "state" (BatchNorm's statistics) and
     "optimizer". Learning rates and batches are arguments, so one compilation covers all seeds,
-    folds and rates. The optimiser uses at least single precision, whatever the precision of the
-    model, because Adam's 1e-8 is 0 in float16.
+    folds and rates. The optimiser uses at least single precision, even if the model's precision is
+    lower, because Adam's 1e-8 is 0 in float16.
     """
 
     model: Model
