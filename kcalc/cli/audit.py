@@ -81,8 +81,8 @@ def run(
 ) -> int:
     """Audit the initialisation of a PyTorch model.
 
-    Prints the initial distribution and the role of every parameter, the initial sizes of stream,
-    gradients and logits, and all findings with file and line.
+    The output lists the initial distribution and the role of every parameter, the initial sizes of
+    the stream, the gradients and the logits, and all findings with their file and line.
 
     Examples:
       kcalc audit mymodel:build --input 4,64

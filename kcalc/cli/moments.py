@@ -49,7 +49,7 @@ def run(
     """Print exact means, fourth moments and variances of norms and Jacobians.
 
     The network has finite width, and the input has norm 1 or mean square Q. With --fluctuations,
-    prints the variances of q and c values, for any activation.
+    the command prints the variances of q and c values, for any activation.
 
     Examples:
       kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers

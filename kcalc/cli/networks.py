@@ -216,7 +216,7 @@ FirstMethod: TypeAlias = Annotated[
 
 
 def check_widths(network: Network, features: int | None) -> None:
-    """Check that all layers state their width, or that a width is given.
+    """Check that all layers specify their width, or that a width is given.
 
     Raises: a KcalcError that names the option if a width is missing.
     """

@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Print the infinite-width kernels of a network as functions of the c value of its inputs.
 
-    Also prints the size of gradients at initialisation.
+    The output also contains the size of the gradients at initialisation.
 
     Examples:
       kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356

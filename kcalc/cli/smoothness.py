@@ -59,9 +59,9 @@ def run(
 ) -> None:
     r"""Bound the curvature of a network's loss and the step size of descent.
 
-    Prints bounds that hold on a whole set of parameters: bounds on Lipschitz constants, the
-    curvature of the loss, the step size and the smallest eigenvalue of the tangent kernel. Also
-    prints which statements about descent the bounds prove.
+    The output contains bounds on Lipschitz constants, the curvature of the loss, the step size and
+    the smallest eigenvalue of the tangent kernel. These bounds hold on a whole set of parameters.
+    The output also says which statements about descent they prove.
 
     Examples:
       kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 \

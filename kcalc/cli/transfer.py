@@ -57,8 +57,8 @@ def run(
 ) -> None:
     """Print how settings change from a small model to a large one.
 
-    Prints factors for initial weights, learning rates, epsilon and weight decay of every parameter,
-    and the edits that factors cannot express.
+    The output lists the factors for the initial weights, learning rate, epsilon and weight decay of
+    every parameter, and the edits that factors cannot express.
 
     Examples:
       kcalc transfer mymodels:build --input 1,32 --width 256 --to 4096 --optimizer adamw

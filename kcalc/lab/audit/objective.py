@@ -88,6 +88,6 @@ def _named(result: Any, name: str) -> Any:
 
 
 def _expected(logits: Any) -> float:
-    """Return the cross entropy averaged over labels, logsumexp(z) - mean(z), and over rows."""
+    """Return the cross entropy averaged over rows and labels, logsumexp(z) - mean(z)."""
     rows = logits.detach().reshape(-1, logits.shape[-1]).float()
     return float((rows.logsumexp(-1) - rows.mean(-1)).mean())

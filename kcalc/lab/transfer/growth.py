@@ -186,7 +186,7 @@ def _check_places(
     network: tuple[Network, tuple[Branch, ...]],
     pairs: Mapping[Node, list[Node]],
 ) -> None:
-    """Reject weights whose counterparts have another position in a branch.
+    """Reject weights whose counterparts have a different position in a branch.
 
     Raises: KcalcError for such weights, and if the networks differ in anything but the number of
     branches.

@@ -373,8 +373,8 @@ class _Book:
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
         """Add the edit for weights that read several parts, some of which do not grow.
 
-        A factor on these parts gives their columns the learning rate of the others. Raises:
-        KcalcError for optimisers that act on whole matrices, and in other gauges.
+        A factor on these parts gives their columns the same learning rate as the other columns.
+        Raises: KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
         whole = OPTIMIZERS[found.optimizer].takes != "all"

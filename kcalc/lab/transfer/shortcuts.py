@@ -37,7 +37,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """What remains of the stream at one place, relative to its beginning.
+    """The part of the stream that remains at one place, relative to its beginning.
 
     ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
     remains of everything that shortcuts carry. Norms divide both by ``total``.
@@ -119,8 +119,8 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
     """Return what remains after a sum, and the factor of the stream in it.
 
-    ``taken`` has (factor, what remained before) for each addend. At the first sum, the inputs from
-    before it count as the whole stream; later sums ignore such inputs.
+    ``taken`` contains a pair (factor, what remained before the sum) for each addend. At the first
+    sum, the inputs from before it count as the whole stream; later sums ignore such inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -175,7 +175,7 @@ def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[No
 def carried(small: Stream, large: Stream) -> Carried:
     """Return the powers for a network with more branches than its base.
 
-    Raises: KcalcError if the streams keep different shares, and if factors of branches change by
+    Raises: KcalcError if the streams keep different shares, or if factors of branches change by
     anything but a power of the depth.
     """
     kept = small.kept[1], large.kept[1]

@@ -319,7 +319,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The result of both folds: the uses of weights, and every node's size, gradient, channels."""
+    """The result of both folds: the uses of weights, and sizes, gradients and channels by node."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]

@@ -15,7 +15,7 @@ from .result import EPSILONS, ParameterRule, Transfer, require_known
 def param_groups(
     transfer: Transfer, model: Any, settings: tuple[Any, Any, Any], optimizer: str | None
 ) -> list[dict[str, Any]]:
-    """Return groups of parameters with equal rules; see :meth:`Transfer.param_groups`."""
+    """Return groups of parameters with the same rules; see :meth:`Transfer.param_groups`."""
     lr, decay = _setting(settings[0], "lr"), _setting(settings[1], "weight_decay")
     eps = None if settings[2] is None else _setting(settings[2], "eps")
     require_known(transfer)
@@ -45,7 +45,7 @@ def param_groups(
 
 
 def warn_guessed(transfer: Transfer) -> None:
-    """Warn once if rules for parameters rest on a guess."""
+    """Warn once if the rules for some parameters rest on a guess."""
     guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
