@@ -31,7 +31,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "the file for the weights, in the format of torch.save(model.state_dict(), FILE)",
+            "the output file for the weights, as written by torch.save(model.state_dict(), FILE)",
             "-o",
             "--output",
             metavar="FILE",

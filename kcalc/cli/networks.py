@@ -248,8 +248,8 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(
-            f"--input is for models, but the built-in network {name!r} takes inputs of any "
-            "shape; omit it"
+            f"--input is for models, but the built-in network {name!r} takes inputs of any shape; "
+            "omit --input"
         )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):

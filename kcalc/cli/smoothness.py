@@ -78,7 +78,8 @@ def run(
         what = "weights" if normalisation is None else "biases"
         other = "" if normalisation is None else ", or --no-biases"
         raise KcalcError(
-            f"the {what} are not bounded, so no bound holds for all of them; pass --radius R{other}"
+            f"the {what} are unbounded, so no bound holds for all of their values; pass --radius "
+            f"R{other}"
         )
     found = smoothness(
         network,

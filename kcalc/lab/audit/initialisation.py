@@ -57,10 +57,10 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
 @criterion(
     "INIT-COPY",
     "warning",
-    "trainable matrices, or the matrices in a stack, are bitwise equal although they are random, "
-    "because a second draw with another seed gives different values (torch.manual_seed has no "
-    "effect in that draw). In a finished model, equal matrices count as random if neighbouring "
-    "entries are uncorrelated",
+    "random trainable matrices, or the matrices in a stack, are bitwise equal. They count as "
+    "random if a second draw with another seed, in which torch.manual_seed has no effect, gives "
+    "different values. In a finished model, they count as random if neighbouring entries are "
+    "uncorrelated",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
     """Yield layers that start as copies of each other."""

@@ -209,13 +209,13 @@ def checked(recipe: Any) -> Any:
         if recipe == "mup":
             raise KcalcError(
                 'the recipe "mup" compares two widths; use ("mup", build), where build() returns '
-                "the model of the base width"
+                "the model with the base width"
             )
         return recipe
     if not isinstance(recipe, Mapping):
         raise KcalcError(
-            f"recipe must be one of {', '.join(RECIPES)}, or {{name pattern: sigma or law}}, got "
-            f"{glimpse(recipe)}"
+            f"recipe must be one of {', '.join(RECIPES)}, or a dictionary "
+            f"{{name pattern: sigma or law}}, got {glimpse(recipe)}"
         )
     for pattern, law in recipe.items():
         number = isinstance(law, int | float) and not isinstance(law, bool)

@@ -33,8 +33,8 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
         "STREAM-ALIKE",
         "error",
         names,
-        f"the {gates.count} residual streams start equal, and nothing distinguishes streams "
-        f"{which}. Their values and gradients stay equal, so they train as a single stream",
+        f"the {gates.count} residual streams start with equal values, and nothing distinguishes "
+        f"streams {which}. Their values and gradients stay equal, so they train as a single stream",
         "let each branch read mainly from one stream (for example, with bias 3 for this "
         "stream and -3 for the others), or write to the streams with different weights",
         subject.place(names),

@@ -520,9 +520,8 @@ class TrainingCurve(Shown):
     def _finite(self, values: Any) -> Any:
         if not np.all(np.isfinite(values)):
             raise KcalcError(
-                "training diverged and exceeded the range of double precision: the learning "
-                f"rate is {self.learning_rate:g}, but its bound is "
-                f"{self.learning_rate_bound:g}"
+                "training diverged and exceeded the range of double precision: the learning rate "
+                f"is {self.learning_rate:g}, but the bound is {self.learning_rate_bound:g}"
                 if self.diverges
                 else "the predictions exceed the range of double precision; rescale y"
             )

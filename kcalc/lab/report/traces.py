@@ -91,8 +91,8 @@ def verdict(found: Trace) -> str:
     parts = []
     if not np.isfinite(slope) or slope > 1e6:
         parts.append(
-            "the network is chaotic: the angle between nearby inputs grows so much that the output "
-            "carries almost no information about it"
+            "the network is chaotic: the angle between nearby inputs grows by a factor of more "
+            "than 1000"
         )
     elif found.kind == "exploding":
         parts.append(

@@ -39,8 +39,8 @@ Node = Hashable
 HEURISTIC = "heuristic"
 CODES = (
     "it normalises the output of a readout. This output starts at 1/sqrt(n) times its later size, "
-    "so its first gradients are sqrt(n) times larger than the rules assume. Give the output a "
-    "number of channels that grows with the width"
+    "so its first gradients are sqrt(n) times larger than the rules assume. Let the number of its "
+    "channels grow with the width"
 )
 RANK_NOTES = {
     "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "

@@ -125,8 +125,8 @@ def equilibrium(
     rate, decay = _positive(lr, "lr"), _positive(weight_decay, "weight_decay")
     if not rate * decay < 1:
         raise KcalcError(
-            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}; a larger value would "
-            "remove more than the whole weight in one step"
+            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}; otherwise, a single "
+            "step would remove the whole weight"
         )
     given = items(betas, "betas")
     if len(given) != 2:

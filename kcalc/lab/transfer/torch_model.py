@@ -115,10 +115,10 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
         before = families[0].get(name, 0)
         if before and count != before:
             return KcalcError(
-                f"the model has {count} parameters {name!r}, but the base model has "
-                f"{before}. If these are experts, heads or streams, use the same number in "
-                "both models, because it changes gates and gradients by factors that are "
-                f"not powers of the width. If they are blocks: {error}"
+                f"the model has {count} parameters {name!r}, but the base model has {before}. If "
+                "these are experts, heads or streams, use the same number in both models, because "
+                "this number changes gates and gradients by factors that are not powers of the "
+                f"width. If they are blocks: {error}"
             )
     return error
 
