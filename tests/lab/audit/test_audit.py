@@ -198,7 +198,9 @@ def test_an_optimizer_of_another_model_gives_one_finding() -> None:
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
 
 
-@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide the scores"), (None, "initialise queries")])
+@pytest.mark.parametrize(
+    ("scale", "advice"), [(1.0, "divide the scores"), (None, "initialise queries")]
+)
 def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
     found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
     (fix,) = {f.fix for f in found.findings if f.code == "ATT-FROZEN"}
