@@ -31,7 +31,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "the file for the weights, in the format of torch.save(model.state_dict(), FILE)",
+            "the output file for the weights, as written by torch.save(model.state_dict(), FILE)",
             "-o",
             "--output",
             metavar="FILE",
@@ -57,7 +57,7 @@ def run(
 
     """
     if output == "-":
-        raise KcalcError("weights cannot be printed; pass the name of a file to --output")
+        raise KcalcError("weights cannot be printed; pass a file name to --output")
     check_files({"--output": output})
     if PYTHON.fullmatch(model) is None:
         raise KcalcError(

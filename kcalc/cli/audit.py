@@ -34,9 +34,8 @@ def run(
         str | None,
         Option(
             f"the recipe that the model follows: {', '.join(r for r in RECIPES if r != 'mup')}, "
-            "mup=module:builder with a builder of the model at the base width, or module:attribute "
-            "with "
-            "{pattern: sigma}",
+            "mup=module:builder (the builder returns the model at the base width), or "
+            "module:attribute (a dictionary {pattern: sigma})",
             metavar="NAME",
         ),
     ] = None,
@@ -62,15 +61,18 @@ def run(
     predict: Annotated[
         bool,
         Option(
-            "leave out the predicted sizes of stream and logits (available if kcalc has rules for "
-            "every layer)",
+            "leave out the predicted sizes of the stream and the logits (available if kcalc has "
+            "rules for every layer)",
             "--no-predict",
             action="store_false",
         ),
     ] = True,
     lock: Annotated[
         str | None,
-        Option("write laws and sigmas to a file; - prints only these", metavar="FILE"),
+        Option(
+            "write each parameter's distribution and sigma to a file; - prints only these",
+            metavar="FILE",
+        ),
     ] = None,
     baseline: Annotated[
         str | None, Option("report differences from a file written by --lock", metavar="FILE")
@@ -79,8 +81,8 @@ def run(
 ) -> int:
     """Audit the initialisation of a PyTorch model.
 
-    Prints the initial distribution and the role of every parameter, the initial sizes of stream,
-    gradients and logits, and all findings with file and line.
+    The output lists the initial distribution and the role of every parameter, the initial sizes of
+    the stream, the gradients and the logits, and all findings with their file and line.
 
     Examples:
       kcalc audit mymodel:build --input 4,64

@@ -20,7 +20,7 @@ def run(
 ) -> None:
     """Print a script that completes kcalc commands and options with the Tab key.
 
-    Requires shtab: pip install 'kcalc[completion]'. Start a new shell afterwards.
+    This command requires shtab (pip install 'kcalc[completion]'). Start a new shell afterwards.
 
     Examples:
       kcalc completion bash > ~/.local/share/bash-completion/completions/kcalc

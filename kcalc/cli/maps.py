@@ -160,7 +160,7 @@ def tokens_text(named: Named, values: Any) -> str:
     rows = [(str(n), *_cells(values[n])) for n in nodes]
     return "\n".join(
         [
-            "at equal positions of two inputs with c = 0:",
+            "at the same position in two inputs with c = 0:",
             *table([("node", "q", "token cosine", "c"), *rows], indent=2),
         ]
     )

@@ -81,15 +81,15 @@ def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
 Inputs: TypeAlias = Annotated[
     tuple[Any, ...],
     Option(
-        "like --input, for token ids: 2,16 is 2 sequences of 16 tokens; inputs are passed in the "
-        "order of --input and --ids",
+        "like --input, but for token ids; 2,16 means 2 sequences of 16 tokens. The model receives "
+        "its inputs in the order of --input and --ids",
         "--ids",
         type=by_name(token_ids),
         metavar="SIZES",
     ),
     Option(
         "shape of an example input, starting with the number of examples, as in 1,3,224,224; "
-        "repeat for each input of the model, or give it by name: mask=2,16",
+        "repeat the option for each input of the model, or add the input's name, as in mask=2,16",
         type=by_name(sizes),
         metavar="SIZES",
     ),

@@ -18,7 +18,7 @@ def run(
     named: WeightsAlone,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers that do not state one", metavar="N")
+        int | None, Option("width of layers that do not specify one", metavar="N")
     ] = None,
     weights: Annotated[
         str,
@@ -41,7 +41,7 @@ def run(
     ] = False,
     c: Annotated[
         float | None,
-        Option("with --fluctuations: also the variance of c for two inputs with this cosine"),
+        Option("with --fluctuations, also print the variance of c for inputs with this cosine"),
     ] = None,
     layers: Annotated[bool, Option("print all nodes, not only the output")] = False,
     json: Json = None,
@@ -49,7 +49,7 @@ def run(
     """Print exact means, fourth moments and variances of norms and Jacobians.
 
     The network has finite width, and the input has norm 1 or mean square Q. With --fluctuations,
-    prints the variances of q and c values, for any activation.
+    the command prints the variances of q and c values, for any activation.
 
     Examples:
       kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers

@@ -123,7 +123,7 @@ def network_from(
         bool, Option("scale the weights of every sum so that their squares add up to 1")
     ] = False,
     preactivated: Annotated[
-        bool, Option("rewrite a ResNet V1 (its sums add activations) as a V2")
+        bool, Option("rewrite a ResNet V1 (whose sums add activations) as a ResNet V2")
     ] = False,
 ) -> Named:
     """Return the network that the command line names, with the requested rewrites.
@@ -194,7 +194,7 @@ WeightsAlone: TypeAlias = Annotated[Named, without_biases]
 
 def tokens_of(
     tokens: Annotated[
-        int | None, Option("number of tokens of an input, for networks with attention", metavar="T")
+        int | None, Option("number of tokens per input, for networks with attention", metavar="T")
     ] = None,
     token_cosine: Annotated[
         float | None, Option("cosine between two tokens of an input; default 0", metavar="R")
@@ -208,7 +208,7 @@ Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
 FirstMethod: TypeAlias = Annotated[
     str | None,
     Option(
-        "first shape the network by a method of kcalc shape, with its default targets",
+        "first shape the network with a method of kcalc shape and its default targets",
         metavar="METHOD",
         choices=tuple(METHODS),
     ),
@@ -216,7 +216,7 @@ FirstMethod: TypeAlias = Annotated[
 
 
 def check_widths(network: Network, features: int | None) -> None:
-    """Check that all layers state their width, or that a width is given.
+    """Check that all layers specify their width, or that a width is given.
 
     Raises: a KcalcError that names the option if a width is missing.
     """
@@ -248,8 +248,8 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(
-            f"--input is for models, but the built-in network {name!r} takes inputs of any "
-            "shape; omit it"
+            f"--input is for models, but the built-in network {name!r} takes inputs of any shape; "
+            "omit --input"
         )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):

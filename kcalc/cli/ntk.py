@@ -38,7 +38,7 @@ def run(
     parameterization: Annotated[str, Option("default ntk", choices=PARAMETERIZATIONS)] = "ntk",
     features: Annotated[
         int | None,
-        Option("width of layers that do not state one (standard parameterisation)", metavar="N"),
+        Option("width of layers that do not specify one (standard parameterisation)", metavar="N"),
     ] = None,
     layers: Annotated[
         bool, Option("also print the contribution and the gradient of every Affine layer")
@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Print the infinite-width kernels of a network as functions of the c value of its inputs.
 
-    Also prints the size of gradients at initialisation.
+    The output also contains the size of the gradients at initialisation.
 
     Examples:
       kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356

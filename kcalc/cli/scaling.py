@@ -18,12 +18,12 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers and inputs that do not state one", metavar="N")
+        int | None, Option("width of layers and inputs that do not specify one", metavar="N")
     ] = None,
     image_shape: Annotated[
         tuple[int, ...] | None,
         Option(
-            "image size of inputs that do not state one",
+            "image size of inputs that do not specify one",
             type=shape_of_image,
             action="store",
             metavar="HxW",
@@ -45,7 +45,8 @@ def run(
     """Print gamma for every weight, which predicts E[gW^2]/E[W^2] at initialisation.
 
     A network is preconditioned if all its weights have the same gamma. 'correction' is the factor
-    on E[W^2] that would bring a weight to the mean, together with a multiplier that undoes it.
+    on E[W^2] that would bring a weight's gamma to the mean, together with a multiplier that undoes
+    this change.
 
     Examples:
       kcalc scaling vanilla-10 --features 256 --sigma-w 1.41421356

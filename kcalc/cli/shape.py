@@ -51,14 +51,14 @@ def run(
     edits: Annotated[
         str | None,
         Option(
-            "for a PyTorch model: write the edits, for kcalc apply and kc.apply_edits",
+            "for a PyTorch model, write the edits to a file for kcalc apply and kc.apply_edits",
             metavar="FILE",
         ),
     ] = None,
     patch: Annotated[
         str | None,
         Option(
-            "for a PyTorch model: write the edits as a patch of its source code; the patched code "
+            "for a PyTorch model, write the edits as a patch to its source code; the patched code "
             "does not need kcalc",
             metavar="FILE",
         ),

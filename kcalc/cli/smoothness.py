@@ -18,7 +18,7 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers that do not state one", metavar="N")
+        int | None, Option("width of layers that do not specify one", metavar="N")
     ] = None,
     radius: Annotated[
         float | None,
@@ -35,7 +35,7 @@ def run(
     first: Annotated[
         str | None,
         Option(
-            "normalisation of the first layer if it differs; its scale is 1",
+            "normalisation of the first layer, if different; the scale of this layer is 1",
             choices=("entry", "weight", "none"),
         ),
     ] = None,
@@ -45,7 +45,7 @@ def run(
     scale: Annotated[
         str, Option(f"factor of normalised weights, or {CONTRACTING!r}; default 1", metavar="S")
     ] = "1",
-    no_biases: Annotated[bool, Option("biases are 0 and stay 0")] = False,
+    no_biases: Annotated[bool, Option("assume that biases are 0 and stay 0")] = False,
     examples: Annotated[int, Option("number of examples; default 1", metavar="N")] = 1,
     q: Annotated[float, Option("mean square of the inputs; default 1")] = 1.0,
     loss: Annotated[str, Option("default cross_entropy", choices=tuple(LOSSES))] = "cross_entropy",
@@ -59,9 +59,9 @@ def run(
 ) -> None:
     r"""Bound the curvature of a network's loss and the step size of descent.
 
-    Prints bounds that hold on a whole set of parameters: bounds on Lipschitz constants, the
-    curvature of the loss, the step size and the smallest eigenvalue of the tangent kernel. Also
-    prints which statements about descent the bounds prove.
+    The output contains bounds on Lipschitz constants, the curvature of the loss, the step size and
+    the smallest eigenvalue of the tangent kernel. These bounds hold on a whole set of parameters.
+    The output also says which statements about descent they prove.
 
     Examples:
       kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 \
@@ -78,7 +78,8 @@ def run(
         what = "weights" if normalisation is None else "biases"
         other = "" if normalisation is None else ", or --no-biases"
         raise KcalcError(
-            f"the {what} are not bounded, so no bound holds for all of them; pass --radius R{other}"
+            f"the {what} are unbounded, so no bound holds for all of their values; pass --radius "
+            f"R{other}"
         )
     found = smoothness(
         network,

@@ -65,19 +65,20 @@ def run(
         ),
     ] = "dks",
     width: Annotated[
-        int, Option("channels of layers that do not state a width; default 64", metavar="N")
+        int, Option("width of layers that do not specify one; default 64", metavar="N")
     ] = 64,
     learning_rate: Annotated[
         tuple[float, ...] | None,
         _training(
-            "one or more rates to try; default: five, depending on the optimizer",
+            "one or more learning rates to try; default: five rates that depend on the optimizer",
             "R,R,...",
             type=_rates,
             action="store",
         ),
     ] = None,
     seeds: Annotated[
-        int, _training("number of runs, with seeds 0 to N-1, each on another fold; default 1", "N")
+        int,
+        _training("number of runs, with seeds 0 to N-1, each on a different fold; default 1", "N"),
     ] = 1,
     table: Annotated[
         str | None,
@@ -170,8 +171,9 @@ def _line(text: str) -> None:
 
 run.__doc__ = f"""Train a network on handwritten digits and print its test accuracy.
 
-Prints a table of all methods, each at its best learning rate, over seeds. Try at least three
-rates with a ratio of 3, until the best rate is neither the smallest nor the largest.
+The table shows each method at its best learning rate, averaged over seeds. Try at least three
+rates, each 3 times the one before, and add rates until the best is neither the smallest nor the
+largest.
 
 Examples:
   kcalc train vanilla-100 --activation tanh --learning-rate 3e-4

@@ -15,8 +15,8 @@ from .networks import named_network
 from .text import Json, assumption_lines, check_files, show
 
 NET_HELP = (
-    "module:attribute, a function of the width (with --depth: of width= and depth=) that builds a "
-    "model; or the name of a built-in network such as vanilla-4"
+    "module:attribute, a function of the width (or, with --depth, of width= and depth=) that "
+    "builds a model, or the name of a built-in network such as vanilla-4"
 )
 PAIRS = {"width": ("--width", "--to"), "depth": ("--depth", "--to-depth")}
 
@@ -37,7 +37,8 @@ def run(
     decay: Annotated[
         float,
         Option(
-            "weight decay grows as the learning rate to the power -P: 0, 0.5 or 1; default 1",
+            "multiply weight decay by (factor of the learning rate)^-P; P is 0, 0.5 or 1; default "
+            "1",
             metavar="P",
         ),
     ] = 1.0,
@@ -57,8 +58,8 @@ def run(
 ) -> None:
     """Print how settings change from a small model to a large one.
 
-    Prints factors for initial weights, learning rates, epsilon and weight decay of every parameter,
-    and the edits that factors cannot express.
+    The output lists the factors for the initial weights, learning rate, epsilon and weight decay of
+    every parameter, and the edits that factors cannot express.
 
     Examples:
       kcalc transfer mymodels:build --input 1,32 --width 256 --to 4096 --optimizer adamw

@@ -31,11 +31,14 @@ def run(
     ] = None,
     paper: Annotated[
         tuple[str, ...] | None,
-        Option("only claims of this paper (repeatable)", choices=tuple(claims.PAPERS)),
+        Option("check only the claims of this paper (repeatable)", choices=tuple(claims.PAPERS)),
     ] = None,
     claim: Annotated[
         tuple[str, ...] | None,
-        Option("only this claim, in full with its evidence (repeatable)", metavar="ID"),
+        Option(
+            "check only this claim, and print it in full with its evidence (repeatable)",
+            metavar="ID",
+        ),
     ] = None,
     slips: Annotated[
         bool,
@@ -70,7 +73,10 @@ def run(
     ] = None,
     html: Annotated[
         str | None,
-        Option("write a self-contained HTML page; - as for --json", metavar="FILE"),
+        Option(
+            "write a self-contained HTML page; with -, the table goes to standard error",
+            metavar="FILE",
+        ),
     ] = None,
 ) -> int:
     files = {"--journal": journal, "--json": json, "--html": html}
@@ -93,11 +99,14 @@ def run(
         report = claims.verify(claim, asked, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:
         kept = (
-            f"finished claims are in {journal}: run the same command to resume"
+            f"finished claims are in {journal}; run the same command to resume"
             if journal
-            else "nothing is kept"
+            else "no results were saved"
             if own
-            else "nothing is kept; with --journal FILE the same command continues where it stopped"
+            else (
+                "no results were saved; with --journal FILE, the same command continues where it "
+                "stopped"
+            )
         )
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
@@ -109,7 +118,7 @@ def run(
     return 1 if report.contradictions else 0
 
 
-run.__doc__ = f"""Check the statements of the source papers, or of papers of your own.
+run.__doc__ = f"""Check the statements of the source papers, or of your own papers.
 
 A check is exact, certified, numerical, statistical (Monte Carlo) or a counterexample.
 

@@ -181,8 +181,8 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
         )
     if not controls:
         raise KcalcError(
-            f"the builder takes none of the arguments activation, {', '.join(DEPTHS)}, "
-            "shortcut_weight, so there is nothing to change"
+            f"the builder has none of the parameters activation, {', '.join(DEPTHS)} and "
+            "shortcut_weight, so there is nothing to control"
         )
 
     def make(values: dict[str, Any]) -> Network:

@@ -54,16 +54,16 @@ def audit(
         errors.
     example_inputs
         A shape (of token ids if the model has an ``nn.Embedding``), a tensor, a tuple of shapes and
-        tensors, or a dictionary of them by argument name. None is enough for transformers models,
-        because their configuration gives the inputs.
+        tensors, or a dictionary with argument names as keys. None is enough for transformers
+        models, because their configuration determines the inputs.
     recipe
         "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net", or ("mup", the builder
-        or the model at a base width). Alternatively {pattern of parameter names: a sigma, or
-        "zeros", "lecun", "he", "xavier", "torch"}. For a constant gain or gate (LayerScale,
-        ReZero), the number is the constant, not a sigma.
+        or the model at a base width). Alternatively, a dictionary {pattern of parameter names: a
+        sigma, or "zeros", "lecun", "he", "xavier" or "torch"}. For a constant gain or gate
+        (LayerScale, ReZero), the number is the constant, not a sigma.
     optimizer
         An optimizer of the model, a list of optimizers, or a function that takes the model and
-        returns one or a list.
+        returns one of these.
     also
         Codes of criteria that are off by default, such as "INIT-TRUNC".
     predict
@@ -78,8 +78,8 @@ def audit(
     Raises
     ------
     KcalcError
-        If the builder raises an error, or if the model does not run on the examples. Also for meta
-        tensors, quantised weights, and models on several devices.
+        If the builder raises an error, if the model does not run on the examples, if it contains
+        meta tensors or quantised weights, or if its parameters are on several devices.
 
     Examples
     --------
@@ -182,10 +182,11 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     texts = {
         "do not affect the result on these inputs": unread,
         "do not enter the loss of this audit": [n for n in without if n not in unread],
-        "are detached copies of others (teachers, target networks)": [
+        "are detached copies of other parameters (teachers, target networks)": [
             name for one in measured.cuts if one.kind == "taught" for name in one.names
         ],
-        "receive no examples (a choice among experts, or attention to one key)": measured.unreached,
+        "receive no examples, because of a choice among experts or attention to a single "
+        "key": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     remarks += stream_remarks(subject)

@@ -21,7 +21,7 @@ def built(builder: Callable[[], Any]) -> Any:
         from ...interchange.torch_model import place
 
         text = " ".join(str(error).split())[:200] or "without a message"
-        advice = "" if place(error) else "; give a function that needs no arguments"
+        advice = "" if place(error) else "; pass a function that takes no arguments"
         raise KcalcError(
             f"the builder raised {type(error).__name__}{place(error)}: {text}{advice}"
         ) from error

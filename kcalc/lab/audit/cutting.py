@@ -87,7 +87,7 @@ def cuts(
 
 
 def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
-    """Return whether a vector only shifts scores with a gradient elsewhere (expert balancing)."""
+    """Return whether a vector only shifts scores that have another gradient, to balance experts."""
     program = structure.program
     leaf = leaf_of(program, name)
     if leaf is None or trainable[name].ndim > 1:
@@ -208,10 +208,10 @@ def _dropped(
 ) -> dict[str, str]:
     """Return {parameter: line} of layers in the middle of a network whose result is discarded.
 
-    If a sum is discarded, so are its layers and the layers that they read. The sum must read
-    several blocks, and at least two more contractions must follow its data; with fewer, the layers
-    would be heads. For single layers other than norms, at least three more contractions must
-    follow, because poolers can sit next to heads of two layers. The last of several layers is
+    If a sum is discarded, its layers and the layers that they read are discarded too. The sum must
+    read several blocks, and at least two more contractions must follow its data; with fewer, the
+    layers would be heads. For single layers other than norms, at least three more contractions must
+    follow, because poolers can sit next to heads with two layers. The last of several layers is
     exempt if the others are used, such as the edge update after the last block.
     """
     program = structure.program

@@ -12,12 +12,13 @@ from .subject import Stack, Subject
 
 SHALLOWEST = 4
 RULE = (
-    "L >= 4 blocks; the sigma of a family, relative to the usual sigma, is (2L)^-1/2, L^-1/2 or, "
-    "in block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors). The usual sigma is shared by "
-    "most families, the readout and tables, with or without such a factor. No law by fans "
-    "explains that ratio, no norm follows the writers, and the family does not consist of queries "
-    "or keys only. It is an error if a family that reads is scaled and a family that writes is "
-    "not, and a warning if both are scaled"
+    "the model has L >= 4 blocks, and a family's sigma, divided by the usual sigma, is (2L)^-1/2, "
+    "L^-1/2 or, in block l, (2(l+1))^-1/2, within max(1 %, 4 standard errors). The usual sigma is "
+    "the most common one among the families, the readout and the tables, with or without such a "
+    "factor. The criterion does not apply if different fans explain the ratio, if a norm follows "
+    "the writers, or if the family contains only queries or keys. It is an error if a family that "
+    "reads the stream is scaled and a family that writes to it is not, and a warning if both are "
+    "scaled"
 )
 
 
@@ -48,19 +49,21 @@ def _finding(
     factor = _depth_factor(stack, readers[0], common)
     if plain:
         message = (
-            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth, but "
-            f"{_verb(readers, 'reads', 'read')} the residual stream, and {named(plain)}, which "
-            f"{_verb(plain, 'writes', 'write')} to it, {_verb(plain, 'is', 'are')} not scaled"
+            f"{named(readers)} {_verb(readers, 'reads', 'read')} the residual stream but "
+            f"{_verb(readers, 'is', 'are')} scaled by {factor} for depth, while {named(plain)}, "
+            f"which {_verb(plain, 'writes', 'write')} to the stream, {_verb(plain, 'is', 'are')} "
+            "not scaled"
         )
         fix = f"scale {named(plain)} by {factor} and leave {named(readers)} at the common sigma"
     else:
         message = (
-            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth like "
-            f"the writers of the residual stream, but {_verb(readers, 'reads', 'read')} the stream"
+            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth, like "
+            f"the weights that write to the residual stream, but {_verb(readers, 'reads', 'read')} "
+            "from it"
         )
         fix = (
-            f"leave {named(readers)} at the common sigma, because only writers need the depth "
-            "factor"
+            f"leave {named(readers)} at the common sigma, because only weights that write to the "
+            "stream need the depth factor"
         )
     severity = "error" if plain else "warning"
     return Finding("INIT-DEPTH-PLACE", severity, names, message, fix, subject.place(names))

@@ -59,7 +59,7 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
 
         raise KcalcError(
             f"the gradient of the model's result could not be computed{place(error)}: "
-            f"{first_line(error).rstrip('. ')}; make sure that its backward pass runs in "
+            f"{first_line(error).rstrip('. ')}; make sure that the model's backward pass runs in "
             "evaluation mode"
         ) from error
 
@@ -78,7 +78,8 @@ def dead(
     results.
 
     Returns: the parameters whose gradient is exactly zero, and the matrices whose gradient is only
-    rounding. A gradient is rounding if it is a thousand times smaller in 64 bits than in 32 bits.
+    rounding error. A gradient counts as rounding error if it is a thousand times smaller in 64 bits
+    than in 32 bits.
     """
     names = [name for name, g in gradients.items() if g is not None and g.numel()]
     zero = {name for name in names if not bool(gradients[name].any())}

@@ -1,4 +1,4 @@
-"""INIT-MISSED: a weight of one block that was missed by the function that draws all weights."""
+"""INIT-MISSED: the function that draws all weights missed a weight in one block."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NEAR = 0.9  # the largest of many uniform entries exceeds this fraction of the b
 @criterion(
     "INIT-MISSED",
     "warning",
-    "weights of one name, role and shape in all blocks; fewer than half keep the law that their "
-    "layer drew, also by reset_parameters. One line redrew the others with a sigma that differs "
-    "by 10 %. In a finished model, one weight has PyTorch's uniform law, and at least two others "
-    "share another sigma",
+    "among the weights with the same name, role and shape in all blocks, fewer than half keep the "
+    "distribution that their layer drew (also in a later reset_parameters()), and one line of code "
+    "redrew the others with a sigma that differs by at least 10 %. In a finished model, one weight "
+    "has PyTorch's default uniform distribution, and at least two others share a different sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
     """Yield weights that ``apply(init)`` missed."""
@@ -43,11 +43,11 @@ def missed(subject: Subject) -> Iterator[Finding]:
         "INIT-MISSED",
         "warning",
         tuple(found),
-        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the default values of its "
-        f"layer (sigma {subject.laws[found[0]].sigma:.3g}), but in the other blocks "
-        f"{named(others)} were redrawn (sigma {subject.laws[others[0]].sigma:.3g})",
-        "call the function that draws all weights after the last layer has been created, "
-        "and check that it handles the layer's class and name",
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the values that the layer drew "
+        f"by default (sigma {subject.laws[found[0]].sigma:.3g}), but {named(others)} in the other "
+        f"blocks were redrawn (sigma {subject.laws[others[0]].sigma:.3g})",
+        "call the function that draws all weights only after every layer has been created, and "
+        "check that it handles this layer's class and name",
         subject.place(found),
     )
 

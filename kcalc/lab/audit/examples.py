@@ -8,8 +8,8 @@ from ...foundation.errors import KcalcError
 
 BATCH, TOKENS = 4, 64
 ADVICE = (
-    "pass example inputs, such as kc.audit(builder, example_inputs=(4, 64)): a shape, a tensor, a "
-    "tuple of these, or a dictionary of them by argument name"
+    "pass example inputs, as in kc.audit(builder, example_inputs=(4, 64)). They can be a shape, a "
+    "tensor, a tuple of shapes or tensors, or a dictionary with argument names as keys"
 )
 
 
@@ -49,7 +49,7 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """Return the number of rows of the table that looks up the inputs, or None without a table.
+    """Return the number of rows in the table for the inputs, or None if there is no table.
 
     The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``.
     Models whose configuration names inputs other than ids have no table.

@@ -59,9 +59,9 @@ class Gates:
 
 
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
-    """Return the orbits of size two or more under permutations that leave nodes and pairs equal.
+    """Return the orbits of size two or more under permutations that preserve nodes and pairs.
 
-    A permutation s leaves ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) equal if replacing
+    A permutation s preserves ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) if replacing
     every index i by s(i) does not change them.
     """
     count, off = len(nodes), 10 * CLOSE

@@ -11,7 +11,7 @@ DEEPEST = 5  # the maximum depth at which nested containers are searched
 
 
 def held(model: Any) -> dict[str, Any]:
-    """Return {path: tensor} for a model's plain attributes, including lists, dictionaries, objects.
+    """Return {path: tensor} for a model's plain attributes, even inside lists and objects.
 
     These tensors are neither parameters nor buffers.
     """
@@ -31,8 +31,8 @@ def held(model: Any) -> dict[str, Any]:
 def returned(result: Any) -> list[Any]:
     """Return the tensors in a model's result, including nested containers and data classes.
 
-    A plain object counts only if it is the result. Inside a container, it may hold other tensors,
-    such as keys and values for later tokens.
+    A plain object counts only if it is the result. Inside a container, it may contain other
+    tensors, such as keys and values for later tokens.
     """
     import torch
     from torch.utils import _pytree as pytree

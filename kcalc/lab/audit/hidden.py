@@ -16,8 +16,8 @@ TEXTS = {
     "held": (
         "the result depends on {}, which parameters() does not list: no optimizer trains it, and "
         "no checkpoint saves it",
-        "register it: nn.Parameter for a tensor, nn.ModuleList or nn.ModuleDict for layers in a "
-        "list or a dictionary; if this is intended, set requires_grad=False",
+        "register tensors with nn.Parameter, and layers in a list or a dictionary with "
+        "nn.ModuleList or nn.ModuleDict; if this is intended, set requires_grad=False",
     ),
     "made": (
         "forward() creates {} anew on every call, and parameters() does not list it, so no "
@@ -36,8 +36,9 @@ TEXTS = {
 @criterion(
     "PARAM-HIDDEN",
     "error or warning",
-    "a tensor that requires a gradient gets one from the result, is neither an input nor computed "
-    "from one, and is missing from parameters(); a warning if the first run makes its module",
+    "a tensor that requires a gradient receives one from the result but is missing from "
+    "parameters(), although it is neither an input nor computed from an input. It is a warning if "
+    "the first run creates the tensor's module",
 )
 def hidden(subject: Subject) -> Iterator[Finding]:
     """Yield weights that no optimizer can find."""
@@ -95,7 +96,7 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """Return "held", "made" or "late", or "" for noise and for values of inputs or parameters."""
+    """Return "held", "made" or "late", or "" for noise and values from inputs or parameters."""
     import torch
 
     if value.op in ("constant", "buffer"):

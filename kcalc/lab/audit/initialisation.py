@@ -20,7 +20,7 @@ DEEP_CUT = 8.0  # in standard deviations
 @criterion(
     "INIT-NEVER",
     "error",
-    "a parameter keeps some of the NaN with which uninitialised memory is filled",
+    "a parameter still contains NaN, with which the audit fills uninitialised memory",
 )
 def never(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that were never, or not completely, written."""
@@ -37,8 +37,8 @@ def never(subject: Subject) -> Iterator[Finding]:
                 "INIT-NEVER",
                 "error",
                 members,
-                f"nothing initialises {text}{named(members)}, so arbitrary old memory "
-                "contents remain",
+                f"nothing initialises {text}{named(members)}, so the values are arbitrary memory "
+                "contents",
                 "initialise it where it is created, or in the function that draws all "
                 "weights of the model",
                 subject.laws[members[0]].made or subject.place(members),
@@ -57,9 +57,10 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
 @criterion(
     "INIT-COPY",
     "warning",
-    "trainable matrices, or the matrices of a stack, are bitwise equal within a draw and differ "
-    "between two seeds (torch.manual_seed has no effect in the second draw). In a finished model, "
-    "they are equal, and neighbouring entries are uncorrelated",
+    "random trainable matrices, or the matrices in a stack, are bitwise equal. They count as "
+    "random if a second draw with another seed, in which torch.manual_seed has no effect, gives "
+    "different values. In a finished model, they count as random if neighbouring entries are "
+    "uncorrelated",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
     """Yield layers that start as copies of each other."""
@@ -81,7 +82,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "warning",
             names,
             f"these parameters start as copies of one another: {sets}{more}",
-            "initialise after copying, because copy.deepcopy also copies weights",
+            "initialise the layers after copying them, because copy.deepcopy also copies weights",
             subject.place(names),
         )
     for members in families(stacked).values():
@@ -165,8 +166,8 @@ def _looks_drawn(tensor: Any) -> bool:
 @criterion(
     "INIT-ALIKE",
     "error",
-    "a contracted, nonzero weight has equal rows (one per output), and the rows of its gradient "
-    "are equal and nonzero",
+    "all rows (one per output) of a nonzero weight in a contraction are equal, and all rows of its "
+    "gradient are equal and nonzero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
     """Yield weights whose units start equal and stay equal."""
@@ -203,11 +204,12 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
 @criterion(
     "INIT-FAN",
     "warning or note",
-    "builder only: the initialiser's fan, divided by the fan of the contraction in the run, is "
-    "outside 2/3 ... 3/2. fan_in is compared with fan_in and Xavier's sum with the sum; fan_out "
-    "may be either fan, because PyTorch's fan_out is the contraction's fan_in for x @ w. For a "
-    "grouped weight drawn by hand, sigma follows from a fan that counts all groups. It is a note "
-    "if a norm follows and hides the scale",
+    "builders only: the fan that the initialiser used, divided by the fan of the contraction in "
+    "the run, is outside 2/3 ... 3/2. fan_in is compared with fan_in, and Xavier's fan_in + "
+    "fan_out with the same sum. fan_out may match either fan, because PyTorch's fan_out is the "
+    "contraction's fan_in for x @ w. A grouped weight that your code draws directly is reported if "
+    "its sigma follows from a fan that counts all groups. It is a note if a norm follows and hides "
+    "the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Yield fans computed from the wrong axes of a weight."""
@@ -305,11 +307,12 @@ def _times(given: float, true: float) -> str:
 @criterion(
     "INIT-TRUNC",
     "note",
-    "builder only, on request: a truncated normal law is cut beyond 8 sigma, which has no effect",
+    "builders only, on request: a truncated normal distribution is cut off beyond 8 sigma, which "
+    "has no effect",
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
-    """Yield truncated normal distributions whose bounds cut nothing."""
+    """Yield truncated normal distributions whose bounds have no effect."""
     deep = {n: law.cut for n, law in subject.laws.items() if law.cut is not None}
     deep = {name: cut for name, cut in deep.items() if cut > DEEP_CUT}
     for names in families(deep).values():

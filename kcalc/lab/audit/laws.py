@@ -66,7 +66,7 @@ class Law:
 
 
 def truncated_moments(std: float, low: float, high: float) -> tuple[float, float]:
-    """Return mean and standard deviation of a centred normal truncated at ``low`` and ``high``.
+    """Return the mean and standard deviation of a centred normal on [``low``, ``high``].
 
     With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
     mean = std (phi(a) - phi(b)) / Z,

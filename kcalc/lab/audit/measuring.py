@@ -26,7 +26,7 @@ class Measured:
     ``streams`` is {index of a merge: gradient of its value}, with contractions in place of merges
     if there are none. ``dead`` lists parameters whose gradient was exactly zero at every step, and
     ``rounded`` lists parameters whose gradient was only rounding error. ``cuts`` describes the
-    operations that cut off parameters that the run reads but that get no gradient from any result.
+    operations that keep a parameter of the run from getting a gradient from any result.
     ``unreached`` lists parameters that received no example because of a choice among layers.
     ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of the call,
     and ``listed`` is {name: parameter} before the run.
@@ -145,7 +145,7 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         if not kwargs and (told := as_one(model.forward, args)):
             advice = told
         if configured:
-            advice = f"the configuration gave only {', '.join(call[1])}: {ADVICE}"
+            advice = f"the configuration specified only {', '.join(call[1])}, so {ADVICE}"
         raise KcalcError(
             f"the model could not be run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
@@ -168,8 +168,9 @@ def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> No
     (first, where), *others = found.items()
     more = f" and {len(others)} more" if others else ""
     raise KcalcError(
-        f"the model cannot be audited: in a copy, {where or 'the model'} reads {first}{more} of "
-        "the original model through a global name or its class; access its layers through self"
+        "the model cannot be audited, because a copy of it still depends on the original: "
+        f"{where or 'the model'} reads the original's {first}{more} through a global name or a "
+        "class attribute. Access layers through self"
     )
 
 

@@ -32,10 +32,10 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
     """Return the objective for one result of a model.
 
     If the result has a ``loss``, the objective is this loss. For logits, it is the cross entropy
-    with random labels. Logits are tensors named ``logits``. The only tensor of a result also counts
-    if ``classes`` says that a readout gives its last axis and the axis has at least ten entries;
-    shorter ones may be regression targets. For other results, the objective is the mean product of
-    the result with normal random numbers.
+    with random labels. Logits are tensors named ``logits``. The only tensor in a result also counts
+    if ``classes`` says that its last axis comes from a readout and this axis has at least ten
+    entries; a shorter axis may contain regression targets. For other results, the objective is the
+    mean product of the result with normal random numbers.
 
     Raises: KcalcError if the result has no differentiable tensor.
     """
@@ -64,7 +64,7 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
     if not leaves:
         raise KcalcError(
             "the model's result contains no tensor with a gradient; pass a model that has "
-            "trainable parameters and returns its tensors from forward"
+            "trainable parameters and whose forward method returns tensors that depend on them"
         )
     loss = sum(
         (leaf.float() * torch.randn(leaf.shape, generator=random).to(leaf.device)).mean()
@@ -88,6 +88,6 @@ def _named(result: Any, name: str) -> Any:
 
 
 def _expected(logits: Any) -> float:
-    """Return the cross entropy averaged over labels, logsumexp(z) - mean(z), and over rows."""
+    """Return the cross entropy averaged over rows and labels, logsumexp(z) - mean(z)."""
     rows = logits.detach().reshape(-1, logits.shape[-1]).float()
     return float((rows.logsumexp(-1) - rows.mean(-1)).mean())

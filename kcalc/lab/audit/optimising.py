@@ -16,8 +16,8 @@ STALLED = 0.5  # least fraction of unchanged weights for a finding
 @criterion(
     "OPT-MISSING",
     "error or warning",
-    "a trainable parameter is in no group of the given optimizer, in two, or in a group with "
-    "learning rate 0 and no schedule; a warning if all learning rates are 0",
+    "a trainable parameter is in no parameter group of the given optimizer, in two groups, or in a "
+    "group with learning rate 0 and no schedule. It is a warning if all learning rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that belong to no parameter group, or to two."""
@@ -87,12 +87,12 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         "warning" if every else "error",
         names,
         f"{named(names)} is trainable, but the learning rate of its parameter group is 0"
-        + (", like that of all groups" if every else ""),
+        + (", as it is in all other groups" if every else ""),
         "set the learning rate of the group"
         + (
             " unless your code sets it before every step"
             if every
-            else ", or requires_grad=False if this is intended"
+            else ", or set requires_grad=False if this is intended"
         ),
         subject.place(names),
     )
@@ -111,8 +111,8 @@ def optimizers_of(subject: Subject, model: Any) -> list[Any]:
     several = list(given) if isinstance(given, list | tuple) else [given]
     if not several or not all(isinstance(one, torch.optim.Optimizer) for one in several):
         raise KcalcError(
-            f"optimizer must be a torch.optim.Optimizer, a list of them, or a function that takes "
-            f"the model and returns one or a list, got {glimpse(given)}"
+            "optimizer must be a torch.optim.Optimizer, a list of optimizers, or a function that "
+            f"takes the model and returns one of these, got {glimpse(given)}"
         )
     return several
 
@@ -138,8 +138,8 @@ def _made(function: Any, model: Any) -> Any:
 @criterion(
     "PREC-STALL",
     "warning",
-    "more than half of the 16-bit weights that the optimizer updates in place do not change in "
-    "one of its steps",
+    "more than half of the 16-bit weights that the optimizer updates in place do not change in one "
+    "step",
 )
 def stalled(subject: Subject) -> Iterator[Finding]:
     """Yield updates that are lost to rounding in 16-bit weights."""

@@ -34,7 +34,7 @@ class Prediction:
 def predict(subject: Subject) -> Prediction:
     """Read the model and compute q throughout, from token ids or the input's mean square.
 
-    Every sum of the network must be a merge of the run, in the same order.
+    The sums in the network must correspond to the merges in the run, in the same order.
     """
     try:
         example = _single_input(subject)
@@ -60,13 +60,16 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
     opaque = network.nodes_of(L.Opaque)
     if opaque:
         reason = network.layer(opaque[0]).reason
-        told = f"{opaque[0]} is not read" + (f" ({reason})" if reason else "")
+        told = f"kcalc cannot read {opaque[0]}" + (f" ({reason})" if reason else "")
         return Prediction(remark=f"nothing is predicted: {told}")
     merged = [v for merge in subject.measured.structure.merges for v in merge.values]
     sums = network.nodes_of(L.Sum)
     if len(sums) != len(merged):
         return Prediction(
-            remark="nothing is predicted: the network has sums that are not merges of the run"
+            remark=(
+                "nothing is predicted: the network contains sums other than those that add a "
+                "branch to a residual stream"
+            )
         )
     values = _values(subject, network, example)
     streams = {v.index: _rms(values[node]) for v, node in zip(merged, sums, strict=True)}
@@ -87,7 +90,7 @@ def _obstacle(subject: Subject, example: Any) -> str:
             return f"{name} is not random"
         allowed = SHIFTED * law.sigma / used.fan_in**0.5 + 6 * law.sigma / max(size, 1) ** 0.5
         if abs(law.mean) > allowed:
-            return f"the entries of {name} have the mean {law.mean:.3g}"
+            return f"the entries of {name} have a mean of {law.mean:.3g}"
     for value in subject.measured.structure.program.values:
         biases = [n for v in value.inputs[2:3] for n in v.weights] if value.op in NORMS else []
         for name in biases:

@@ -185,7 +185,7 @@ class _Run:
         """Return the value of a tensor, or None if no value uses its memory.
 
         A layout that no recorded operation made is taken as a view of the last value in that
-        memory, preferably of a value with equal size. (``transpose_`` in a compiled operation
+        memory, preferably of a value of the same size. (``transpose_`` in a compiled operation
         changes a layout unnoticed.)
         """
         key = _key(tensor)

@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """All matrices have one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
+    """All matrices share one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -144,7 +144,7 @@ def mup(subject: Subject, base: Any) -> Expected:
     for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
-                f"recipe: the model of the base width has no parameter {name} with the same "
+                f"recipe: the model with the base width has no parameter {name} with the same "
                 "number of axes; build both models with the same function of the width"
             )
         law, before = subject.laws[name], laws[name]
@@ -209,13 +209,13 @@ def checked(recipe: Any) -> Any:
         if recipe == "mup":
             raise KcalcError(
                 'the recipe "mup" compares two widths; use ("mup", build), where build() returns '
-                "the model of the base width"
+                "the model with the base width"
             )
         return recipe
     if not isinstance(recipe, Mapping):
         raise KcalcError(
-            f"recipe must be one of {', '.join(RECIPES)}, or {{pattern of names: sigma or law}}, "
-            f"got {glimpse(recipe)}"
+            f"recipe must be one of {', '.join(RECIPES)}, or a dictionary "
+            f"{{name pattern: sigma or law}}, got {glimpse(recipe)}"
         )
     for pattern, law in recipe.items():
         number = isinstance(law, int | float) and not isinstance(law, bool)
@@ -241,8 +241,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
                 used = subject.contracted.get(name)
                 if used is None and law != "zeros":
                     raise KcalcError(
-                        f"recipe[{pattern!r}] = {law!r} needs a fan, but {name} is not part "
-                        "of any contraction that was recorded; use a number"
+                        f"recipe[{pattern!r}] = {law!r} needs a fan, but {name} is not part of any "
+                        "recorded contraction; use a number"
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
@@ -261,7 +261,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     "error or warning",
     "sigma (or the value of constant gains and gates) differs from the recipe by more than 4 "
     "standard errors and 2 %. It is an error if the recipe was declared, and a warning if the "
-    "model's class is known to follow one (GPT-2's factor (2L)^-1/2 for writers)",
+    "model's class is known to follow a recipe (such as GPT-2's factor (2L)^-1/2 for weights that "
+    "write to the stream)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that differ from the declared recipe or from a known class's recipe."""
@@ -279,10 +280,10 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Return whether a recipe's number is the value of all entries of a parameter, not a sigma.
+    """Return whether a recipe's number is the value of every entry of a parameter, not a sigma.
 
-    It is the value for 0, and for constant parameters other than weights and tables (LayerScale,
-    gates, gains).
+    This is the case if the number is 0, and for constant parameters other than weights and tables
+    (LayerScale, gates, gains).
     """
     constant = subject.laws[name].name == "constant"
     return constant and (expected == 0 or name not in subject.matrices)
@@ -313,7 +314,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes that use it, if a stream has one sigma."""
+    """Yield writers without GPT-2's factor in classes that use it, if a usual sigma is known."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -265,7 +265,7 @@ class Audit(Tabled):
         text = f"{self.name} ({self.tier}): {_count(len(self.parameters), 'parameter')}, "
         text += _tally(self.findings)
         if self.loss is not None and self.logits is not None:
-            text += f"; logits' rms {self.logits:.3g}, loss {self.loss:.4g}, ln V"
+            text += f"; rms of logits {self.logits:.3g}, loss {self.loss:.4g}, ln V"
             text += f" {self.uniform:.4g}"
         if self.predicted_logits is not None:
             text += f"; predicted rms of logits {self.predicted_logits:.3g}"

@@ -33,9 +33,9 @@ def load(router: Router) -> tuple[float, float]:
 @criterion(
     "MOE-LOAD",
     "warning",
-    "the load of the experts has a coefficient of variation above 3/4 of its maximum sqrt(E/k - "
-    "1), at which all tokens select the same experts. It follows from the cosine of the tokens "
-    "that the router reads",
+    "the coefficient of variation of the expert load is above 3/4 of its maximum sqrt(E/k - 1), "
+    "which is reached if all tokens select the same experts. kcalc computes it from the cosine "
+    "between the tokens that the router reads",
 )
 def unbalanced(subject: Subject) -> Iterator[Finding]:
     """Yield routers whose load is unbalanced because their tokens have a large common part."""
@@ -49,12 +49,12 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
             "MOE-LOAD",
             "warning",
             names,
-            f"the tokens that {named(names)} reads have a cosine of {router.cosine:.3f}, so "
-            f"the load of the experts starts with a coefficient of variation of {cv:.3g} (at "
-            f"most {most:.3g}, whatever the size of the router's weights); {idle} of "
+            f"the tokens that {named(names)} reads have a mean cosine of {router.cosine:.3f}, so "
+            f"the expert load starts with a coefficient of variation of {cv:.3g} (the maximum is "
+            f"{most:.3g}), regardless of the size of the router's weights; {idle} of "
             f"{len(router.loads)} experts receive none of these {router.tokens} tokens",
             "remove the common part of the tokens before the router: subtract their mean, or move "
-            "the mixture to a layer where tokens differ more",
+            "the mixture to a layer where the tokens differ more",
             subject.place(names),
         )
 
@@ -76,8 +76,8 @@ def one(subject: Subject) -> Iterator[Finding]:
             names,
             f"{named(names)} selects one expert and divides its weight by itself, so the weight is "
             "1 and no gradient reaches the router",
-            "multiply the expert by its softmax probability without renormalising, or select two "
-            "experts",
+            "multiply the expert's output by its softmax probability without renormalising, or "
+            "select two experts",
             subject.place(names),
         )
 
@@ -98,7 +98,8 @@ def _remark(routers: list[Router]) -> str:
     spread = f"{min(loads):.2f} to {max(loads):.2f}" if len(loads) > 1 else f"{loads[0]:.2f}"
     variance = sum(router.variance for router in routers) / len(routers)
     text = (
-        f"{named(names)}: {m.k} of {m.count} experts, coefficient of variation of the load {spread}"
+        f"{named(names)} selects {m.k} of {m.count} experts, whose load has a coefficient of "
+        f"variation of {spread}"
     )
     if not variance > 0:
         return text
@@ -106,5 +107,8 @@ def _remark(routers: list[Router]) -> str:
     size = abs(m.scale) * math.sqrt(second)
     beside = ", and shared experts are added without this factor" if m.shared else ""
     if size < SMALL:
-        text += f"; the mixture starts at {size:.2g} times the rms of one expert{beside}"
+        text += (
+            f"; the rms of the mixture's output starts at {size:.2g} times that of one "
+            f"expert{beside}"
+        )
     return text

@@ -45,7 +45,8 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
     """Return the sums that add the output of one branch to each of several streams.
 
     There is one level per sub-layer. All levels have the same number of sums, and each sum reads
-    several streams of the level before. The list is empty unless there are two such sub-layers.
+    several streams of the level before. The list is empty unless there are at least two such
+    sub-layers.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
     found: dict[int, list[tuple[Value, Value]]] = {}
@@ -73,7 +74,7 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
 
 
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
-    """Return the contraction of which a value is a multiple, by a constant or a weight, or None."""
+    """Return the contraction that was scaled by constants or weights to a value, or None."""
     while value.index not in by_value:
         same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:

@@ -24,9 +24,9 @@ LARGEST = 65504.0  # the largest float16
 @criterion(
     "RESULT-SIZE",
     "warning or error",
-    "the rms of the input of the last contraction before a result, relative to the rms of the "
-    "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
-    "LOSS-START covers logits",
+    "the rms at the input of the last contraction before a result, divided by the rms of the "
+    "model's inputs (or by 1, if that is larger), is above 1000 (warning) or above 65504, the "
+    "largest 16-bit number (error). LOSS-START covers logits",
 )
 def large(subject: Subject) -> Iterator[Finding]:
     """Yield results that grow far beyond the size of the inputs."""
@@ -69,7 +69,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the rms of the largest numeric input, or 1. Integers used in arithmetic count."""
+    """Return the largest rms of a numeric input, but at least 1. Integers in arithmetic count."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:

@@ -18,8 +18,8 @@ GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
 @criterion(
     "STREAM-ALIKE",
     "error",
-    "residual streams start as copies, and some permutation of them leaves the weights of all "
-    "mixtures, reads and writes, and of the readout, unchanged",
+    "residual streams start as copies, and permuting some of them does not change the weights that "
+    "mix, read or write the streams, or the weights of the readout",
 )
 def streams_alike(subject: Subject) -> Iterator[Finding]:
     """Yield residual streams that train like a single stream."""
@@ -33,8 +33,8 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
         "STREAM-ALIKE",
         "error",
         names,
-        f"the {gates.count} residual streams start equal, and nothing distinguishes streams "
-        f"{which}. Their values and gradients stay equal, so they train as a single stream",
+        f"the {gates.count} residual streams start with equal values, and nothing distinguishes "
+        f"streams {which}. Their values and gradients stay equal, so they train as a single stream",
         "let each branch read mainly from one stream (for example, with bias 3 for this "
         "stream and -3 for the others), or write to the streams with different weights",
         subject.place(names),
@@ -58,21 +58,22 @@ def stream_remarks(subject: Subject) -> list[str]:
         )
     if gates is not None and gates.sums_off > SUMS_OFF:
         texts.append(
-            f"sums of the weights that mix streams differ from 1 by up to {gates.sums_off:.2g}; "
-            "use more Sinkhorn iterations to make the matrices doubly stochastic"
+            "the matrices that mix the streams have row or column sums that differ from 1 by up to "
+            f"{gates.sums_off:.2g}; use more Sinkhorn iterations to make the matrices doubly "
+            "stochastic"
         )
     levels = subject.measured.structure.levels
     if levels and gates is None:
         texts.append(
             f"{len(levels[0].sums)} residual streams are in separate tensors, and their "
-            "weights could not be measured, so STREAM-ALIKE does not examine them: stack the "
+            "weights could not be measured, so STREAM-ALIKE does not examine them; combine the "
             "streams with torch.stack to have them examined"
         )
     variance = _logits(subject)
     if variance > 1:
         texts.append(
-            f"the logits of the stream gates have variance {variance:.3g} over examples, so the "
-            "gates start far from their biases"
+            f"the logits of the stream gates have a variance of {variance:.3g} over the examples, "
+            "so the gates start far from the values that their biases set"
         )
     return texts
 

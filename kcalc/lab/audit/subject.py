@@ -25,8 +25,8 @@ class Subject:
 
     ``model`` is a copy that may run, and ``original`` is the model as given or built. ``laws`` is
     {parameter: law}. ``again`` is a second draw of the model with another seed, or None if a module
-    was given. ``recipe`` and ``optimizer`` are the user's. ``places`` is {path of a tensor in a
-    plain attribute: the line that wrote it}.
+    was given. ``recipe`` and ``optimizer`` are the arguments that the user passed. ``places`` is
+    {path of a tensor in a plain attribute: the line that wrote it}.
     """
 
     model: Any

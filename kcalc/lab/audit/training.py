@@ -41,10 +41,10 @@ VANISHED, EXPLODED = 1e-9, 1e5
 @criterion(
     "GRAD-DEAD",
     "error or warning",
-    "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero "
-    "writers with a zero readout, and LoRA, get a gradient by then). A warning if the gradient of "
-    "a matrix is only rounding, or if no gradient path leads from a trainable parameter to the "
-    "result",
+    "the gradient is exactly zero in 4 steps of gradient descent on different inputs (by then, "
+    "LoRA, and zero writers with a zero readout, have a gradient). It is a warning if a matrix's "
+    "gradient is only rounding error, or if no gradient path leads from a trainable parameter to "
+    "the result",
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that training cannot change."""
@@ -54,15 +54,15 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "error",
             measured.dead,
             "is exactly zero in 4 steps",
-            "check which factor of the gradient is zero: a zero weight or gain before or after "
-            "it, or a ReLU that is never active",
+            "check which factor of the gradient is zero, such as a weight or gain before or after "
+            "the parameter, or a ReLU that is never active",
         ),
         (
             "warning",
             measured.rounded,
             "is only rounding error in 4 steps, and vanishes in 64-bit arithmetic",
-            "check what cancels it, such as a weight divided by itself, values that are equal for "
-            "all keys, or residual streams that stay equal",
+            "check what cancels the gradient, such as a weight divided by itself, values that are "
+            "equal for all keys, or residual streams that stay equal",
         ),
     ):
         names = tuple(n for n in members if n not in idle)  # a remark names these instead
@@ -81,7 +81,7 @@ def dead(subject: Subject) -> Iterator[Finding]:
 @criterion(
     "LOSS-START",
     "warning or error",
-    "the mean cross entropy over all labels, over at least 256 pairs of a row and a label, is "
+    "the cross entropy, averaged over all labels and at least 256 pairs of a row and a label, is "
     "above ln V + 1.5 (warning) or 2 ln V + 1 (error)",
 )
 def loss_start(subject: Subject) -> Iterator[Finding]:
@@ -100,8 +100,8 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
         "LOSS-START",
         severity,
         names,
-        f"the loss starts at {aim.expected:.3g}, but ln {classes} is {uniform:.3g}: the logits "
-        f"have rms {rms:.3g}",
+        f"the loss starts at {aim.expected:.3g}, but ln {classes} is only {uniform:.3g}, because "
+        f"the logits have rms {rms:.3g}",
         "scale down the readout, or the embedding tied to it; with a logit rms below 1, the loss "
         "starts near ln V",
         subject.place(names),
@@ -141,8 +141,8 @@ def scores(attention: Attention) -> Scores | None:
 @criterion(
     "ATT-FROZEN",
     "warning or error",
-    "the variance over keys of the scores' data part (without additive biases and masks) is above "
-    "ln T (warning) or 2 ln T (error)",
+    "the variance of the attention scores over the keys, without additive biases and masks, is "
+    "above ln T (warning) or 2 ln T (error)",
 )
 def frozen(subject: Subject) -> Iterator[Finding]:
     """Yield attention layers that start out concentrated on single keys."""
@@ -172,11 +172,11 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 "ATT-FROZEN",
                 severity,
                 names,
-                f"the scores of {places} have variance {known.variance:.3g} over keys, but "
-                f"ln T is {known.log_keys:.3g}: the softmax starts out concentrated on "
+                f"the scores of {places} have a variance of {known.variance:.3g} over the keys, "
+                f"but ln T is {known.log_keys:.3g}, so the softmax starts out concentrated on "
                 "individual keys",
-                ("" if divided else "divide scores by the square root of the head size, or ")
-                + "give queries and keys a smaller sigma",
+                ("" if divided else "divide the scores by the square root of the head size, or ")
+                + "initialise queries and keys with a smaller sigma",
                 subject.place(names),
             )
 
@@ -231,10 +231,10 @@ def pooled(sizes: Sequence[float]) -> float:
 @criterion(
     "GRAD-BLOCKS",
     "warning",
-    "no norm follows the writers of a stream, and the rms of the gradient at the first block "
-    "output, divided by that at the last output of the same shape, is outside 1/50 ... 50. In a "
-    "network without streams and norms, the ratio of the first layer to the last is outside 1e-9 "
-    "... 1e5",
+    "no norm follows the writers of a stream, and the gradient's rms at the output of the first "
+    "block, divided by its rms at the last block output of the same shape, is outside 1/50 ... 50. "
+    "In a network without streams and norms, the ratio between the gradient's rms at the first and "
+    "last layers' outputs is outside 1e-9 ... 1e5",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
     """Yield gradients that vanish or explode along a residual stream or a plain network."""
@@ -256,8 +256,8 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 names,
                 f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times "
                 "the gradient at the last block output",
-                "scale these layers, which write to the residual stream, down as the depth "
-                "grows, or put the norm before the branch",
+                "scale down these layers, which write to the residual stream, as the depth grows, "
+                "or put the norm before the branch",
                 subject.place(names),
             )
 

@@ -88,8 +88,8 @@ class Algebra:
 
         Under a JAX trace, the result is nan if the matrix has no factor.
 
-        Raises: a KcalcError that gives the smallest eigenvalue if the matrix has no factor, or if a
-        solve with the factor would have no correct digit.
+        Raises: a KcalcError that states the smallest eigenvalue if the matrix has no factor, or if
+        a solve with the factor would have no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:
@@ -158,8 +158,8 @@ def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Arra
     shape = np.shape(y)
     if len(shape) not in (1, 2) or shape[0] != count:
         raise KcalcError(
-            f"{what} must have one row for each of the {count} inputs, shape ({count},) or "
-            f"({count}, outputs), got shape {shape}"
+            f"{what} must have shape ({count},) or ({count}, outputs), with one row per input, got "
+            f"shape {shape}"
         )
     if not traced(y):
         if not is_jax(y) and y.dtype.kind == "b":
@@ -187,8 +187,8 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
         given = getattr(kernel, "shape", None)
         what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
         hint = (
-            "; a matrix does not cover new inputs: pass the kernel itself, or a function that "
-            "computes the matrix of X and Y"
+            "; a matrix does not cover new inputs, so pass the kernel itself, or a function that "
+            "computes the kernel matrix of X and Y"
             if given
             else ""
         )
@@ -249,7 +249,7 @@ def inputs(X: Any, what: str = "X") -> Any:
     shape = np.shape(X)
     if len(shape) < 2 or 0 in shape:
         raise KcalcError(
-            f"{what} must be a non-empty array with one row per input, shape (n, features), got "
+            f"{what} must be a non-empty array of shape (n, features), with one row per input, got "
             f"shape {shape}"
         )
     if is_jax(X):

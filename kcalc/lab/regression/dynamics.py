@@ -109,9 +109,10 @@ def _check_common(kernel: Any, gradients: Array) -> None:
     mean, size = np.abs(gradients.mean(axis=0)), np.abs(gradients).mean(axis=0)
     if np.any(mean > COMMON * size) and (norms := normalised_batches(own.network)):
         raise KcalcError(
-            f"node {norms[0][0]!r}: BatchNorm removes the part of the gradients that all examples "
-            f"of the batch share, but y minus the initial outputs has mean {mean.max():.4g} over "
-            "the examples; pass y - y.mean(axis=0), or the kernel of net.without_normalization()"
+            f"node {norms[0][0]!r} is a BatchNorm, which removes the part of the gradients that "
+            "all examples in the batch share, but y minus the initial outputs has a mean of "
+            f"{mean.max():.4g} over the examples; pass y - y.mean(axis=0), or the kernel of "
+            "net.without_normalization()"
         )
 
 
@@ -235,7 +236,7 @@ class TrainingCurve(Shown):
 
     @cached_property
     def times(self) -> Array:
-        """Return the time (or steps) in which each eigendirection's error shrinks by a factor e.
+        """Return the time (or steps) in which each eigendirection's error shrinks by a factor of e.
 
         It is ``1 / lambda`` for gradient flow and ``-1 / log|1 - eta lambda|`` for gradient
         descent.
@@ -519,9 +520,8 @@ class TrainingCurve(Shown):
     def _finite(self, values: Any) -> Any:
         if not np.all(np.isfinite(values)):
             raise KcalcError(
-                "training diverged and exceeded the range of double precision: the learning "
-                f"rate is {self.learning_rate:g}, but its bound is "
-                f"{self.learning_rate_bound:g}"
+                "training diverged and exceeded the range of double precision: the learning rate "
+                f"is {self.learning_rate:g}, but the bound is {self.learning_rate_bound:g}"
                 if self.diverges
                 else "the predictions exceed the range of double precision; rescale y"
             )
@@ -537,11 +537,11 @@ class TrainingCurve(Shown):
         ax
             The matplotlib Axes to draw on; None makes new ones.
         label
-            The label in the legend. None uses the name.
+            The label in the legend.
         y_test
             The targets at the test inputs, to draw the test loss.
         **line
-            Further options of the line, passed to matplotlib.
+            Further options for the line, passed to matplotlib.
 
         Returns
         -------
@@ -558,8 +558,8 @@ class TrainingCurve(Shown):
     def plotted_times(self, points: int = 200) -> Array:
         """Return times for a plot, evenly spaced on a logarithmic scale.
 
-        They range from a tenth of the fastest direction's time to ten times the time for the
-        slowest direction that training resolves.
+        They range from a tenth of the fastest direction's time to ten times the time of the slowest
+        direction that training resolves.
         """
         points = whole(points, "points", 1, MOST_TIMES)
         known = np.abs(
@@ -629,7 +629,10 @@ def _test_side(
     """Check and return the kernel and the initial outputs at the test inputs."""
     if cross is None:
         if initial_test is not None:
-            raise KcalcError("initial_test needs the test inputs of these outputs; pass X_test too")
+            raise KcalcError(
+                "initial_test contains outputs at test inputs, so it needs these inputs; pass "
+                "X_test too"
+            )
         return None, None
     across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
     if across.shape[1] != len(matrix):

@@ -1,4 +1,4 @@
-"""A kernel that caches its matrices, so that trying another ridge costs only one solve."""
+"""A kernel that caches its matrices, so trying another ridge costs only one solve."""
 
 from __future__ import annotations
 

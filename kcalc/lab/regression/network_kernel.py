@@ -38,8 +38,8 @@ STEP = 0.01  # in theta, because a depth-D kernel scales as sigma^(2 D)
 class NetworkKernel(Kernel):
     """The NTK or NNGP of a network as a scikit-learn kernel.
 
-    It works in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, and in pipelines and grid
-    searches (``kernel__sigma_w``).
+    It works in ``GaussianProcessRegressor``, ``GaussianProcessClassifier`` and ``SVC(kernel=...)``,
+    in sums and products of kernels, and in pipelines and grid searches (``kernel__sigma_w``).
 
     Kernel values are equal to ``kc.ntk(network).matrix``. Gradients with respect to theta are
     fourth-order central differences, accurate to about 1e-9. ``theta`` contains the logarithms of

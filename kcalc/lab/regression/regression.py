@@ -50,7 +50,7 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     ------
     KcalcError
         If the shapes of the data do not match, if the data contain nan, or if the matrix is not
-        positive definite. The message gives its smallest eigenvalue. No jitter is added to the
+        positive definite. The message states its smallest eigenvalue. No jitter is added to the
         diagonal, only ``ridge``.
 
     """
@@ -133,7 +133,7 @@ class KernelRegression(Shown):
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
         """Return the state for pickling, with JAX arrays as NumPy arrays.
 
-        JAX unpickles doubles as singles if its 64-bit flag is off.
+        JAX unpickles double-precision arrays in single precision if its 64-bit flag is off.
         """
         own = [name for name, value in self.__dict__.items() if is_jax(value)]
         return {**self.__dict__, **{name: np.asarray(getattr(self, name)) for name in own}}, own

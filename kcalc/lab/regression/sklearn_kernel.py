@@ -39,8 +39,8 @@ def sklearn_kernel(
     kind
         "ntk" or "nngp".
     sigma_w, sigma_b
-        Values for all Affine layers. GPR and GPC optimise them as hyperparameters. None keeps the
-        values of the network.
+        Values for all Affine layers. Gaussian process regressors and classifiers optimise them as
+        hyperparameters. None keeps the values of the network.
     sigma_w_bounds
         The search bounds for ``sigma_w``, or "fixed".
     sigma_b_bounds

@@ -58,7 +58,7 @@ class NetworkReport:
     def _repr_html_(self) -> str:
         what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
         if self.path is None:
-            return f"<p>{what}, not written; use <code>.save(path)</code> to write it.</p>"
+            return f"<p>{what}, not written yet; use <code>.save(path)</code> to write it.</p>"
         return (
             f"<p>{what}: <a "
             f'href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
@@ -84,16 +84,16 @@ def report(
     The page shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
-    The page needs no network access. Results that cannot be computed are listed on the page with
-    the reason.
+    The page needs no network access. The page lists results that cannot be computed, with the
+    reasons.
 
     Parameters
     ----------
     net_or_model
         A network, a :class:`kcalc.Shaping`, or a model that :func:`kcalc.read` accepts. For a
         Shaping, the original network is shown as "before" and its constants as "after", unless a
-        method, targets or an activation are given. A model needs ``example_inputs``: one array or
-        shape, a list of them, or a dictionary by argument name.
+        method, targets or an activation are given. A model needs ``example_inputs``: an array or a
+        shape, a list of arrays or shapes, or a dictionary with argument names as keys.
     path
         The path of the page, which is written completely or not at all. None writes no file.
     example_inputs
@@ -122,8 +122,8 @@ def report(
     Raises
     ------
     KcalcError
-        If the first argument is neither a network nor a model, for unknown activations, methods and
-        targets, and if the file cannot be written.
+        If the first argument is neither a network nor a model, if an activation, method or target
+        is unknown, or if the file cannot be written.
 
     """
     from ... import interchange

@@ -94,8 +94,8 @@ def explorer(
             _families(found, shaped, own, method, zeta)
         except KcalcError as error:
             found.notes["shaped"] = (
-                f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, if one "
-                "is offered."
+                f"The maps after shaping are not drawn yet: {error}. Choose a shaped activation, "
+                "if one is offered."
             )
             found.reasons.append(
                 f"The maps of the shaped network with its own constants are not drawn: {error}."
@@ -157,8 +157,8 @@ def _shortcut_slider(found: Explorer) -> None:
                 weighted.add((round(along, 12), along))
     if not weighted:
         found.reasons.append(
-            "The shortcut weight has no slider: the network has no sum of two terms with squared "
-            "weights that add up to 1."
+            "The shortcut weight has no slider: the network has no sum of two terms whose squared "
+            "weights add up to 1."
         )
         return
     found.shortcut = {
@@ -170,10 +170,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 def _touched(found: Explorer) -> str:
     """Describe the effect of the shortcut slider, which does not change sums without weights."""
-    hint = (
-        "amplitude of the shortcut in every sum of two terms; the squares of the weights add up "
-        "to 1"
-    )
+    hint = "amplitude of the shortcut in every sum of two terms whose squared weights add up to 1"
     if found.program is None:
         return hint
     sums = [s for piece in found.program.pieces for s in piece.steps if s.kind == "sum"]
@@ -182,12 +179,12 @@ def _touched(found: Explorer) -> str:
         return hint
     if plain == len(sums):
         return (
-            f"{hint}. It changes only the 'after' column: the sums of the network before shaping "
-            "have no weights that could change"
+            f"{hint}. It changes only the 'after' column, because the sums in the network before "
+            "shaping have no weights"
         )
     return (
-        f"{hint}. Before shaping, {plain} of {len(sums)} sums have no pair of weights and do not "
-        "change"
+        f"{hint}. Before shaping, {plain} of {len(sums)} sums have no pair of weights, so they do "
+        "not change"
     )
 
 
@@ -213,8 +210,9 @@ def _choices(found: Explorer, program: Program) -> None:
             found.choices.append({"label": label, "reason": str(error)})
     if own and "reason" in found.choices[0]:
         found.notes["raw"] = (
-            f"Nothing is drawn before shaping yet, because the page has no table of {found.own}: "
-            f"{found.choices[0]['reason']}. Choose another activation to see the network with it."
+            "The maps before shaping are not drawn yet, because the page has no table for "
+            f"{found.own}: {found.choices[0]['reason']}. Choose another activation to see the maps "
+            "of a network that uses it."
         )
 
 
@@ -237,7 +235,7 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
 def _rounded(low: float, high: float) -> tuple[float, float]:
     """Return a slightly wider range with ends on a grid of powers of sqrt(2).
 
-    On the grid, similar ranges become equal, so that their tables are computed only once.
+    On the grid, similar ranges become equal, so their tables are computed only once.
     """
     return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
         math.ceil(2 * math.log2(high * 1.02)) / 2

@@ -46,7 +46,8 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
 
     if len(network.outputs) != 1:
         raise KcalcError(
-            f"the network has {len(network.outputs)} outputs; use kc.ntk for the kernel of each"
+            f"the network has {len(network.outputs)} outputs; use kc.ntk to compute one kernel per "
+            "output"
         )
     if not network.nodes_of(L.Affine):
         raise KcalcError(
@@ -101,8 +102,8 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
         ratio = ratio if abs(ratio) > 1e-9 else 0.0
         if not found.shares:
             words.append(
-                f"{name}, inputs with c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at "
-                "equal inputs"
+                f"{name}, the kernel between inputs with c = 0 is {100 * max(ratio, 0.0):.3g}% of "
+                "the kernel at equal inputs"
             )
         elif constant > 0.9:
             words.append(
@@ -116,8 +117,8 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
             )
         else:
             words.append(
-                f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at "
-                f"equal inputs, and {100 * constant:.3g}% of the trace belongs to the constant "
-                "function: differences between inputs can be learnt"
+                f"{name}, the kernel between orthogonal inputs is {100 * max(ratio, 0.0):.3g}% of "
+                f"the kernel at equal inputs, and {100 * constant:.3g}% of its trace belongs to "
+                "the constant function, so differences between inputs can be learnt"
             )
     return ". ".join(words) + "." if words else ""

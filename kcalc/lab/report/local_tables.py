@@ -198,7 +198,7 @@ def _measured(table: LocalTable, phi: Activation, sizes: Any, allowed: float) ->
 def _accepted(table: LocalTable, error: float, allowed: float = USELESS) -> LocalTable:
     if not error <= allowed:
         raise KcalcError(
-            f"the maps of {table.name} cannot be tabulated to the accuracy {allowed:g} (the "
+            f"the maps of {table.name} cannot be tabulated to an accuracy of {allowed:g} (the "
             f"error is {error:.1e})"
         )
     return replace(table, error=error)

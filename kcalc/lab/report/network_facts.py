@@ -81,7 +81,8 @@ class Facts(Approximable):
             self.refused[what] = str(error)
         except (ArithmeticError, RecursionError) as error:
             self.refused[what] = (
-                f"the numbers of this network exceed double precision ({type(error).__name__})"
+                "the values in this network exceed the range of double precision "
+                f"({type(error).__name__})"
             )
         return None
 
@@ -207,8 +208,8 @@ def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
 def _nearest(refused: Shaped, network: Network) -> Shaped:
     """Return the network shaped by DKS with the nearest reachable zeta.
 
-    This is used if products add up slopes, so that the usual zeta is unreachable. If this zeta
-    fails too, return the failed shaping.
+    This is used if slopes add up in products, so that the usual zeta cannot be reached. If this
+    zeta fails too, return the failed shaping.
     """
     if not network.nodes_of(L.Product):
         return refused
@@ -224,8 +225,8 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
                 return replace(
                     done,
                     note=(
-                        f"zeta is {done.targets['zeta']:g} here, because the usual one is "
-                        f"unreachable: {refused.reason}"
+                        f"zeta is {done.targets['zeta']:g} here, because the usual value cannot be "
+                        f"reached: {refused.reason}"
                     ),
                 )
         return refused
@@ -234,7 +235,7 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
 
 def _structure(facts: Facts, network: Network, after: Network | None) -> None:
     facts.parts = facts.attempt("subnetworks", lambda: subnetworks(network))
-    for of, what in ((network, ""), (after, "Of the shaped network.")):
+    for of, what in ((network, ""), (after, "These values describe the shaped network.")):
         if of is None or facts.mu is not None:
             continue
         facts.polynomial = facts.attempt("polynomial", lambda of=of: slope_polynomial(of))
@@ -247,7 +248,8 @@ def _kernels(
 ) -> None:
     if facts.tokens is not None and facts.tokens.own:
         facts.refused["kernel before"] = (
-            "tangent kernels need exchangeable tokens; pass their number, such as tokens=128"
+            "tangent kernels need exchangeable tokens; pass the number of tokens, such as "
+            "tokens=128"
         )
         return
     before = facts.attempt("kernel before", lambda: kernel(network, **over))
@@ -265,7 +267,7 @@ def _finite(facts: Facts, network: Network) -> None:
     if len(network) > LONGEST or joints > MOST_JOINTS:
         size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
         facts.refused["fluctuations"] = (
-            f"they are left out because they take long for a network of {size}; use "
+            f"they are left out because they take a long time for a network with {size}; use "
             "kc.fluctuations to compute them"
         )
     widths = (

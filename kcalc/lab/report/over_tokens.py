@@ -76,11 +76,16 @@ class OverTokens:
         if not ends:
             return "all tokens of an input are equal along the stream"
         last = ends[-1]
-        words = f"at {last.node} two tokens of one input have the cosine {shown(last.tokens)}"
+        words = (
+            f"at {last.node}, two tokens of the same input have a cosine of {shown(last.tokens)}"
+        )
         return (
             words
             if last.c is None
-            else (f"{words}, and equal positions of two inputs {shown(last.c)}")
+            else (
+                f"{words}, and the tokens at the same position in two inputs have a cosine of "
+                f"{shown(last.c)}"
+            )
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """Return the values over tokens, or None if there is no attention and no tokens were given.
+    """Return the values over tokens, or None if there is no attention and no ``tokens``.
 
     Raises: KcalcError under the same conditions as kernel maps, and for a token cosine without a
     number of tokens.

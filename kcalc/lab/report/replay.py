@@ -23,7 +23,8 @@ AGREE = 1e-9
 class State(NamedTuple):
     """A feature map, with one row per group of equivalent channels and one column per input pair.
 
-    The arrays contain each group's share of all channels, q value, gap 1 - c and channel mean.
+    For each group, the arrays contain its share of all channels, q value, gap 1 - c and channel
+    mean.
     """
 
     share: Array
@@ -173,8 +174,8 @@ def check(program: Program, network: Network) -> None:
         apart = float(np.max(np.abs(state.whole()[1] - wanted)))
         if not apart <= AGREE:
             raise KcalcError(
-                "feature maps that share weights are added or fused here, which the simplified "
-                "rules of the page ignore"
+                "feature maps that share weights are added or fused here, which the page's "
+                "simplified rules ignore"
             )
 
 

@@ -102,8 +102,8 @@ def _unshaped(facts: Facts) -> str:
     attending = facts.subject.network.nodes_of(L.Attend)
     if attending and reason and facts.main.method != "edge":
         return (
-            f"This page shapes with {method}, which does not apply: node {attending[0]!r} attends "
-            "over tokens. The method 'edge' shapes networks with attention: use "
+            f"This report shapes the network with {method}, which does not support attention, but "
+            f"node {attending[0]!r} attends over tokens. Use the method 'edge' instead, with "
             "kc.report(network, path, method='edge') or kcalc report --method edge"
         )
     if reason:

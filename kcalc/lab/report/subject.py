@@ -95,7 +95,7 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """Return the network with SymPy numbers converted to floats, so they are converted only once.
+    """Convert the SymPy numbers in a network to floats, so that this is done only once.
 
     Networks with symbols are returned unchanged.
     """
@@ -112,12 +112,12 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
     ("", lambda network: network),
     ("after its sums were normalised", lambda network: network.normalised()),
     (
-        "after its normalisation layers were removed and its sums normalised",
+        "after its normalisation layers were removed and its sums were normalised",
         lambda network: network.without_normalization().normalised(),
     ),
     (
-        "after it was rewritten as pre-activation, its normalisation layers removed and its sums "
-        "normalised",
+        "after it was rewritten in pre-activation form, its normalisation layers were removed and "
+        "its sums were normalised",
         lambda network: network.without_normalization().preactivated().normalised(),
     ),
 )

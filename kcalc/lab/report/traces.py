@@ -90,15 +90,18 @@ def verdict(found: Trace) -> str:
     slope, level = found.slope, found.level
     parts = []
     if not np.isfinite(slope) or slope > 1e6:
-        parts.append("the network is chaotic: the angle between close inputs grows beyond use")
+        parts.append(
+            "the network is chaotic: the angle between nearby inputs grows by a factor of more "
+            "than 1000"
+        )
     elif found.kind == "exploding":
         parts.append(
-            f"the network is chaotic: the angle between close inputs grows by a factor "
+            "the network is chaotic: the angle between nearby inputs grows by a factor of "
             f"{slope**0.5:.3g}"
         )
     elif found.kind == "collapsing":
         parts.append(
-            f"the network forgets its input: the angle between close inputs shrinks by a factor "
+            "the network forgets its input: the angle between nearby inputs shrinks by a factor of "
             f"{slope**-0.5 if slope else np.inf:.3g}"
         )
     elif level > 0.92:
@@ -122,7 +125,7 @@ def verdict(found: Trace) -> str:
             f"its slope at c = 1 is large, {slope:.3g}: a stack of such networks is chaotic"
         )
     if found.q_ratio > 100:
-        parts.append(f"q values vary by a factor {found.q_ratio:.2g} on the way")
+        parts.append(f"q values vary by a factor of {found.q_ratio:.2g} within the network")
     return "; ".join(parts)
 
 

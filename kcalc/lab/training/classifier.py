@@ -21,10 +21,10 @@ def classifier(
 ) -> Network:
     """Turn a network into a classifier, possibly for inputs of another size.
 
-    The input gets the sizes of the data; ``image_shape`` is None for vectors. If the last layer is
-    an Affine, it gets ``classes`` channels. Otherwise one is appended. It comes after pooling over
-    all locations, if there are any. If the network does not end in an activation, the activation of
-    the preceding layers is also added before it.
+    The input gets the size of the data; ``image_shape`` is None for vectors. If the last layer is
+    an Affine, it gets ``classes`` channels. Otherwise, an Affine is appended, after pooling over
+    all locations if there are any. If the network does not end in an activation, the activation of
+    the preceding layers is inserted before this Affine.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def classifier(
     Raises
     ------
     KcalcError
-        For a network with several inputs or outputs.
+        If the network has several inputs or outputs.
 
     """
     if not isinstance(network, Network):

@@ -1,4 +1,4 @@
-"""Compare networks at an equal budget, each with several learning rates and seeds."""
+"""Compare networks on the same budget, each with several learning rates and seeds."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def compare(
     Parameters
     ----------
     networks
-        ``{label: network}``. Each is a network, a result of :func:`kcalc.shape`, or a model of
-        :func:`kcalc.to_jax`. Networks and shaping results run 64 channels wide and end with one
-        channel per class.
+        ``{label: network}``. Each is a network, a result of :func:`kcalc.shape`, or a model from
+        :func:`kcalc.to_jax`. Networks and shaping results get a width of 64 channels and end with
+        one channel per class.
     splits
-        The examples: one split or several. Seed i uses split i modulo their number.
+        The examples: one split or several. Seed i uses split i modulo the number of splits.
     settings
         The training settings, shared by all networks.
     seeds

@@ -40,7 +40,7 @@ class Split:
     Raises
     ------
     KcalcError
-        If inputs are not finite or labels are not class numbers. Also if row numbers are out of
+        If inputs are not finite, if labels are not class numbers, or if row numbers are out of
         range, repeated, or in both ``train`` and ``test``.
 
     """
@@ -64,8 +64,8 @@ class Split:
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
             raise KcalcError(
-                f"{name}: {len(shared)} examples are in both the training and the test part, the "
-                f"first at row {shared[0]}"
+                f"{name}: {len(shared)} examples are in both the training and the test part; the "
+                f"first of them is row {shared[0]}"
             )
 
     @property
@@ -99,7 +99,7 @@ def _check_inputs(name: str, x: Array) -> None:
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise KcalcError(
-            f"{name}: x contains infinite or nan values, the first in row {row}; remove or fix "
+            f"{name}: x contains infinite or nan values (the first is in row {row}); remove or fix "
             "those examples"
         )
 
@@ -109,8 +109,8 @@ def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
         one_hot = y.ndim == 2 and len(y) == examples
         hint = "; y.argmax(axis=1) turns one-hot rows into class numbers" * one_hot
         raise KcalcError(
-            f"{name}: y must have a label for each of the {examples} examples, shape "
-            f"({examples},), got {y.shape}{hint}"
+            f"{name}: y must have shape ({examples},), with one label per example, got "
+            f"{y.shape}{hint}"
         )
     if y.dtype.kind not in "iu":
         raise KcalcError(
@@ -144,8 +144,8 @@ def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -
 
     The data are divided into ``folds`` parts with equal class proportions; part ``fold`` contains
     the test examples. The mean of every pixel over the training examples is subtracted, and then
-    each location is normalised (:func:`kcalc.normalise_locations`). An example is a vector, or an
-    array (8, 8, channels) with ``images=True``.
+    each location is normalised (:func:`kcalc.normalise_locations`). An example is a vector or, with
+    ``images=True``, an array (8, 8, channels).
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ INVERSE_PERIOD = 5  # number of steps between inversions of the factors
 def failure() -> str | None:
     """Return the reason why K-FAC cannot be used, or None if it can.
 
-    The check takes a step on a network of two layers.
+    The check takes one step on a network with two layers.
 
     Raises: KcalcError if kfac-jax is not installed.
     """
@@ -112,7 +112,7 @@ class KfacSteps(Steps):
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac supports only float32, and neither weight decay nor label smoothing; "
+                "kfac supports only float32 and does not support weight decay or label smoothing; "
                 "omit these settings"
             )
 

@@ -98,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """All runs of a comparison; ``str`` gives the table.
+    """All runs of a comparison; ``str`` returns the table.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class Comparison(Shown):
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
     def curve(self, label: str) -> list[tuple[int, float]]:
-        """Return mean test accuracy by step, at the best learning rate.
+        """Return the mean test accuracy by step, at the best learning rate.
 
         It uses the evaluation steps that all runs at this learning rate have in common.
 

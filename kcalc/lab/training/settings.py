@@ -32,8 +32,8 @@ class Settings:
     batch_size
         The number of examples per step.
     schedule
-        "constant", "cosine" or "linear". The last two decrease to 0 at the end, along half a cosine
-        or a line.
+        "constant", "cosine" or "linear". The last two decrease to 0, along half a period of a
+        cosine or along a line.
     warmup
         The number of initial steps over which the learning rate rises linearly from 0.
     label_smoothing

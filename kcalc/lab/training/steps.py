@@ -62,8 +62,8 @@ class Steps:
 
     The training state is a tree with the entries "params", "state" (BatchNorm's statistics) and
     "optimizer". Learning rates and batches are arguments, so one compilation covers all seeds,
-    folds and rates. The optimiser uses at least single precision, whatever the precision of the
-    model, because Adam's 1e-8 is 0 in float16.
+    folds and rates. The optimiser uses at least single precision, even if the model's precision is
+    lower, because Adam's 1e-8 is 0 in float16.
     """
 
     model: Model
@@ -85,9 +85,9 @@ class Steps:
         for node, below in plan.shapes.items():
             if split.x.ndim != 1 + len(below.axes):
                 raise KcalcError(
-                    f"the input {node!r} reads vectors, but {split.name} has examples of "
-                    f"shape {split.x.shape[1:]}; flatten them to vectors, or build the model "
-                    "with image_shape=(height, width)"
+                    f"the input {node!r} expects vectors, but {split.name} has examples of shape "
+                    f"{split.x.shape[1:]}; flatten them to vectors, or build the model with "
+                    "image_shape=(height, width)"
                 )
         shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
         if others or shape.locations is not None:
@@ -118,8 +118,8 @@ class Steps:
         own = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, self.model.dtype), params)
         if not self.finite(own):
             raise KcalcError(
-                f"the {what} contain infinite or nan values; use the parameters of model.init or "
-                "of a run"
+                f"the {what} contain infinite or nan values; use the parameters from model.init or "
+                "from a run"
             )
         return own
 

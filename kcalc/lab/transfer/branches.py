@@ -129,7 +129,7 @@ def refuse_nested(found: tuple[Branch, ...]) -> None:
         inner = next((other for other in found if other.sum in branch.inside), None)
         if inner is not None:
             raise KcalcError(
-                f"the residual branch that node {branch.sum!r} adds contains another branch, "
-                f"added by {inner.sum!r}. Depth exponents exist only for branches in "
-                "sequence; use the same depth as the base"
+                f"the residual branch that node {branch.sum!r} adds contains another branch, which "
+                f"node {inner.sum!r} adds. Depth exponents exist only for branches in sequence; "
+                "use the same depth as the base"
             )

@@ -140,7 +140,7 @@ def trained_coordinates(
     y
         The targets of the batch, a tensor.
     lr
-        The learning rate at the first size. The rules give the rates at the other sizes.
+        The learning rate at the first size. The rules determine the rates at the other sizes.
     widths
         The sizes: numbers, or dictionaries that differ in one number.
     optimizer
@@ -217,7 +217,7 @@ def trained_coordinates(
 
 
 def undone(edits: tuple[str, ...]) -> str:
-    """Return a note that lists required edits that the trained models lack, or "" without edits."""
+    """Return a note on required edits that the trained models lack, or "" if there are none."""
     return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 

@@ -30,7 +30,7 @@ def transfer(
     unknown: str | None = None,
     rank: str | None = None,
 ) -> Transfer:
-    """Return how settings tuned on a small network change on a larger one, for each parameter.
+    """Return how each parameter's settings, tuned on a small network, change for a larger one.
 
     Powers of width and depth follow from three requirements: feature maps have size 1, gradients
     have known sizes, and a step changes the network by the same amount at every size. The powers
@@ -45,8 +45,8 @@ def transfer(
         ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
         keywords) that builds a network or module.
     *example_inputs
-        Inputs of a ``torch.nn.Module``, as for :func:`kcalc.read`. They may be given by argument
-        name, ``{"idx": ids}``.
+        Inputs for a ``torch.nn.Module``, as in :func:`kcalc.read`. They may be passed by argument
+        name, as in ``{"idx": ids}``.
     optimizer
         "sgd", "adamw", "adafactor", "lion" or "soap". "muon" multiplies steps by ``sqrt(max(1, rows
         / columns))`` and "muon-match-rms" by ``0.2 sqrt(max(rows, columns))``, as in
@@ -89,12 +89,11 @@ def transfer(
     Raises
     ------
     KcalcError
-        If an optimiser or a layer has no rules, or if a model differs from the base in more than
-        width and depth. Also if nothing changes along an axis, or if the uses of a parameter
-        conflict.
+        If an optimiser or a layer has no rules, if a model differs from the base in more than width
+        and depth, if nothing changes along an axis, or if the uses of a parameter conflict.
     KcalcError
         If a residual stream forgets the contributions of blocks, or if the number of experts or
-        streams differs from the base.
+        streams differs from that in the base.
 
     Examples
     --------
@@ -109,7 +108,7 @@ def transfer(
     if isinstance(model, Network) and along is not None and "rank" in along:
         raise KcalcError(
             "axes='rank' applies only to PyTorch models, because it depends on weights B that "
-            "start at 0, and a network has no weights. Use axes='width'"
+            "start at 0, and a kc.Network has no weights. Use axes='width'"
         )
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")
@@ -146,7 +145,7 @@ def _ratio(base: Any, to: Any) -> float | None:
     if base is None and to is None:
         return None
     if base is None or to is None:
-        raise KcalcError("a network with open widths needs both widths, base= and to=, or neither")
+        raise KcalcError("for a network with open widths, pass both base= and to=, or neither")
     small, large = (one_number(w, name) for w, name in ((base, "base"), (to, "to")))
     if not small > 0 or not large > 0:
         raise KcalcError(f"widths must be positive, got base={base} and to={to}")

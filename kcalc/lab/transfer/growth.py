@@ -186,7 +186,7 @@ def _check_places(
     network: tuple[Network, tuple[Branch, ...]],
     pairs: Mapping[Node, list[Node]],
 ) -> None:
-    """Reject weights whose counterparts have another position in a branch.
+    """Reject weights whose counterparts have a different position in a branch.
 
     Raises: KcalcError for such weights, and if the networks differ in anything but the number of
     branches.
@@ -196,9 +196,9 @@ def _check_places(
         for other in others:
             if large.get(node) != small.get(other):
                 raise KcalcError(
-                    f"node {node!r} and node {other!r} of the base model are at different "
-                    "places on residual branches; if the depths differ, nodes are matched "
-                    "by name, such as blocks.7.up with blocks.0.up"
+                    f"node {node!r} and its counterpart {other!r} in the base model are at "
+                    "different places on residual branches; if the depths differ, kcalc matches "
+                    "nodes by name, for example blocks.7.up with blocks.0.up"
                 )
     outside, inside = (
         [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
@@ -206,9 +206,8 @@ def _check_places(
     )
     if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
         raise KcalcError(
-            "the depths of the networks differ in more than the number of equal residual "
-            "branches, x + f(x), and depth exponents exist only for that number; use the "
-            "same depth as the base"
+            "the networks differ in depth by more than the number of equal residual branches x + "
+            "f(x), but depth exponents exist only for that number; use the same depth as the base"
         )
 
 
@@ -328,8 +327,8 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
     if isinstance(own.scale, str):
         if own.scale != base.scale:
             raise KcalcError(
-                f"node {node!r}: the scale of scores is {own.scale!r}, but {base.scale!r} in "
-                "the base model; use the same scale"
+                f"node {node!r}: the scale of the scores is {own.scale!r}, but it is "
+                f"{base.scale!r} in the base model; use the same scale"
             )
         return grown ** (present[own.scale] - 1)
     change = float(own.scale) / float(base.scale) if not isinstance(base.scale, str) else math.nan
@@ -337,8 +336,9 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
         if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
             return grown ** (power - 1)
     raise KcalcError(
-        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base "
-        "model; it must be the same or change as a power of the number of channels per head"
+        f"node {node!r}: the scale of the scores is {own.scale}, but it is {base.scale} in the "
+        "base model; both must be the same, or their ratio must be a power of the number of "
+        "channels per head"
     )
 
 

@@ -167,8 +167,8 @@ def named_optimizer(name: Any) -> str:
     """
     if isinstance(name, str) and name.lower() == "adam":
         raise KcalcError(
-            "Adam adds weight decay to the gradient and then divides the sum by its size, so "
-            "decay has no exponent; use optimizer='adamw', which equals Adam without decay"
+            "Adam adds weight decay to the gradient and then divides the sum by its size, so decay "
+            "has no exponent; use optimizer='adamw', which is the same as Adam without decay"
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise KcalcError(
@@ -185,15 +185,15 @@ def assumed_rank(name: str, rank: str | None) -> str | None:
     own = OPTIMIZERS[name].rank
     if rank is None and own == "":
         raise KcalcError(
-            f"the norm of an update of {OPTIMIZERS[name].title} depends on the rank of the "
-            "averaged gradients; use rank='full' if that rank grows with the width (many examples "
-            "and steps), or rank='fixed' if it does not"
+            f"the norm of a {OPTIMIZERS[name].title} update depends on the rank of the averaged "
+            "gradients; use rank='full' if that rank grows with the width (many examples and "
+            "steps), or rank='fixed' if it does not"
         )
     if rank is not None and own is None:
         having = ", ".join(n for n, one in OPTIMIZERS.items() if one.rank is not None)
         raise KcalcError(
-            f"steps of optimizer={name!r} do not depend on the rank of gradients; leave out rank=, "
-            f"which applies only to {having}"
+            f"the steps of optimizer={name!r} do not depend on the rank of the gradients; leave "
+            f"out rank=, which applies only to {having}"
         )
     return own if rank is None else rank
 

@@ -43,13 +43,13 @@ def abc_exponents(
     Returns
     -------
     dict[str, Any]
-        ``{role: c}`` for the given roles, as exact numbers. At these learning rates, changes of the
-        weights change the network by order 1 [Everett et al. 2024, Table 1].
+        ``{role: c}`` for the given roles, as exact numbers. At these learning rates, training steps
+        change the network by order 1 [Everett et al. 2024, Table 1].
 
     Raises
     ------
     KcalcError
-        If no weight of the network has a given role, or if a layer has no rules.
+        If the network has no weight with one of the given roles, or if a layer has no rules.
 
     """
     if not isinstance(network, Network):

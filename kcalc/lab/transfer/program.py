@@ -105,7 +105,8 @@ def program_of(base: Reading, model: Reading) -> Program:
     for one, other in zip(small, large, strict=False):
         if str(one.target) != str(other.target) and one.op == "call_function":
             raise Unlike(
-                f"node {other.name!r} calls {other.target}, but {one.target} in the base model"
+                f"node {other.name!r} calls {other.target}, but its counterpart in the base model "
+                f"calls {one.target}"
             )
     if len(small) != len(large):
         raise Unlike(f"the model runs {len(large)} operations, but the base runs {len(small)}")
@@ -166,9 +167,9 @@ class _Growth:
             power = self.power(float(ratio))
             if power is None and not self.recorded:
                 raise KcalcError(
-                    f"node {name!r} has an axis of length {own}, but {other} in the base "
-                    "model; the ratio is not a power of the width ratios. Make the axis "
-                    "grow with a width"
+                    f"node {name!r} has an axis of length {own}, but the length is {other} in the "
+                    "base model; the ratio of the lengths is not a power of the width ratios. Make "
+                    "the axis grow with a width"
                 )
             # in a recorded run, the number of entries may depend on the data
             self.known[ratio] = ONE if power is None else power
@@ -270,7 +271,7 @@ class _Matched:
         shapes = _shape(node), _shape(other)
         if len(shapes[0]) != len(shapes[1]):
             raise Unlike(
-                f"node {self.name(node)!r} has {len(shapes[0])} axes, but {len(shapes[1])} "
+                f"node {self.name(node)!r} has {len(shapes[0])} axes, but it has {len(shapes[1])} "
                 "in the base model"
             )
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
@@ -346,9 +347,9 @@ class _Matched:
             return ONE
         if power is None:
             raise KcalcError(
-                f"node {self.name(node)!r} is {sizes[0]:.6g}, but {sizes[1]:.6g} in the base "
-                "model; the ratio is not a power of the width ratio. Use the same "
-                "multipliers as the base"
+                f"node {self.name(node)!r} has the value {sizes[0]:.6g}, but {sizes[1]:.6g} in the "
+                "base model; the ratio is not a power of the width ratio. Use the same multipliers "
+                "as the base"
             )
         return power
 

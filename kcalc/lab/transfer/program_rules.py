@@ -87,10 +87,10 @@ def parted(f: Fold, step: Step) -> Found:
         alike = f.setting.order.alike(total(axes), found.total) or not real
         if use is not None and not alike and f.grows(use.fan_in):
             raise KcalcError(
-                f"the weights of {use.node!r} are used in two roles that conflict: their outputs "
-                f"grow as {_text(found.total)}, and the part that {step.name!r} takes grows as "
-                f"{_text(total(axes))}. These are rows of one matrix, and a parameter can have "
-                "only one rule; use a separate layer for each role"
+                f"the weights of {use.node!r} are used in two conflicting roles: their outputs "
+                f"grow as {_text(found.total)}, but the part that {step.name!r} selects grows as "
+                f"{_text(total(axes))}. Both come from rows of one matrix, and a parameter can "
+                "have only one rule; use a separate layer for each role"
             ).at(step.name)
     return several(step, [f.like(step, found, k) for k in range(len(step.axes))])
 

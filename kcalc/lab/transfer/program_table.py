@@ -44,7 +44,7 @@ def _check_numbers(step: Step) -> None:
         number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
         if number and name != "scale" and own != base:
             raise KcalcError(
-                f"node {step.name!r} computes {step.kind} with {name} = {own}, but {base} in "
+                f"node {step.name!r} computes {step.kind} with {name} = {own}, but with {base} in "
                 "the base model; use the same functions, norms and multipliers as the base. "
                 "kc.transfer reports which multipliers to change"
             ).at(step.name)

@@ -59,7 +59,7 @@ class ParameterRule(Shown):
     shape
         The parameter's shape in the larger PyTorch model; empty for networks.
     guessed
-        An operation without a rule on a path through the parameter, or "" if all have one.
+        An operation without a rule on a path through the parameter, or "" if there is none.
 
     """
 
@@ -147,7 +147,7 @@ class Transfer(Keyed[ParameterRule], Shown):
     multipliers
         {operation: its factor, a power of width and depth}.
     edits
-        Descriptions of changes that parameter groups cannot express.
+        Descriptions of changes to the model that parameter groups cannot express.
     ratios
         {symbol: known ratio to the base}.
 
@@ -209,12 +209,12 @@ class Transfer(Keyed[ParameterRule], Shown):
         return param_groups(self, model, (lr, weight_decay, eps), optimizer)
 
     def rescale(self, model: Any) -> None:
-        """Give the larger model the initial weights that the rules require, in place.
+        """Rescale the larger model's initial weights in place, as the rules require.
 
         Every parameter is multiplied so that its standard deviation becomes ``init_std`` times its
         value in the base. If its mean is not 0, as for gains near 1, only its deviations from the
         mean are multiplied. Constant parameters (gains of norms, zero biases) do not change.
-        Parameters with fewer than 24 entries are multiplied by ``init_std`` alone, because so few
+        Parameters with fewer than 24 entries are simply multiplied by ``init_std``, because so few
         entries do not determine a standard deviation well.
 
         Parameters
@@ -340,9 +340,8 @@ def require_known(transfer: Transfer) -> None:
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
-                    f"the {quantity} of {rule.name!r} is multiplied by "
-                    f"{rule.exponents[quantity]}, whose ratios are unknown; pass base= and "
-                    "to="
+                    f"the {quantity} of {rule.name!r} is multiplied by {rule.exponents[quantity]}, "
+                    "but the ratios of these sizes are unknown; pass base= and to="
                 )
 
 

@@ -38,9 +38,9 @@ from .sizes import Part, Setting, Sizes, Use, sizes, two_roles, used
 Node = Hashable
 HEURISTIC = "heuristic"
 CODES = (
-    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size, so its "
-    "first gradients are sqrt(n) times larger than the rules assume. Let that feature map grow "
-    "with the width"
+    "it normalises the output of a readout. This output starts at 1/sqrt(n) times its later size, "
+    "so its first gradients are sqrt(n) times larger than the rules assume. Let the number of its "
+    "channels grow with the width"
 )
 RANK_NOTES = {
     "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "
@@ -296,8 +296,8 @@ class _Book:
         """Add the multiplier for the input of a function."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
-            f"multiply the input of {node!r} by {self._told(power)}, to give it the same size as "
-            "in the base"
+            f"multiply the input of {node!r} by {self._told(power)}, so that it has the same size "
+            "as in the base"
         )
 
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
@@ -345,8 +345,8 @@ class _Book:
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
-                f"{one.name} at node {owner(one.node)!r} reaches none of the outputs that were "
-                "read, so it has no gradient; return a value computed from it, or delete it"
+                f"{one.name} at node {owner(one.node)!r} does not affect any output that was read, "
+                "so it has no gradient; return a value computed from it, or delete it"
             )
         if one.kind != "weight":
             change, initial, slope = self._vector(one, gradient)
@@ -361,8 +361,8 @@ class _Book:
             self._multiply(one, use, factor / one.behind, table is not None)
         if one.zero and OPTIMIZERS[taker(optimizer, use.role, one.shape)].kept:
             raise KcalcError(
-                f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of "
-                "weights constant, so it would stay 0; initialise it at random, or train it with "
+                f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of each "
+                "weight constant, so it would stay 0; initialise it at random, or train it with "
                 "optimizer='adamw'"
             )
         found = rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
@@ -373,8 +373,8 @@ class _Book:
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
         """Add the edit for weights that read several parts, some of which do not grow.
 
-        A factor on these parts gives their columns the learning rate of the others. Raises:
-        KcalcError for optimisers that act on whole matrices, and in other gauges.
+        A factor on these parts gives their columns the same learning rate as the other columns.
+        Raises: KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
         whole = OPTIMIZERS[found.optimizer].takes != "all"
@@ -393,13 +393,14 @@ class _Book:
             key = f"{owner(part.node)} (input of {node})"
             self.multipliers[key] = value(factor, self.growth.ratios)
             start = (
-                "" if rest == 1 else f", and their columns by {self._told(rest)} after t.rescale"
+                ""
+                if rest == 1
+                else f", and multiply their columns by {self._told(rest)} after t.rescale"
             )
             self.edits.append(
-                f"split {node!r} into two layers and add their results, a(h) + b(x), with b "
-                f"reading the channels of {owner(part.node)!r}, and transfer again; or keep one "
-                f"layer and multiply these channels by {self._told(factor)} at the input of "
-                f"{node!r}{start}"
+                f"split {node!r} into two layers, a(h) + b(x), where b reads the channels of "
+                f"{owner(part.node)!r}, and call kc.transfer again; or keep one layer and multiply "
+                f"these channels by {self._told(factor)} at the input of {node!r}{start}"
             )
         if found.optimizer != "sgd":
             self.uneven.append(one.node)
@@ -439,7 +440,7 @@ class _Book:
     def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
         node = owner(one.node)
         self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
-        reason = f": {one.name} is also the table of an embedding" if tied else ""
+        reason = f", because {one.name} is also the table of an embedding" if tied else ""
         what = "logits" if use.role == "readout" else "product with the weights"
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
@@ -509,7 +510,7 @@ def _conflict(
         if rows
         else "untie them"
     )
-    return KcalcError(f"{name} is used in two roles that conflict: {places} ({asked}); {advice}")
+    return KcalcError(f"{name} is used in two conflicting roles: {places} ({asked}); {advice}")
 
 
 def _listed(nodes: Iterable[Node]) -> str:

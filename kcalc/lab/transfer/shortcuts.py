@@ -37,7 +37,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """What remains of the stream at one place, relative to its beginning.
+    """The part of the stream that remains at one place, relative to its beginning.
 
     ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
     remains of everything that shortcuts carry. Norms divide both by ``total``.
@@ -119,8 +119,8 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
     """Return what remains after a sum, and the factor of the stream in it.
 
-    ``taken`` has (factor, what remained before) for each addend. At the first sum, the inputs from
-    before it count as the whole stream; later sums ignore such inputs.
+    ``taken`` contains a pair (factor, what remained before the sum) for each addend. At the first
+    sum, the inputs from before it count as the whole stream; later sums ignore such inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -134,8 +134,8 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} multiplies an addend by {weight}, but depth exponents "
-            "need numbers; substitute numbers with net.subs, or keep the depth of the base "
+            f"node {owner(node)!r} multiplies an addend by {weight}, but depth exponents need "
+            "numerical weights; substitute numbers with net.subs, or keep the depth of the base "
             "and use axes='width'"
         ) from None
 
@@ -175,7 +175,7 @@ def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[No
 def carried(small: Stream, large: Stream) -> Carried:
     """Return the powers for a network with more branches than its base.
 
-    Raises: KcalcError if the streams keep different shares, and if factors of branches change by
+    Raises: KcalcError if the streams keep different shares, or if factors of branches change by
     anything but a power of the depth.
     """
     kept = small.kept[1], large.kept[1]
@@ -207,11 +207,11 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
         else [one.total for one in kept]
     )
     return KcalcError(
-        f"the residual stream that ends at node {owner(node)!r} forgets its past. Because of "
-        "shortcut weights other than 1, the fractions of it that reach its end are "
+        f"the residual stream that ends at node {owner(node)!r} forgets its past. Some shortcut "
+        "weights differ from 1, so the fractions of the stream that reach its end are "
         f"{use[0]:.3g} and {use[1]:.3g} ({where}), but depth exponents need equal fractions; "
-        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does "
-        "not depend on the depth"
+        f"{ADVICE}, or choose shortcut weights so that their product over all blocks does not "
+        "depend on the depth"
     )
 
 

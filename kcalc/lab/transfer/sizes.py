@@ -319,7 +319,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The result of both folds: the uses of weights, and every node's size, gradient, channels."""
+    """The result of both folds: the uses of weights, and sizes, gradients and channels by node."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]
@@ -371,10 +371,10 @@ def two_roles(order: Order, node: Node, parts: Sequence[Part]) -> TwoRoles:
         sizes = [str(part.of).replace("**", "^") for part in unlike]
         what = f"whose sizes are {sizes[0]} and {sizes[1]}"
     return TwoRoles(
-        f"the weights of {owner(node)!r} read the channels of {names[0]} and {names[1]} side by "
-        f"side, {what}. These columns have two roles, but a parameter can have only one rule. Read "
-        "the parts with separate layers and add the results, a(h) + b(x) instead of layer(cat([h, "
-        "x]))"
+        f"the weights of {owner(node)!r} read the concatenated channels of {names[0]} and "
+        f"{names[1]}, {what}. These columns have two roles, but a parameter can have only one "
+        "rule. Read the parts with separate layers and add the results: use a(h) + b(x) instead of "
+        "layer(cat([h, x]))"
     )
 
 

@@ -14,7 +14,8 @@ from ...maps import Assumption
 
 TEXT = (
     "gradients are independent between steps, with mean 0 and constant variance, and epsilon is "
-    "negligible; gradients of real training are not like this, so measured weights differ"
+    "negligible; gradients in real training do not satisfy these assumptions, so measured weights "
+    "differ"
 )
 
 
@@ -124,8 +125,8 @@ def equilibrium(
     rate, decay = _positive(lr, "lr"), _positive(weight_decay, "weight_decay")
     if not rate * decay < 1:
         raise KcalcError(
-            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}: such a step would "
-            "remove more than the whole weight"
+            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}; otherwise, a single "
+            "step would remove the whole weight"
         )
     given = items(betas, "betas")
     if len(given) != 2:

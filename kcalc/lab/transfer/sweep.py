@@ -132,7 +132,7 @@ class TransferCheck(Shown):
         pair = (self.losses, self._plain())
         if self.losses.shape[2] < FEWEST:
             raise KcalcError(
-                f"a confidence interval needs at least {FEWEST} seeds, got "
+                f"a confidence interval needs at least {FEWEST} seeds, but this check used "
                 f"{self.losses.shape[2]}; use seeds={FEWEST}"
             )
         size = -1 if at == "optimum" else 0
@@ -304,9 +304,9 @@ def transfer_check(
     batch
         The number of random examples per step.
     seeds
-        The number of runs of each kind. The interval of the gain needs five.
+        The number of runs of each kind. The confidence interval of the gain needs at least five.
     standard
-        True makes only the runs without rules.
+        True performs only the runs without rules.
     loss
         See :func:`kcalc.trained_coordinates`.
     unknown

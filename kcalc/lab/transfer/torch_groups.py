@@ -15,15 +15,15 @@ from .result import EPSILONS, ParameterRule, Transfer, require_known
 def param_groups(
     transfer: Transfer, model: Any, settings: tuple[Any, Any, Any], optimizer: str | None
 ) -> list[dict[str, Any]]:
-    """Return groups of parameters with equal rules; see :meth:`Transfer.param_groups`."""
+    """Return groups of parameters with the same rules; see :meth:`Transfer.param_groups`."""
     lr, decay = _setting(settings[0], "lr"), _setting(settings[1], "weight_decay")
     eps = None if settings[2] is None else _setting(settings[2], "eps")
     require_known(transfer)
     takers = sorted({rule.optimizer for rule in transfer.parameters.values()})
     if optimizer is None and len(takers) > 1:
         raise KcalcError(
-            f"the parameters are divided between {' and '.join(takers)}; request the groups of "
-            f"each optimizer, for example with optimizer={takers[0]!r}"
+            f"the parameters are divided between {' and '.join(takers)}; request the groups for "
+            f"each optimizer separately, for example with optimizer={takers[0]!r}"
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
@@ -45,12 +45,12 @@ def param_groups(
 
 
 def warn_guessed(transfer: Transfer) -> None:
-    """Warn once if rules for parameters rest on a guess."""
+    """Warn once if the rules for some parameters rest on a guess."""
     guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
-            f"the rules of {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
+            f"the rules for {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
             f"because a path through them contains {places}, for which there is no rule "
             "(unknown='heuristic'); check them with kc.trained_coordinates",
             stacklevel=4,

@@ -48,7 +48,7 @@ def torch_transfer(
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
             f"base={base} is a size, so the first argument must be a function that builds models; "
-            "also give the size of the larger model as to="
+            "also pass the size of the larger model as to="
         )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
@@ -87,8 +87,8 @@ def _check_rank(base: Any, model: Any) -> None:
         differing = [a != b for a, b in zip(own, shapes.pop(), strict=False)]
         if len(own) < 2 or sum(differing) != 1:
             raise KcalcError(
-                f"parameter {name!r} has the shape {own}, so more than the rank of the "
-                "low-rank updates B A grows; add 'width' to axes, or keep the widths of the "
+                f"parameter {name!r} has the shape {own}, so something other than the rank of the "
+                "low-rank updates B A grows; add 'width' to axes, or use the same widths as the "
                 "base"
             )
         inner.append(name)
@@ -115,10 +115,10 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
         before = families[0].get(name, 0)
         if before and count != before:
             return KcalcError(
-                f"the model has {count} parameters {name!r}, but the base model has "
-                f"{before}. If these are experts, heads or streams, use the same number in "
-                "both models, because it changes gates and gradients by factors that are "
-                f"not powers of the width. If they are blocks: {error}"
+                f"the model has {count} parameters {name!r}, but the base model has {before}. If "
+                "these are experts, heads or streams, use the same number in both models, because "
+                "this number changes gates and gradients by factors that are not powers of the "
+                f"width. If they are blocks: {error}"
             )
     return error
 
@@ -138,7 +138,8 @@ def _by_network(
         for node in network.nodes_of(L.Opaque):
             unread = network.layer(node)
             advice = (
-                "a table may be both an embedding and a readout; untie these"
+                "the table of an embedding may also be a readout, but other shared weights must be "
+                "untied"
                 if unread.name == "shared weights"
                 else "compute it with operations that kcalc can read"
             )
@@ -386,7 +387,11 @@ def _vector(
     if not parameter.requires_grad:
         return None
     takers = [op.name for op in _ops(reading) if _takes(op, name)]
-    told = f"{takers[0]!r} reads it in a way that has no rule; freeze it with" if takers else UNREAD
+    told = (
+        f"there is no rule for the way in which {takers[0]!r} uses it; freeze it with"
+        if takers
+        else UNREAD
+    )
     raise NotInNetwork(
         f"the place of parameter {name!r} in the network is not known: {told} "
         "requires_grad_(False), because frozen parameters need no rule"

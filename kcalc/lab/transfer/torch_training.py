@@ -18,7 +18,7 @@ READ = 3  # number of examples for reading models: small, and seldom equal to th
 
 @dataclass(frozen=True)
 class Family:
-    """A function that builds models of several sizes, and how to train them.
+    """A function that builds models of several sizes, and the settings for training them.
 
     ``build`` is called with ``base`` or another size. ``x`` and ``y`` are examples, with ``x`` a
     tensor or {argument: tensor}, and the loss is ``loss(output, y)``. ``standard`` means that all
@@ -85,7 +85,7 @@ class Family:
         value = self.loss(result_of(model, x), y)
         if getattr(value, "grad_fn", None) is None or value.numel() != 1:
             raise KcalcError(
-                "the loss must be a tensor with a single number that depends on the output of the "
+                "the loss must be a tensor with a single element that depends on the output of the "
                 "model"
             )
         for one in made:
@@ -111,7 +111,7 @@ def result_of(model: Any, x: Any) -> Any:
 
 
 def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
-    """Return optimisers from ``torch.optim`` with the parameter groups that the rules give."""
+    """Return optimisers from ``torch.optim`` with the parameter groups that the rules require."""
     made: list[Any] = []
     for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
         with warnings.catch_warnings():  # guesses are checked by training

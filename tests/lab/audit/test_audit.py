@@ -111,7 +111,7 @@ def test_labels_go_in_a_dictionary() -> None:
         ({"recipe": {"first.weight": "hee"}}, "must be a standard deviation"),
         ({"recipe": {"nothing": 0.1}}, "no parameter name matches"),
         ({"recipe": 3}, "recipe must be"),
-        ({"recipe": "mup"}, "the model of the base width"),
+        ({"recipe": "mup"}, "the model with the base width"),
         ({"recipe": ("mup", 64)}, "expected a torch.nn.Module"),
         ({"recipe": ("mup", linear())}, "no parameter first.weight"),
         ({"optimizer": 3}, "optimizer must be"),
@@ -198,7 +198,9 @@ def test_an_optimizer_of_another_model_gives_one_finding() -> None:
     assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
 
 
-@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "give queries")])
+@pytest.mark.parametrize(
+    ("scale", "advice"), [(1.0, "divide the scores"), (None, "initialise queries")]
+)
 def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
     found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
     (fix,) = {f.fix for f in found.findings if f.code == "ATT-FROZEN"}

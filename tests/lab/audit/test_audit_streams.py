@@ -47,11 +47,11 @@ def test_remarks_on_gates() -> None:
     torch.manual_seed(0)
     wide = audited(Several(alpha=1.0, std=0.2), (8, 16, 32))
     (remark,) = [r for r in wide.remarks if "logits of the stream gates" in r]
-    assert float(remark.split("variance ")[1].split(" ")[0]) == pytest.approx(5.12, rel=0.25)
+    assert float(remark.split("variance of ")[1].split(" ")[0]) == pytest.approx(5.12, rel=0.25)
     assert not wide.findings
     torch.manual_seed(0)
     static = audited(Static(3.0, noise=1.0), ROWS)
-    assert any("sums of the weights" in r for r in static.remarks) and not static.findings
+    assert any("row or column sums" in r for r in static.remarks) and not static.findings
     assert any("equal at initialisation" in r for r in audited(Static(3.0), ROWS).remarks)
     assert not audited(Several("HC")).remarks
 

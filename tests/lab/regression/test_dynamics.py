@@ -50,12 +50,15 @@ def test_averages_over_initialisations(learning_rate: float | None) -> None:
 
 test_bad_input = refusals(
     [
-        ({"y": np.ones(11)}, "each of the 12 inputs"),
+        ({"y": np.ones(11)}, r"shape \(12,\).*one row per input"),
         ({"learning_rate": 0}, "learning_rate must be > 0"),
         ({"learning_rate": np.nan}, "learning_rate must be finite"),
         ({"loss": "average"}, "unknown loss"),
         ({"initial": np.ones((12, 3))}, "initial must have the shape of y"),
-        ({"initial_test": np.ones((4, 2))}, "initial_test must have one row"),
+        (
+            {"initial_test": np.ones((4, 2))},
+            r"initial_test must have shape \(5,\).*one row per input",
+        ),
         ({"initial_test": np.ones((5, 3))}, "2 outputs"),
         ({"X_test": None}, "pass X_test"),
         ({"kernel": lambda a, b: -np.eye(len(a), len(b))}, "smallest eigenvalue is -1"),

@@ -107,7 +107,7 @@ def explored(network: Any) -> dict[str, Any]:
 def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
     found = explored(A.vanilla(3, phi))
     assert found["own"] == phi and "jumps" in found["choices"][0]["reason"]
-    assert f"no table of {phi}" in found["notes"]["raw"]
+    assert f"no table for {phi}" in found["notes"]["raw"]
 
 
 def test_outputs_are_named() -> None:

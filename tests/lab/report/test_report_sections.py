@@ -32,7 +32,7 @@ def test_what_kernels_mean_for_training() -> None:
         said = re.search(r"Before shaping, [^<>]*", kc.report(network, method="he").html)
         assert said is not None and words in said[0].partition("After shaping")[0]
     K = kc.ntk(A.vanilla(3))
-    assert f"orthogonal inputs have {100 * float(K(0.0)) / float(K(1.0)):.3g}%" in said[0]
+    assert f"orthogonal inputs is {100 * float(K(0.0)) / float(K(1.0)):.3g}%" in said[0]
 
 
 def test_maps_and_kernels_that_there_are_not() -> None:
@@ -98,7 +98,7 @@ def test_some_sums_without_weights_are_counted() -> None:
         kc.report(kc.chain(L.Input(), L.Affine(), *some, *ends)).html
         for some in (blocks, blocks[:1])
     )
-    assert "Before shaping, 1 of 2 sums have no pair of weights and do not change" in page
+    assert "Before shaping, 1 of 2 sums have no pair of weights, so they do not change" in page
     assert "have no pair of weights" not in weighted
 
 

@@ -13,7 +13,7 @@ from kcalc import training
 
 SPLIT = training.digits()
 SPLITS: dict[str, tuple[dict[str, Any], str]] = {
-    "few labels": ({"y": SPLIT.y[:100]}, r"each of the 1797 examples.*\(100,\)"),
+    "few labels": ({"y": SPLIT.y[:100]}, r"one label per example, got \(100,\)"),
     "negative labels": ({"y": SPLIT.y - 1}, r"0\.\.9 for 10 classes, got labels from -1"),
     "labels beyond": ({"y": SPLIT.y + 5}, r"got labels from 5 to 14"),
     "float labels": ({"y": SPLIT.y + 0.5}, "integers.*float64"),
@@ -25,7 +25,7 @@ SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "rows beyond": ({"train": np.array([1797])}, r"0\.\.1796"),
     "nan": (
         {"x": np.where(np.arange(1797)[:, None] == 7, np.nan, SPLIT.x)},
-        "infinite or nan values, the first in row 7",
+        r"infinite or nan values \(the first is in row 7\)",
     ),
     "no numbers": ({"x": SPLIT.x[:, 0]}, "examples, ..., channels"),
     "classes": ({"classes": 2.5}, "classes must be"),

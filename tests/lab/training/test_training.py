@@ -164,7 +164,7 @@ def test_models_that_cannot_be_trained() -> None:
     with refused(r"output must have shape \(examples, classes\)"):
         convolved = chain(L.Input(), L.Affine(10, kernel=3))
         training.fit(to_jax(convolved, image_shape=(8, 8)), images, QUICK)
-    with refused("reads vectors"):
+    with refused("expects vectors"):
         training.fit(linear(), images, QUICK)
     few = to_jax(chain(L.Input(), L.Affine(5)))
     with refused("'affine_1'.*5.*10"):

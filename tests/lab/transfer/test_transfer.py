@@ -174,7 +174,7 @@ REFUSED = {
     r"lie in \[1/2, 1\]": lambda: transfer(perceptron(), branch_exponent=2),
     "no residual branches": lambda: transfer(perceptron(), axes="depth"),
     "axes must not be empty": lambda: transfer(perceptron(), axes=()),
-    "both widths": lambda: transfer(perceptron(), base=64),
+    "pass both base= and to=": lambda: transfer(perceptron(), base=64),
     "needs no example inputs": lambda: transfer(perceptron(), 64),
     "hidden layer has a fixed width": lambda: transfer(vanilla(2, features=8)),
     "no depth exponents": lambda: transfer(residual_network(), alignment="none"),

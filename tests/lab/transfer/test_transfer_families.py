@@ -200,7 +200,7 @@ WITHOUT = {
             lambda m, x: m.o(m.f(m.i(x))[:, :w].cumsum(0)) + m.p(m.f(m.i(x))[:, w:]),
             i=Linear(16, w), f=Linear(w, w + 8), o=Linear(w, 5), p=Linear(8, 5),
         ),
-        "'f.*two roles|'f.*several|rows of one matrix",
+        "'f.*two conflicting roles|'f.*several|rows of one matrix",
     ),
     "a loss over the width": (
         lambda w: Model(

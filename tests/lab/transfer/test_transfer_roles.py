@@ -308,7 +308,7 @@ def test_ranks_of_low_rank_changes(
     [
         (ranks, 4, 4, "rank", "nothing grows"),
         (lambda rank: ranks(rank, zero=False), 4, 8, "rank", "starts at 0.*axes='width'"),
-        (lambda width: ranks(4, width=width), 64, 128, "rank", "more than the rank.*'width'"),
+        (lambda width: ranks(4, width=width), 64, 128, "rank", "other than the rank.*'width'"),
         (lambda rank: ranks(rank, -0.3 if rank > 4 else 0), 4, 8, "rank", "'mul'.*power"),
     ],
 )
