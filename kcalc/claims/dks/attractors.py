@@ -81,7 +81,7 @@ def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
 
 @lru_cache(maxsize=32)
 def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
-    """Return a network of one layer, and the attracting fixed point of its Q map.
+    """Return a network with one layer, and the attracting fixed point of its Q map.
 
     The layer is an Affine with sigma_w^2 = ``weight`` and sigma_b^2 = ``bias``, followed by the
     activation ``name``.

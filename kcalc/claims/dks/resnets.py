@@ -155,7 +155,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (gate * _gates(W, near)[0]).ravel(),
         (math.pi - angle) / (2 * math.pi),
-        "for similar inputs it is $(\\pi-\\theta)/2\\pi$, closer to 1/2",
+        "for similar inputs, the fraction is $(\\pi-\\theta)/2\\pi$, which is closer to 1/2",
     )
     relu = activation("relu")
     yield equal(
@@ -226,7 +226,7 @@ def composed(c: Array, depth: int, grows: bool = True) -> Array:
 
 
 def _stage_lengths(network: Network) -> tuple[int, ...]:
-    """Return the number of blocks between each two consecutive transition blocks."""
+    """Return the number of blocks between consecutive transition blocks."""
     starts = [i for i, (_, parents) in enumerate(blocks(network)) if entry(network, parents)[1]]
     ends = [*starts[1:], len(blocks(network))]
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -367,7 +367,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         values[:-1], values[1:], "the map increases, so the image of $-1$ is the smallest", 1e-13
     )
-    yield equal(values[-1], 1, "and 1 is fixed", 1e-13)
+    yield equal(values[-1], 1, "1 is a fixed point of the map", 1e-13)
     c = np.asarray(-1.0)
     for _ in range(100):
         c = relu_map(c)

@@ -101,7 +101,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             0.04,
             np.diff(values).min(),
-            r"$\log\mu$ grows at least as $\log\psi$: every nonlinear layer is a subnetwork",
+            r"$\log\mu$ grows at least as fast as $\log\psi$, because every nonlinear layer is a "
+            r"subnetwork",
             0.0,
         )
         yield at_most(
@@ -359,4 +360,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - 1
             )
         )
-    yield at_most(1e-3, max(differ), "shares from only the squared weights give another slope", 0.0)
+    yield at_most(
+        1e-3,
+        max(differ),
+        "shares computed from the squared weights only give a different slope",
+        0.0,
+    )
