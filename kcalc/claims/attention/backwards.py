@@ -24,8 +24,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_dD_c$ between different tokens. Gradients through keys
     have covariance $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at the same token and
     $-1/(T-1)$ times this value between different tokens. Gradients through values have covariance
-    $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at the same token; summed over the second token, the
-    covariance is $\sigma_V^2[g_s + (T-1)g_d]$ in every draw
+    $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at the same token; its sum over all pairs of tokens is
+    $T\sigma_V^2[g_s + (T-1)g_d]$ in every draw
     """
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)

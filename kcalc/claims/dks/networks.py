@@ -149,8 +149,7 @@ PAPER.undecidable(
     "Sec. 23.1 and 29 other places",
     r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
     "this concerns only the name of a data set; MNIST images have 28 x 28 pixels and one channel, "
-    "so "
-    "ImageNet is meant; no formula depends on it",
+    "so ImageNet is meant; no formula depends on it",
 )
 
 

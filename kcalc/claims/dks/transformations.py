@@ -223,8 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             _dimensions(phi, np.array([0.7, 0.3, 1.1, 0.2])),
             3,
             "the transformed functions have three degrees of freedom: the rank of their derivative "
-            "in "
-            "the constants",
+            "in the constants",
             0.0,
         )
     others = [

@@ -40,7 +40,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rho = (alpha**2 * (1 + 5 / n)) ** m
     yield counterexample(
         rate - 2 * rho,
-        "alpha = 1/2, m = 2, n = 40: the log of the factor of a block exceeds 2 rho^m",
+        "alpha = 1/2, m = 2, n = 40: the logarithm of a block's factor exceeds 2 rho^m",
         rate=rate,
         exponent=2 * rho,
         one_sided=True,
@@ -154,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             cut[1] / cut[0],
             factor ** (L - 1),
-            "kcalc: the reduced network against its single block",
+            "kcalc: the reduced network with L blocks against one block",
             1e-11,
         )
     y = draw(bench, resnet(3, 2, 6, Rational(7, 10)), 10000, 60000)[0]["y3"]
@@ -251,7 +251,7 @@ def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
 @claim("PLG-thm3", "Sec. 4.3, Theorem 3, eqs. 21 and 119")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""in DenseNets $L^{2(\alpha-1)}(C_1e^{-2|\Delta|L/n}-C_2) \le \mathrm{var} \le
-    L^{2(\alpha-1)}(C_3e^{2|\Delta|L/n}-C_4)$: polynomial in depth for normal weights
+    L^{2(\alpha-1)}(C_3e^{2|\Delta|L/n}-C_4)$, which is polynomial in depth for normal weights
     """
     for alpha in (0.7, 1.0, 1.3):
         for n in (5, 20):
@@ -396,8 +396,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the "
-    "predictions", "the numbers of the figures are not given; the formulas behind them are the "
-                   "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
+    "predictions", "the figures come without numbers; the formulas behind them are checked in the "
+    "claims about Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
 PAPER.undecidable(
     "PLG-uci",
     "Sec. 8 and 9, Table 1",

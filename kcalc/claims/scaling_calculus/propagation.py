@@ -191,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-A6-padding", "Sec. 4 and App. A, extended to zero padding")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""also with zero padding, $\varsigma = n\sum_pf(p)b(p)$ is preserved and
+    r"""with zero padding, too, $\varsigma = n\sum_pf(p)b(p)$ is preserved, and
     $\nu=\varsigma/(nmk^2w^2)$
 
     But: f and b must be maps over positions; with averages over positions, nu and gamma of a stack
@@ -333,7 +333,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
-    """Return kcalc's zeta_out/zeta_in for an activation at N(0, std^2), and samples of this."""
+    """Return kcalc's zeta_out/zeta_in for an activation at N(0, std^2), and samples of it."""
     net = chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
@@ -362,7 +362,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"quadrature",
             1e-7,
         )
-        yield equal(found, told, f"{name}: the number", 5e-5)
+        yield equal(found, told, f"{name}: the known digits", 5e-5)
         if std == 1.0:
             yield at_most(0.1, abs(truth - 1), f"{name}: zeta changes by more than 10 %")
             run = Draws(

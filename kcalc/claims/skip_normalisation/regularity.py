@@ -232,8 +232,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a skip connection with singular values 1 shifts the singular values of the Jacobian upwards
 
-    But: only for wide random layers; with A = -I/2 there is no shift, and with A = -0.9 I a shift
-    downwards
+    But: only for wide random layers; with A = -I/2 there is no shift, and with A = -0.9 I the shift
+    is downwards
     """
     for a in (0.6, 0.9):
         yield counterexample(

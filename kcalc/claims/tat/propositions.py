@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$
 
-    But: the activation must not be linear: the identity map keeps every c
+    But: the activation must not be linear, because the identity map keeps every c
     """
     C = c_map(architectures.vanilla(50, "identity"))
     yield counterexample(
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [_psi(0.0, t) for t in times],
         etas,
-        "the flow from 0 in time T(eta), integrated by Runge-Kutta, is eta",
+        "the flow from 0, integrated by a Runge-Kutta method, reaches eta at time T(eta)",
         1e-10,
     )
     starts = (-0.9, -0.5, 0.3, 0.8)
@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c,
             eta,
-            f"4000 layers of the slope that the flow predicts map 0 to eta = {eta}",
+            f"4000 layers with the slope that the flow predicts map 0 to eta = {eta}",
             2e-3,
             slope=predicted,
         )
@@ -381,6 +381,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero = leaky(0.0)(np.array(1.0))
     yield counterexample(
         zero,
-        "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined",
+        "slope 0 at x = -1: the left side is 1, but the right side is 0 times an undefined value",
         left=zero,
     )

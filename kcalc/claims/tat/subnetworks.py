@@ -190,7 +190,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         found,
         truth,
-        "random networks, r(x) >= x: subnetworks in no larger composition give the maximum",
+        "random networks, r(x) >= x: subnetworks that are not part of a larger composition attain "
+        "the maximum",
         networks=short,
         wrong_for_r_below_x=int(wrong),
     )
