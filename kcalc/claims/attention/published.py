@@ -130,14 +130,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(scores**2, 1.0, "drawn layers: scores after the norm at q = 10")
     found = block("pre", q, rho, tokens, beta, 0)
     right = frozen("pre", q, q * rho, beta, 0)
-    yield equal(found, right, "q = 10, beta = 0.5: with the scale of the normalised stream", 1e-3)
+    yield equal(
+        found,
+        right,
+        "q = 10, beta = 0.5: a block with the critical scale of the normalised stream",
+        1e-3,
+    )
     own = 1 - sqrt(2 / (q * q * (1 - rho))) / beta
     first, second = q + rho + (1 - rho) * own, q * rho + rho
     angle = acos(second / first)
     wrong = (second + (np.sin(angle) + (pi - angle) * cos(angle)) / (2 * pi)) / (first + 0.5)
     yield counterexample(
         (found - wrong) / 1e-3,
-        "q = 10, beta = 0.5: with the scale of the stream, in units of 0.001",
+        "q = 10, beta = 0.5: a block with the critical scale of the stream, in units of 0.001",
     )
 
 

@@ -116,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 (whole - at * left) / sqrt(1 - at**2),
                 r2 * sqrt(1 - at**2) * curved,
-                "the step for y",
+                "integration by parts in y",
                 1e-9,
             )
             norm = sqrt(second_moment(name, q1) * second_moment(name, q2))
@@ -127,7 +127,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-9,
             )
             yield equal(
-                left, r1 * straight + r2 * at * curved, "the step for x, by the joint density", 1e-9
+                left,
+                r1 * straight + r2 * at * curved,
+                "integration by parts in x, with the joint density",
+                1e-9,
             )
 
 

@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slopes.append(C.derivative(1)(inner))
         zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
     yield at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
-    yield at_most(0, slopes, "and not negative", 0.0)
+    yield at_most(0, slopes, "random maps: not negative", 0.0)
     was, should = np.array(zero).T
     yield equal(was, should, "0 if and only if $b_0=b_1=0$", 0.0, times=int(should.sum()))
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:

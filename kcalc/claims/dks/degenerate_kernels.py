@@ -21,7 +21,7 @@ from .tangent_kernels import theta
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
-    """Return a deep network of shifted tanh or erf layers, its layer, and the number of layers.
+    """Return a deep network of identical shifted tanh or erf layers, one of them, and their number.
 
     The layer has Q(1) = 1 and C'(1) in [low, high]. If C'(1) is above 1, C'(c*) < 0.76, so 80
     layers reach the limit. Q'(1) is small, so rounding errors of q do not grow.
@@ -300,7 +300,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         K(0.0),
         star / (1 - inner),
-        "an exploding network of kcalc at $c_0=0$",
+        "an exploding network in kcalc at $c_0=0$",
         1e-10 + 20 * depth * inner**depth,
     )
     yield at_most(

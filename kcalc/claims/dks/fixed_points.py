@@ -152,7 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             1e-6,
             [values[0] / 2 + values[2] / 2 - values[1], values[2] - values[1]],
-            "the curvature and the increase of the C maps of activations",
+            "the C maps of activations are strictly convex and increase",
             0.0,
         )
 

@@ -196,7 +196,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "$\\bar\\alpha$ between 0.2 and 1",
             0.0,
         )
-    yield equal(mean, 0.25, "and near 1/4", 0.03)
+    yield equal(mean, 0.25, "the ratio is near 1/4", 0.03)
 
 
 @claim("DKS-H2b", "App. H.2")
@@ -209,10 +209,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     r, n = symbols("r n", positive=True)
     total = (1 - r**n) / (1 - r)
-    yield exact(total.subs(n, 1) - 1, "the geometric sum of one term")
+    yield exact(total.subs(n, 1) - 1, "the formula for the geometric sum of one term")
     yield exact(
         sp.powsimp(expand((total.subs(n, n + 1) - total - r**n) * (1 - r))),
-        "and from $L$ to $L+1$ terms",
+        "the formula for the geometric sum, from $L$ to $L+1$ terms",
     )
     c = np.array([-0.4, 0.3, 1.0])
     layer, depth = smooth(*COLLAPSING), bench.size(70, 300)

@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         _batches(bench, ["tanh", "softplus"], [1000, 3000], 0.5),
         true,
-        "the same with 4000 channels",
+        "random features with 4000 channels at $c=1/2$",
     )
     deep = chain(repeat(chain(L.Affine(), L.Nonlinear("relu")), 2), L.LayerNorm())
     relu = KNOWN["relu"]

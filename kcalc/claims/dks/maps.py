@@ -264,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         names = bench.rng.choice(_FEW, size=3)
         q1, q2 = bench.uniform(0.3, 2, 2)
         covariance = np.array([[q1, 0.4 * sqrt(q1 * q2)], [0.4 * sqrt(q1 * q2), q2]])
-        for name in names:  # kernels of wide layers, one after the other
+        for name in names:  # kernels of wide layers, one after another
             covariance = reference.layer(str(name), covariance)
         whole = chain(
             L.Input(), *[layer for name in names for layer in (L.Affine(), L.Nonlinear(str(name)))]

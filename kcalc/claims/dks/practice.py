@@ -189,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     iterated = c
     for _ in range(100):
         iterated = np.asarray(local(np.clip(iterated, -1, 1)))
-    yield equal(C(c), iterated, "100 layers, one after the other", 1e-9)
+    yield equal(C(c), iterated, "100 layers, one after another", 1e-9)
 
 
 @claim("DKS-264", "Sec. 26.4")

@@ -71,7 +71,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{n} {name} layers with biases: $1-C^n$ divided by $1-c$",
                 1e-9,
             )
-            yield at_most(0, gap, "and positive", 0.0)
+            yield at_most(0, gap, "$1-C^n$ is positive", 0.0)
         yield equal(
             c_map(deep(name, weight, bias, 1))(np.array([-0.6, 0.4]), q),
             [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)],

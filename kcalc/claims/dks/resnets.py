@@ -74,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$f(x)=\sum_pW_px_p$ over active paths; $E[W_pW_q]=\sigma^{2D}/P$ for $p=q$, else 0; so
     $E[f(x)f(x')]=\sigma^{2D}\,\dfrac{E[A_{x,x'}]}{P}\,\tfrac1kx^\top x'$
 
-    Under: ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output
+    Under: ReLU layers without biases, weights $N(0,\sigma^2/m)$, one linear output
 
     But: exact for $x'=x$; for $x'\ne x$, it assumes that the weights are independent of which paths
     are active, so after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
@@ -124,7 +124,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = 4 * (math.pi - theta) / (2 * math.pi) * (a @ b) / 2
     yield statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED)
     yield statistical(
-        product, formula + 4 / (2 * math.pi) * sin(theta), "the same with the missing term"
+        product,
+        formula + 4 / (2 * math.pi) * sin(theta),
+        "the network itself: eq. 29 plus the missing term",
     )
     yield equal(
         4 * (relu.c_map(cos(theta)) * relu.q_map(1.0)),

@@ -70,7 +70,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         p.eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])
         for net, p, psi in zip(nets, polynomials, at, strict=True)
     ]
-    yield equal(list(off), 0, "the same by the chain rule on the graph, in fractions", 0.0)
+    yield equal(
+        list(off), 0, "the polynomials against the chain rule on the graph, in exact fractions", 0.0
+    )
 
 
 @claim("DKS-171b", "Sec. 17.1")
@@ -326,7 +328,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             stencil / truth - 1,
             0,
-            "the same as a difference quotient of cosines by quadrature",
+            "these slopes against difference quotients of cosines by quadrature",
             1e-7,
         )
 
@@ -351,7 +353,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             weighed_slope(net, q, own, half) / weighed - 1,
             0,
-            "the same by the chain rule on the graph with q values by quadrature",
+            "these slopes against the chain rule on the graph, with q values by quadrature",
             1e-10,
         )
         differ.append(

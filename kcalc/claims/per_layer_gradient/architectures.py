@@ -168,8 +168,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     cut = resnet(1, m, n, 1, without=1)
     y = draw(bench, cut, 10000, 60000)[0]["y1"]
     right = (1 + 5 / n) ** (m - 1) * (1 + 2 / n)
-    yield statistical(y**2, right, "the same")
-    yield equal(moments(cut).out.fourth, right, "the same by kcalc")
+    yield statistical(y**2, right, "the fourth moment of a branch, sampled")
+    yield equal(moments(cut).out.fourth, right, "the fourth moment of a branch, by kcalc")
 
 
 @claim("PLG-eq96", "Sec. 7.5, eqs. 96, 98 and 102")
@@ -291,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             abs(log(tops[1] / tops[0])),
             0.5,
-            f"kcalc: Var|J^2| over its power, L = 8 and 24, alpha = {alpha}",
+            f"kcalc: Var|J|^2 divided by its power of L, L = 8 and 24, alpha = {alpha}",
         )
 
 
@@ -346,8 +346,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     share = (signs @ np.ones(2) > 0).mean()
-    yield equal(share, 0.5, "two signs and y = (1, 1): E Z", 1e-12, PRINTED)
-    yield equal(share, 0.25, "it is 1/4")
+    yield equal(share, 0.5, "two signs and y = (1, 1): E Z as printed", 1e-12, PRINTED)
+    yield equal(share, 0.25, "two signs and y = (1, 1): E Z is 1/4")
 
 
 @claim("PLG-B8", "Sec. 4, extended to other graphs")

@@ -38,7 +38,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network
 
-    Under: weights i.i.d., symmetric
+    Under: i.i.d. symmetric weights
 
     But: only for weights without atoms
     """
@@ -82,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$
 
-    Under: weights i.i.d., symmetric, without atoms
+    Under: i.i.d. symmetric weights without atoms
     """
     for law, excess in EXCESS.items():
         for _ in bench.rounds(30, 300):
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$ for m = 2, 4, where $y^{L,k}$ sums the paths of the full
     network through $W^k$
 
-    Under: weights i.i.d., symmetric, without atoms
+    Under: i.i.d. symmetric weights without atoms
     """
     n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
     for k in range(1, L + 1):

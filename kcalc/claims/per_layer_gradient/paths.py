@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for paths $\gamma_1,\gamma_2$ to the same unit, $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 if they
     differ, and $\prod_lE(q_{\gamma,l}^2)$ if $\gamma_1=\gamma_2=\gamma$
 
-    Under: weights independent and symmetric; relu only directly after weights
+    Under: independent symmetric weights; relu only directly after weights
 
     But: only for weights without atoms; with random signs as weights, $w\cdot y=0$ may have a
     positive probability
@@ -235,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $q_{t_1}=q_{t_2}$ and $q_{s_1}=q_{s_2}$; $\xi=q_{t_1}^2q_{t_2}^2$ if $q_{t_1}=q_{s_1}$ and
     $q_{t_2}=q_{s_2}$, or if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$; otherwise $\xi=0$
 
-    Under: weights independent, symmetric, without atoms; relu only directly after weights
+    Under: independent symmetric weights without atoms; relu only directly after weights
 
     Printed: $\xi=0$ if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$
     """

@@ -217,7 +217,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s, run = measured(bench, net, 3000, 20000)
     yield statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut, sampled")
     yield equal(
-        s.tensors["S"].forward / s.tensors["x"].forward, sqrt(n / m), "the same by kcalc", 1e-11
+        s.tensors["S"].forward / s.tensors["x"].forward,
+        sqrt(n / m),
+        "f of the shortcut, by kcalc",
+        1e-11,
     )
     yield equal(
         s.weights["WS"].gamma * 0.64,

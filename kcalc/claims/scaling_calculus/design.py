@@ -217,7 +217,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network preserves f", about
         )
-        yield equal(scaling(linear).output_moment, 1.0, "the same by kcalc", 1e-12, about)
+        yield equal(
+            scaling(linear).output_moment,
+            1.0,
+            "a linear network preserves f, by kcalc",
+            1e-12,
+            about,
+        )
     relu = scaling(stack([n] * 4, [2 / n] * 3))
     yield equal(
         relu.tensors["affine_3"].forward,

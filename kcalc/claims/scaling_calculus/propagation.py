@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a convolution has $E[x_{l+1}^2] = n_lk_l^2E[W^2]E[x_l^2]$
 
-    Under: weights i.i.d., symmetric; borders periodic or none
+    Under: i.i.d. symmetric weights; periodic borders or none
     """
     for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench)
@@ -128,8 +128,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""a convolution has $E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta
     x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$
 
-    Under: weights i.i.d., symmetric; cotangents independent over locations; borders periodic or
-    none
+    Under: i.i.d. symmetric weights; cotangents that are independent over locations; periodic
+    borders or none
     """
     for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench)
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""linear layers and convolutions preserve $\varsigma$
 
-    Under: weights i.i.d., symmetric; borders periodic or none
+    Under: i.i.d. symmetric weights; periodic borders or none
     """
     n, m, k2, w, f, b, p, q = symbols("n m k2 w f b p q", positive=True)
     yield exact(
@@ -278,10 +278,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     run = Draws(bench, chain(L.Input(5), RELU, L.Affine(3)), 20000, 100000, mean=mu)
     yield statistical(
-        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same, sampled: f after relu"
+        run.f("nonlinear_1"),
+        (1 + mu * mu) * Phi + mu * density,
+        "relu of N(1/2, 1), sampled: f after relu",
     )
     yield statistical(
-        run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same, sampled: b before relu"
+        run.b("input") - Phi * run.b("nonlinear_1"),
+        0.0,
+        "relu of N(1/2, 1), sampled: b before relu",
     )
     two = chain(L.Input(3), L.Affine(2), RELU, L.Affine(6), RELU, L.Affine(3))
     narrow = Draws(bench, two, 20000, 100000)
@@ -292,7 +296,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         back[0] - 0.375 * back[1],
         0.0,
-        "it is (1 - 1/4)/2: both channels are 0 with probability 1/4",
+        "relu after weights that read 2 relu channels: b (1 - 1/4)/2, because both channels are 0 "
+        "with probability 1/4",
     )
     found = scaling(chain(L.Input(5), RELU, L.Affine(3)), input_symmetric=False)
     yield equal(

@@ -276,7 +276,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
         )
     yield at_most(bent, 1.0, "second derivatives divided by the bound", 1e-9)
-    yield at_most(0.9, max(bent), "and close to 1 at some points")
+    yield at_most(
+        0.9, max(bent), "second derivatives divided by the bound are close to 1 at some points"
+    )
 
 
 def _wn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""the kernel of wide networks follows layer by layer from $\Sigma^{l+1} = E_{z\sim
     N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$
 
-    Under: independent Gaussian weights of variance 1/fan-in, biases 0, infinite width; for one
+    Under: independent Gaussian weights with variance 1/fan-in, zero biases, infinite width; for one
     layer, the mean is exact at any width
     """
     for name in NAMES[: bench.size(5, 11)]:

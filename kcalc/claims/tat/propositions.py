@@ -260,8 +260,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
-    yield at_most(1e-9, corner, "C(c) - c = g(c)/pi for ReLUs in kcalc")
-    yield equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi")
+    yield at_most(1e-9, corner, "C(c) - c is positive for ReLUs in kcalc")
+    yield equal(
+        corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "C(c) - c, times pi, equals g(c)"
+    )
 
 
 def _direct(t):
