@@ -91,7 +91,7 @@ def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a weighted sum has $q = \sum_i w_i^2q_i$
 
-    Under: independent affine layers before it
+    Under: independent affine layers before the sum
     """
     w, k1, k2, q1, q2, w2 = symbols("w k1 k2 q1 q2 w2", positive=True)
     total = k1 + k2

@@ -211,8 +211,8 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$
 
-    Under: multi-layer perceptrons of infinite width in the NTK parameterisation, with inputs of
-    equal q values
+    Under: multi-layer perceptrons of infinite width in the NTK parameterisation, with inputs that
+    have equal q values
     """
     for _ in bench.rounds(5, 30):
         names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]

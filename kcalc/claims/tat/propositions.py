@@ -291,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5), t
     )
     terms = [(int(n), c) for (n,), c in near.terms()]
-    yield exact(near.eval(0) - Rational(1, 120), "its value at t = 0 is 1/120")
+    yield exact(near.eval(0) - Rational(1, 120), "the value of this quotient at t = 0 is 1/120")
     yield certified(
         lambda t: sum((t**n * int(c.p) / int(c.q) for n, c in terms), start=0 * t), 0, "0.5",
         "a lower bound of (difference)/t^5 for t in [0, 1/2], by alternating series",
