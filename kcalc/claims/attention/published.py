@@ -222,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = depth_laws(repeat(residual(branch), 2), token_cosine=0.3)
         text = f"alpha = {alpha:g}, sigma = {sigma:g}"
         # a block adds sigma^2 (2/pi) asin(2 a^2 q / (1 + 2 a^2 q)) to q;
-        # squared gradients gain sigma^2 times the mean squared slope
+        # squared gradients grow by a factor of 1 + sigma^2 (mean squared slope)
         q, logs = 1.0, [0.0]
         for _ in range(40_000):
             s = 2 * alpha**2 * q
