@@ -27,7 +27,7 @@ class Erratum:
     meant
         The correct text.
     claim
-        The id of the claim that states and checks the correct form, if there is one.
+        The id of the claim that states and checks the correct form, or None.
 
     """
 

@@ -39,7 +39,7 @@ def activations(*names: str) -> list[Activation]:
 
 @dataclass(frozen=True, eq=False)
 class PowerMap:
-    """A positive definite C map C(c) = sum b_n c^n, with b_n >= 0 that add up to 1."""
+    """A positive definite C map C(c) = sum b_n c^n, with coefficients b_n >= 0 that add up to 1."""
 
     weights: Array
 

@@ -32,7 +32,7 @@ class Finding(Shown):
 
     @property
     def undecided(self) -> bool:
-        """Whether the evidence is not sufficient for a verdict.
+        """Whether the evidence is insufficient for a verdict.
 
         It is False if the check raised an error.
         """

@@ -94,7 +94,7 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Reject paths where no regular file exists or can be created; no file is changed.
+    """Reject paths at which no regular file exists or can be created. No file is changed.
 
     Raises: KcalcError with a message that begins with ``refusal``.
     """

@@ -134,7 +134,7 @@ def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, .
             raise KcalcError(f"there are two papers named {source.name!r}; rename one of them")
         if not source.claims:
             raise KcalcError(
-                f"the paper {source.name!r} has no claims; add some with its method claim"
+                f"the paper {source.name!r} has no claims; add some with its `claim` method"
             )
         twice = next((id for id in source.claims if id in taken), None)
         if twice is not None:

@@ -112,10 +112,9 @@ class Report(Keyed[Finding], Tabled):
             f"{self.seed}, {self.seconds:.0f} s)"
         ]
         if open_:
-            told = "claim is undecided but was" if open_ == 1 else "claims are undecided but were"
+            told = "claim is undecided" if open_ == 1 else "claims are undecided"
             lines.append(
-                f"{open_} {told} decided before: the budget or the samples of this seed do not "
-                f"suffice"
+                f"{open_} {told}: the budget or the samples of this seed are not sufficient"
             )
         for f in self.contradictions:
             what = f.error or _blamed(f)

@@ -93,7 +93,7 @@ def verify(
 
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
-    """Create the :class:`Bench` of a claim. Its random numbers depend on the seed and claim."""
+    """Create the :class:`Bench` of a claim. Its random numbers depend on the seed and the claim."""
     return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget)
 
 

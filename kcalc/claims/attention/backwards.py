@@ -18,12 +18,14 @@ PLACE = "Gradients"
 
 @claim("ATT-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""let output gradients have covariance $g_s$ at one token and $g_d$ between two tokens. Then
-    the gradients through queries have covariance $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2(g_sD_s,
-    g_dD_c)$ (at one token, between two). Those through keys have
-    $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token, and $-1/(T-1)$ times this
-    between two tokens. Those through values have $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token,
-    and their sum over all tokens is $\sigma_V^2[g_s + (T-1)g_d]$ in every draw
+    r"""suppose that gradients at the output have covariance $g_s$ at the same token and $g_d$
+    between different tokens. Gradients through queries then have covariance
+    $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_sD_s$ at the same token and
+    $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_dD_c$ between different tokens. Gradients through keys
+    have covariance $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at the same token and
+    $-1/(T-1)$ times this value between different tokens. Gradients through values have covariance
+    $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at the same token; its sum over all pairs of tokens is
+    $T\sigma_V^2[g_s + (T-1)g_d]$ in every draw
     """
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)
@@ -47,19 +49,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     expected = 1.4 * 0.9 * 1.1 * (q - p) ** 2 * np.array([one * d_s, two * d_c])
     yield from averaged(
-        bench, traced, (expected[0], "queries, one token"), (expected[1], "queries, two tokens")
+        bench,
+        traced,
+        (expected[0], "queries, same token"),
+        (expected[1], "queries, different tokens"),
     )
     joined = np.tensordot(P, gradient * G, axes=(1, 1)).transpose(0, 3, 1, 2)
     back = 0.9 * (read_values @ joined).sum(axis=1)
     whole = 0.9 * 1.1 * (q - p) * (one * G[0, 0] * d_s + rest * two * G[0, 1] * d_c)
     yield from averaged(
-        bench, back, (whole, "keys, one token"), (-whole / rest, "keys, two tokens")
+        bench, back, (whole, "keys, same token"), (-whole / rest, "keys, different tokens")
     )
     read = 1.1 * A.transpose(0, 2, 1) @ gradient @ A
     yield statistical(
         np.diagonal(read, axis1=1, axis2=2).mean(axis=1),
         1.1 * (one * s_s + rest * two * s_c),
-        "values, one token",
+        "values, same token",
     )
     total = 1.1 * (one + rest * two)
     yield equal(

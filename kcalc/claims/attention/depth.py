@@ -20,7 +20,7 @@ PLACE = "Blocks and depth"
 
 @claim("ATT-collapse", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention without shortcut or MLP maps a small gap $q - p$ to
+    r"""attention without a shortcut or an MLP maps a small gap $q - p$ to
     $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$
     """
     for tokens, queries, keys in ((4, 1.0, 1.0), (32, 3.0, 0.5)):
@@ -36,24 +36,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found / (constant * gaps**3),
             np.ones(3),
-            f"kcalc, T = {tokens}: gaps 0.01, 0.001, 0.0001",
+            f"kcalc, T = {tokens}: gaps of 0.01, 0.001 and 0.0001",
             3e-2,
         )
         yield equal(
-            found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap 0.0001", 3e-4
+            found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap of 0.0001", 3e-4
         )
     tokens, gap, draws = 4, 0.02, bench.size(20_000, 200_000)
     A = attention(bench, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
     D = A[:, 0] - A[:, 1]
     yield statistical(
-        gap * (D**2).sum(axis=1) / 2, gap**3 * (tokens - 1) / tokens**2, "drawn matrices, gap 0.02"
+        gap * (D**2).sum(axis=1) / 2,
+        gap**3 * (tokens - 1) / tokens**2,
+        "drawn matrices, gap of 0.02",
     )
 
 
 @claim("ATT-draws-together", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention without shortcut or MLP increases the token cosine if $0 \le \rho < 1$, so there
-    is no fixed point there
+    r"""attention without a shortcut or an MLP increases the token cosine if $0 \le \rho < 1$, so it
+    has no fixed point in this interval
     """
     q, p, own, cross = symbols("q p S_self S", positive=True)
     raised = (p + (q - p) * cross) * q - p * (p + (q - p) * own)
@@ -72,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         token_map(layer(4.0), 2)(-1.0),
         -1.0,
-        "there is a fixed point below 0: two opposite tokens stay opposite",
+        "there is a fixed point below 0, because two opposite tokens stay opposite",
         1e-10,
     )
 
@@ -94,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-stream", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""every block adds $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ to the mean square
-    of a pre-norm stream, which grows to $v + \mathcal Q_f(1)$ per block as $\rho\to1$
+    of a pre-norm stream. This contribution increases to $v + \mathcal Q_f(1)$ as $\rho\to1$
     """
     tokens, blocks = 16, 5
     net = architectures.gpt2(blocks, activation="gelu", std=None, causal=False, depth_scaled=False)
@@ -131,4 +133,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal([v.token_cosine1 for v in sums], cosines, "the token cosines of this stream", 1e-6)
     gains = np.diff([2.0, *(v.q1 for v in sums)])
     yield at_most(gains[:-1], gains[1:], "the contribution of a block grows with depth", 0.0)
-    yield at_most(gains, 1 + (weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)
+    yield at_most(
+        gains,
+        1 + (weights @ gelu(x) ** 2),
+        "the contribution of a block stays below v + Q_f(1)",
+        0.0,
+    )

@@ -56,15 +56,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q, rho = stream(240, 0.0)
     gains = np.diff(q)
     yield at_most(gains[:-1], gains[1:], "two tokens: the contribution of a block grows", 1e-9)
-    yield at_most(gains, 1 + SIZE, "and stays below v + Q_f(1)", 1e-9)
+    yield at_most(
+        gains, 1 + SIZE, "two tokens: the contribution of a block stays below v + Q_f(1)", 1e-9
+    )
     late = rho[240] > 0.9 and gains[-1] > 0.93 * (1 + SIZE)
-    yield equal(float(late), 1.0, "block 240 adds nearly k, at token cosines above .9")
+    yield equal(
+        float(late), 1.0, "block 240 adds nearly k, because the token cosine is above .9 there"
+    )
     found = depth_laws(architectures.transformer_stack(2, 8, 2), 2)
     yield equal(found.growth, 1 + SIZE, "kcalc's constant of linear growth", 1e-6)
     rate = np.log(q[12] / q[0]) / 12
     yield counterexample(
         rate * 240 - np.log(q[240] / q[0]),
-        f"at the rate of the first 12 blocks, ln q would be {rate * 240:.1f} after 240; it "
+        f"if q kept growing as in the first 12 blocks, ln q would be {rate * 240:.1f} after 240 "
+        f"blocks, but it "
         f"is {np.log(q[240] / q[0]):.2f}",
         one_sided=True,
     )
@@ -72,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-powers", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in pre-norm streams $1-\rho$ falls like $L^{s-1}$ with $s = \mathbb E f'^2 / k$. From depth
+    r"""in pre-norm streams, $1-\rho$ falls like $L^{s-1}$ with $s = \mathbb E f'^2 / k$. From depth
     $L$ back to $l$, squared gradients grow like $(L/l)^{(v + \mathbb E f'^2)/k}$ in the mean mode
     and like $(L/l)^{s}$ in the difference mode
     """
@@ -87,7 +92,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.log((1 - rho[400]) / (1 - rho[200])) / np.log(q[400] / q[200]),
         SLOPE / k - 1,
-        "two tokens, between blocks 200 and 400, against ln q",
+        "two tokens: the exponent of 1 - rho as a power of q, between blocks 200 and 400",
         2e-2,
     )
 
@@ -95,8 +100,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-post-norm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a post-norm block with shortcut weight $a$ has the token slope
-    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$ at $\rho = 1$. The
-    difference mode of squared gradients is multiplied by the same factor, and the mean mode by its
+    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$ at $\rho = 1$. The block
+    multiplies the difference mode of squared gradients by the same factor, and the mean mode by the
     second fraction only
     """
     for a, v in ((1.0, 1.0), (1.5, 0.4)):
@@ -120,8 +125,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""the constants $\alpha = (2N)^{1/4}$ and $\beta = (8N)^{-1/4}$ of DeepNorm solve
     $2N(2\beta^2)/\alpha^2 = 1$. With ReLU, a block has the token slope
-    $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so N blocks preserve a fraction of at least
-    $1 - \frac{1}{8\sqrt{2N}}$ of small differences between tokens
+    $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so $N$ blocks preserve at least a fraction $1 -
+    \frac{1}{8\sqrt{2N}}$ of small differences between tokens
     """
     n = symbols("N", positive=True)
     alpha, beta = (2 * n) ** Rational(1, 4), (8 * n) ** Rational(-1, 4)

@@ -41,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
     yield counterexample(
         shape.mean() - 3 - 4.5 * shape.std() / draws**0.5,
-        "kurtosis above 3, minus 4.5 errors",
+        "excess of the kurtosis over 3, minus 4.5 standard errors",
         one_sided=True,
     )
     yield statistical(shape, 3 + 6 / width, "kurtosis of a score")
@@ -49,9 +49,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-alike", ALIKE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p +
-    (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$;
-    the tokens stay exchangeable
+    r"""attention maps $K_{st} = p + (q-p)[s=t]$ to $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' =
+    v[p + (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa =
+    G_{ik}\sigma_K^2(q-p)$; the tokens stay exchangeable
 
     But: every token must see all tokens; under a causal mask, tokens at different positions have
     different $q$
@@ -68,8 +68,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (found.q1, "q', drawn matrices"),
         (found.q1 * found.token_cosine1, "p', drawn matrices"),
     )
-    yield statistical(out[:, 0, 0] - out[:, -1, -1], 0.0, "the first and the last token: equal q")
-    yield statistical(out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens: equal covariance")
+    yield statistical(
+        out[:, 0, 0] - out[:, -1, -1], 0.0, "the first and the last token have the same q"
+    )
+    yield statistical(
+        out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens have the same covariance"
+    )
     variance = 1.1 * 0.8 * q * (q - p)
     ends = (
         p + (q - p) * self_overlap(tokens, variance),
@@ -90,7 +94,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     last = np.einsum("nj,jk,nk->n", weights[:, -1], K, weights[:, -1])
     yield counterexample(
         q - last.mean() - 4.5 * last.std() / draws**0.5,
-        "a causal mask: the last token has a smaller q than the first, by 4.5 errors or more",
+        "with a causal mask, q is smaller at the last token than at the first, by at least 4.5 "
+        "standard errors",
         one_sided=True,
     )
 
@@ -140,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
         same,
-        "equal places: sampled matrices against kcalc",
+        "same position: sampled matrices against kcalc",
     )
     size = c * np.sqrt(q1 * q2)
     first, second = (1.3 * 1.1 * q * q * (1 - rho) for q in (q1, q2))
@@ -152,10 +157,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         overlap = Overlap(tokens, first, second, 1.3 * query * 1.1 * size * (1 - rho)).value
         truth = size * rho + size * (1 - rho) * overlap
         yield statistical(
-            samples.mean(axis=1), truth, f"{name} places: sampled matrices against the formula"
+            samples.mean(axis=1), truth, f"{name} positions: sampled matrices against the formula"
         )
         if name == "equal":
-            yield equal(same, truth, "equal places: kcalc against the formula")
+            yield equal(same, truth, "same position: kcalc against the formula")
 
 
 def block() -> Network:
@@ -173,8 +178,8 @@ def block() -> Network:
 
 @claim("ATT-jet", TANGENT)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the tangent kernel follows from kernel maps to first order in $(r_s, r_d)$; $W_Q$ and $W_K$
-    each contribute $v(r_s-r_d)\,\kappa_{ik}\,\partial S/\partial\kappa$
+    r"""the tangent kernel follows from the kernel maps to first order in $(r_s, r_d)$; $W_Q$ and
+    $W_K$ each contribute $v(r_s-r_d)\,\kappa_{ik}\,\partial S/\partial\kappa$
     """
     tokens, c, rho = 7, 0.6, 0.25
     net = layer(1.3, 1.1, 0.9)

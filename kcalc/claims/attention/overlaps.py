@@ -37,7 +37,7 @@ LENGTHS = (
 
 
 def tilt(tokens: int, beta: float) -> float:
-    """Return the score variance ``beta^2 ln T``, at which few tokens dominate a row."""
+    """Return the score variance ``beta^2 ln T``, at which a few tokens dominate a row."""
     return beta**2 * log(tokens)
 
 
@@ -235,8 +235,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to
     \infty$
 
-    But: the limit is far off at all lengths that fit in memory; at $\beta = 1.5$ it is 0.057, but
-    $S_{\mathrm{self}}$ is 0.279 at $T = 512$ and 0.245 at $T = 4096$
+    But: $S_{\mathrm{self}}$ is far from its limit at all sequence lengths that fit in memory; at
+    $\beta = 1.5$, the limit is 0.057, but $S_{\mathrm{self}}$ is 0.279 at $T = 512$ and 0.245 at $T
+    = 4096$
     """
     for tokens, beta, truth in LENGTHS:
         yield equal(

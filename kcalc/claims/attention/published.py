@@ -35,10 +35,10 @@ PLACE = "Maps of other papers"
 @claim("ATT-edge-line", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""post-norm blocks with shortcut weights $a_A$ around attention and $a_M$ around the MLP have
-    the token slope 1 on a line in the plane of $a_A^2$ and $a_M^2$: $a_A^2 = v(a_M^2 + \mathcal
-    Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ with $\mathcal Q_f = \mathcal Q_f(1)$. There the mean mode
-    of squared gradients grows by a factor $1 + v/a_A^2$ per block, so both exponents vanish only
-    for $v/a_A^2\to0$
+    a token slope of 1 on a line in the plane of $a_A^2$ and $a_M^2$: $a_A^2 = v(a_M^2 + \mathcal
+    Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ with $\mathcal Q_f = \mathcal Q_f(1)$. On this line, the
+    mean mode of squared gradients grows by a factor $1 + v/a_A^2$ per block, so both exponents
+    vanish only for $v/a_A^2\to0$
     """
     for along, v, factors in ((0.8, 1.0, (0.9, 1.0, 1.1)), (2.0, 0.3, (1.0,))):
         edge = sqrt(v * (along**2 + SIZE) / (SLOPE - SIZE))
@@ -59,7 +59,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield equal(modes.difference[entry], 1.0, f"difference mode, {text}", 1e-8)
             else:
                 yield at_most(
-                    0.0, (factor - 1) * (found.slope - 1), f"the same side of 1: {text}", 0.0
+                    0.0,
+                    (factor - 1) * (found.slope - 1),
+                    f"slope and factor on the same side of 1: {text}",
+                    0.0,
                 )
                 same = 1.0 if factor < 1 else 0.0
                 yield equal(float(found.cosine == 1), same, f"equal tokens: {text}")
@@ -99,11 +102,12 @@ def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if scores have variance $\beta^2\ln T\,(1-\rho)$ and $T\to\infty$, blocks with softmax
     attention (post-norm and pre-norm, each with and without subtracting the mean) have the maps of
-    the random energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and
-    $S = 0$. At $T = 4096$, $\rho$ still differs by up to 0.008, and the difference falls slowly
+    the random energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and $S
+    = 0$. At $T = 4096$, $\rho$ still differs from this limit by up to 0.008, and the difference
+    decreases slowly with $T$
 
-    Printed: pre-norm blocks have the critical scale sqrt(2/(q(q-p))) of the stream before the norm
-    (Giorlandino and Goldt 2025, notebook Gain-controlled-propagation)
+    Printed: the critical scale of pre-norm blocks is sqrt(2/(q(q-p))), computed from the stream
+    before the norm (Giorlandino and Goldt 2025, notebook Gain-controlled-propagation)
     """
     for placement in ("post", "pre"):
         for centre in (0, 1):
@@ -114,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     for k in (12, 18, 24)
                 ]
                 text = f"{placement}-norm, centre {centre}, beta = {beta:g}, rho = 0.2"
-                yield at_most(away, [0.009, 0.0045, 0.0034], f"distances: {text}", 0.0)
+                yield at_most(away, [0.009, 0.0045, 0.0034], f"distances to the limit: {text}", 0.0)
                 if beta == 1:
                     yield at_most(away[1:], away[:-1], f"the distances fall: {text}", 0.0)
     q, rho, beta, tokens = 10.0, 0.2, 0.5, 2**12
@@ -126,14 +130,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(scores**2, 1.0, "drawn layers: scores after the norm at q = 10")
     found = block("pre", q, rho, tokens, beta, 0)
     right = frozen("pre", q, q * rho, beta, 0)
-    yield equal(found, right, "q = 10, beta = 0.5: with the scale of the normalised stream", 1e-3)
+    yield equal(
+        found,
+        right,
+        "q = 10, beta = 0.5: a block with the critical scale of the normalised stream",
+        1e-3,
+    )
     own = 1 - sqrt(2 / (q * q * (1 - rho))) / beta
     first, second = q + rho + (1 - rho) * own, q * rho + rho
     angle = acos(second / first)
     wrong = (second + (np.sin(angle) + (pi - angle) * cos(angle)) / (2 * pi)) / (first + 0.5)
     yield counterexample(
         (found - wrong) / 1e-3,
-        "q = 10, beta = 0.5: with the scale of the stream, in units of 0.001",
+        "q = 10, beta = 0.5: a block with the critical scale of the stream, in units of 0.001",
     )
 
 
@@ -173,7 +182,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     But: only for $\tau^2\ll2\ln T$ (the exact $q'$ has $S_{\mathrm{self}}$ instead of
     $e^{\tau^2}/T$) and $\rho\tau^2\ll1$ (the exact $p'$ has $S(\rho\tau^2)$ instead of $1/T$). At
-    $\tau^2 = 4$ and $T = 512$, the variance of an entry is less than half as large
+    $\tau^2 = 4$ and $T = 512$, the variance of an entry is less than half of this value
     """
     tokens = 512
     for queries, rho, near in ((0.05, 0.2, 2e-4), (0.6, 0.5, 5e-3)):
@@ -190,7 +199,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (drawn**2).mean(axis=1) - tokens**-2.0, truth, "drawn rows, T = 512, variance 4"
     )
     rule = (exp(4.0) - 1) / tokens**2
-    yield equal(float(truth < rule / 2), 1.0, "variance 4: less than half of the formula")
+    yield equal(
+        float(truth < rule / 2),
+        1.0,
+        "score variance 4: less than half of the value from the formula",
+    )
 
 
 # -- Alekseev --------------------------------------------------------------------------------------
@@ -208,7 +221,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         branch = chain(L.Affine(), L.Nonlinear(erf), L.Affine(sigma_w=sigma))
         found = depth_laws(repeat(residual(branch), 2), token_cosine=0.3)
         text = f"alpha = {alpha:g}, sigma = {sigma:g}"
-        # a block adds sigma^2 (2/pi) asin(2 a^2 q / (1 + 2 a^2 q)) to q, and its slope to gradients
+        # a block adds sigma^2 (2/pi) asin(2 a^2 q / (1 + 2 a^2 q)) to q;
+        # squared gradients grow by a factor of 1 + sigma^2 (mean squared slope)
         q, logs = 1.0, [0.0]
         for _ in range(40_000):
             s = 2 * alpha**2 * q
@@ -217,7 +231,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = (logs[40_000] - logs[10_000]) / (200 - 100)
         yield equal(found.gradient_stretch, 0.5, f"kcalc's power of depth, {text}", 1e-9)
         yield equal(found.gradient_mean, 4 * alpha / pi * sigma, f"kcalc, {text}", 1e-4)
-        yield equal(c, 4 * alpha / pi * sigma, f"blocks 10,000 to 40,000, {text}", 2e-2)
+        yield equal(
+            c, 4 * alpha / pi * sigma, f"a recursion between blocks 10,000 and 40,000, {text}", 2e-2
+        )
     for norm, stretch in (("layer", 0.0), (activation("tanh"), 0.5)):
         found = depth_laws(architectures.transformer_stack(2, 8, 2, norm=norm), 16)
         yield equal(

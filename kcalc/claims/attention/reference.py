@@ -1,6 +1,6 @@
-"""Attention, computed independently of kcalc.
+"""Attention layers, computed independently of kcalc.
 
-The module draws softmax rows, and uses quadrature without T-th powers of small values.
+The module draws softmax rows and uses quadrature that avoids T-th powers of small values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def rows(
 ) -> tuple[Array, Array]:
     """Draw pairs of softmax rows, each of shape (draws, tokens).
 
-    Their scores have variances ``v1`` and ``v2`` and, at equal tokens, the given covariance.
+    Their scores have variances ``v1`` and ``v2``. Scores of the same token have the given
+    covariance.
     """
     z = bench.normal(2, draws, tokens)
     first = np.sqrt(v1) * z[0]
@@ -54,7 +55,8 @@ def averaged(
 ) -> Iterator[Evidence]:
     """Compare the mean diagonal and off-diagonal entries of matrices over exchangeable tokens.
 
-    ``one`` and ``two`` contain the expected means of these entries, and descriptions.
+    ``one`` describes the diagonal and ``two`` the rest: each is a pair of the expected mean and a
+    description of the comparison.
     """
     yield statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
     yield statistical(matrices[:, 0, 1:].mean(axis=1), *two)

@@ -94,8 +94,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-wishart", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at key width $d_k$, the overlap of two softmax rows is $S$ averaged over $QQ^\top/d_k$ of
-    their queries, a Wishart matrix with mean $G$
+    r"""at key width $d_k$, the overlap of two softmax rows is the average of $S$ over
+    $QQ^\top/d_k$, where $Q$ contains the queries of the rows. This is a Wishart matrix with mean
+    $G$
     """
     tokens, width, rho, variance = 8, 6, 0.4, 2.0
     found: Any = node_values(
@@ -113,7 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-single", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if attention weights are functions $f(s_{ij})$ of single scores, then $O_{ik} =
+    r"""if attention weights are functions $f(s_{ij})$ of individual scores, then $O_{ik} =
     T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, where $F(c) = \mathbb E f f$ at covariance $c$
     """
     tokens, p, variance = 6, 0.3, 1.5
@@ -149,8 +150,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with a sink (an additional score 0), rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X +
-    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
+    r"""with a sink (an additional score of 0), rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R =
+    X + T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
     common part of the scores of row $i$, with $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """
     tokens, p, variance = 6, 0.3, 2.0
@@ -214,7 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             (scores**2).mean(),
             12 / width,
-            f"mean square of the scores at key width {width}, at most twice 6 / width",
+            f"mean square of the scores at key width {width} is at most twice 6 / width",
             0.0,
         )
 

@@ -32,9 +32,10 @@ _POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 PAPER.undecidable(
     "DKS-K",
     "App. K",
-    r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "the plots come from a training experiment and show the accuracy of predictions, not "
-    "an F1-score",
+    r"$Q'(1)\in\{0.95,1,1.01\}$: the F1 score of predictions from Q maps, for softplus networks of "
+    r"depth 50",
+    "the plots come from a training experiment and show the accuracy of predictions, not an F1 "
+    "score",
 )
 
 
@@ -63,7 +64,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 kernels,
                 reference.mean(plain.value, q1, plain.kinks)
                 + reference.mean(plain.value, q2, plain.kinks),
-                "the kernel of $\\phi+1$ minus that of $\\phi$ minus 1 is $v+v'$, $v$ by quadrature",
+                "the kernel of $\\phi+1$ minus the kernel of $\\phi$ minus 1 is $v+v'$, with $v$ "
+                "by quadrature",
                 1e-9,
             )
         yield equal(
@@ -114,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 (whole - at * left) / sqrt(1 - at**2),
                 r2 * sqrt(1 - at**2) * curved,
-                "the step for y",
+                "integration by parts in y",
                 1e-9,
             )
             norm = sqrt(second_moment(name, q1) * second_moment(name, q2))
@@ -125,7 +127,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-9,
             )
             yield equal(
-                left, r1 * straight + r2 * at * curved, "the step for x, by the joint density", 1e-9
+                left,
+                r1 * straight + r2 * at * curved,
+                "integration by parts in x, with the joint density",
+                1e-9,
             )
 
 
@@ -187,7 +192,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))
     yield at_most(
-        slope(bad) - 1, 1 - bad.weights[1] - 0.5, "without $C(0)=0$ it may fail, as for $(1+c^2)/2$"
+        slope(bad) - 1,
+        1 - bad.weights[1] - 0.5,
+        "without $C(0)=0$, the inequality may fail, for example for $(1+c^2)/2$",
     )
 
 
@@ -205,7 +212,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c in (-0.5, 0.0, 0.3, 0.7):
             direct = reference.gamma(name, c)
             yield equal(
-                polyval(c, squares), direct, "Hermite sums from 0 against the joint density", 1e-8
+                polyval(c, squares),
+                direct,
+                "Hermite sums that start at 0 against the joint density",
+                1e-8,
             )
             yield equal(
                 pair_expectation(name, name, c), direct, "kcalc against the joint density", 1e-9
@@ -278,12 +288,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if weights[1::2].sum() > 1e-3 and len(other) < bench.size(25, 300):
             other.append(_ends(mixed, 400)[1])
     yield equal([p[1] / p[0] for p in even], -1, "D.6: even maps, $C_f'(-1)=-C_f'(1)$", 1e-10)
-    yield equal(other, 0, "D.6: others with $C'(1)<1$, 400 copies", 1e-6)
+    yield equal(other, 0, "D.6: other maps with $C'(1)<1$, 400 copies", 1e-6)
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
         phi = activation(name).transformed(output_scale=sqrt(2) if name == "relu" else 1.0)
         C = c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), 120))).derivative(1)
         yield equal(C(1.0), 1, f"D.6: 120 layers of {name} in kcalc, the slope at 1", 1e-10)
-        yield equal(C(-1.0), expected, "and at -1", 1e-10 if name == "abs" else 3e-3)
+        yield equal(
+            C(-1.0),
+            expected,
+            "D.6: 120 layers in kcalc, the slope at -1",
+            1e-10 if name == "abs" else 3e-3,
+        )
 
 
 def _ends(C: PowerMap, copies: int) -> tuple[float, float]:

@@ -81,7 +81,7 @@ def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
 
 @lru_cache(maxsize=32)
 def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
-    """Return a network of one layer, and the attracting fixed point of its Q map.
+    """Return a network with one layer, and the attracting fixed point of its Q map.
 
     The layer is an Affine with sigma_w^2 = ``weight`` and sigma_b^2 = ``bias``, followed by the
     activation ``name``.
@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slopes.append(C.derivative(1)(inner))
         zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
     yield at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
-    yield at_most(0, slopes, "and not negative", 0.0)
+    yield at_most(0, slopes, "random maps: not negative", 0.0)
     was, should = np.array(zero).T
     yield equal(was, should, "0 if and only if $b_0=b_1=0$", 0.0, times=int(should.sum()))
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:

@@ -99,9 +99,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield proved(
         squares,
-        "the lower bound: $c^n - c \\ge 2/(3\\sqrt3) \\ge 1/4$ at $c = -1/\\sqrt3$ for all $n "
-        "\\ne 1$; the squares, $4/27 \\ge 1/16$, and "
-        "$3^{-n} \\ge 3^{-(n+2)}$",
+        "the lower bound: $c^n - c \\ge 2/(3\\sqrt3) \\ge 1/4$ at $c = -1/\\sqrt3$ for all $n \\ne "
+        "1$, because $4/27 \\ge 1/16$ and $3^{-n} \\ge 3^{-(n+2)}$",
         best_constant=_SHARP,
     )
     yield from co.agreement(bench)
@@ -114,8 +113,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             - 1e-12
             for name in co.NAMES
         ],
-        "the lower bound, by the lower ends of enclosures of C at one point of each activation, "
-        "minus $10^{-12}$ for rounding",
+        "the lower bound, from the lower ends of enclosures of C at one point, for each "
+        "activation; $10^{-12}$ is subtracted for rounding errors",
     )
     maps = power_maps(bench, 300, 4000)
     far = _distances(maps)[0]
@@ -225,11 +224,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
             sum((n - 1) * b for n, b in enumerate(co.enclosed(name, centred=True)) if n > 1)
             for name in bent
         ],
-        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ if $b_0 = 0$: 17 terms enclosed, for centred "
-        "activations; the rest is $\\ge0$",
+        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ if $b_0 = 0$: enclosures of 17 terms for centred "
+        "activations; the other terms are $\\ge0$",
     )
     yield proved(
-        [1 - co.enclosed(name)[1] for name in co.NAMES], "$1 - b_1$ enclosed, over activations"
+        [1 - co.enclosed(name)[1] for name in co.NAMES],
+        "enclosures of $1 - b_1$ for all activations",
     )
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
     yield at_most(1.0, one, "the slope at 1 of activations minus their mean")

@@ -178,7 +178,7 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         np.zeros(len(beyond)),
         beyond,
-        "the C map and its first 17 terms differ by no more than the rest can be",
+        "the C map and its first 17 terms differ by no more than the other terms allow",
         0.0,
     )
 
@@ -187,7 +187,7 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
 
 
 def collected(*parts: tuple[int, int]) -> Terms:
-    """Return the polynomial with the given (power, coefficient) terms; equal powers are added."""
+    """Return the polynomial with the given (power, coefficient) terms; like terms are added."""
     out: Terms = {}
     for power, value in parts:
         out[power] = out.get(power, 0) + value

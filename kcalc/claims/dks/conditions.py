@@ -201,9 +201,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     one = np.array([C.derivative(1)(1.0) for C in maps]) - 1
     far_off = np.array([np.abs(C(GRID) - GRID).max() for C in maps])
     steep = np.array([np.abs(C.derivative(1)(GRID) - 1).max() for C in maps])
-    yield at_most(far_off, 2 * one, r"$\max|C-c|$ of random maps")
-    yield at_most(one, steep, r"$\max|C'-1|$ of random maps, from below")
-    yield at_most(steep, 3 * one, r"$\max|C'-1|$ of random maps, from above")
+    yield at_most(far_off, 2 * one, r"the upper bound on $\max|C-c|$ for random maps")
+    yield at_most(one, steep, r"the lower bound on $\max|C'-1|$ for random maps")
+    yield at_most(steep, 3 * one, r"the upper bound on $\max|C'-1|$ for random maps")
     rows = []
     for name in ("tanh", "softplus", "gelu", "swish")[: bench.size(2, 4)]:
         net = random_network(bench, name, 5)
@@ -252,7 +252,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-8,
             )
             tops.append(C.derivative(1)(1.0))
-        yield equal(max(tops) / zeta - 1, 0, r"the largest $C_f'(1)$ over $\zeta$", 1e-8)
+        yield equal(max(tops) / zeta - 1, 0, r"the largest $C_f'(1)$ divided by $\zeta$", 1e-8)
         end, c = shaped.network.outputs[0], bench.uniform(-1, 1)
         activations = set(shaped.network.activations)
         state = values(shaped.network, c, 1.0, 1.0, dict.fromkeys(activations, own))[end]

@@ -240,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         ends.max(axis=1) - ends.min(axis=1),
         1e-2,
-        "the iterates from six starts agree, random C maps",
+        "random C maps: the iterates from six starting points agree",
         maps=len(maps),
     )
     yield at_most(-1e-9, ends.min(axis=1), "the limit is not negative")

@@ -21,7 +21,7 @@ from .tangent_kernels import theta
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
-    """Return a deep network of shifted tanh or erf layers, its layer, and the number of layers.
+    """Return a deep network of identical shifted tanh or erf layers, one of them, and their number.
 
     The layer has Q(1) = 1 and C'(1) in [low, high]. If C'(1) is above 1, C'(c*) < 0.76, so 80
     layers reach the limit. Q'(1) is small, so rounding errors of q do not grow.
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             np.abs(parts.sum(axis=0) * (1 - slope) - 1).max(),
             0,
-            "150 layers of random maps with $C'(1)<0.8$: the kernel over $1/(1-C'(1))$",
+            "150 layers of random maps with $C'(1)<0.8$: the kernel divided by $1/(1-C'(1))$",
             1e-9,
         )
 
@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
     yield exact(
         C - c * diff(C, c) - gap,
-        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ if $C(1)=C'(1)=1$: degree 6, all weights",
+        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ if $C(1)=C'(1)=1$, for degree 6 and all weights",
     )
     for map_ in at_edge(bench, bench.size(40, 400)):
         parts = theta([(map_, map_.derivative(1))] * 200, np.array([0.0, 0.1, 0.5, 0.9, 1.0]))
@@ -282,7 +282,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = [float((-1) ** n * sp.binomial(Rational(7, 4), n)) for n in range(2, 40)]
     yield proved(
         [min(weights)],
-        "p = 3/4: coefficients of $(1-c)^{7/4}$ at powers of at least 2, so it is a C map",
+        "p = 3/4: the coefficients of $(1-c)^{7/4}$ for powers of at least 2 are positive, so $C$ "
+        "is a C map",
     )
 
 
@@ -299,13 +300,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         K(0.0),
         star / (1 - inner),
-        "an exploding network of kcalc at $c_0=0$",
+        "an exploding network in kcalc at $c_0=0$",
         1e-10 + 20 * depth * inner**depth,
     )
     yield at_most(
         0.1,
         1 / (1 - inner) - K(0.0),
-        "for that network the estimate for $C'(1)=1$ is too large by more than 0.1",
+        "for that network, the estimate for $C'(1)=1$ is too large by more than 0.1",
         0.0,
         fixed_point=star,
     )

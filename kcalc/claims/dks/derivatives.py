@@ -155,8 +155,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield counterexample(
         min(curved),
-        "i = 2 for ReLU: almost everywhere $\\phi''=0$, so the formula gives 0, and C'' is this "
-        "much",
+        "i = 2 for ReLU: $\\phi''=0$ almost everywhere, so the formula gives 0, but C'' is "
+        "positive",
         at=[0.0, 0.3],
     )
     right = [1 / (pi * sqrt(1 - c * c)) for c in (0.0, 0.3)]
@@ -181,7 +181,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         own / truth, 1.0, "kcalc's second derivative at 1 - c = 0.1 ... 1e-12", last=own[-1]
     )
     yield at_most(
-        own[:-1], own[1:] / 3, "the second derivative grows by a factor above 3 with every digit"
+        own[:-1],
+        own[1:] / 3,
+        "the second derivative grows by a factor above 3 for each additional digit of c",
     )
     h = 1e-6
     quotient = (

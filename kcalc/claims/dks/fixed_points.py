@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     constant = PowerMap(np.array([1.0, 0.0]))
     yield counterexample(
         float(constant(1.0) <= constant(0.0)),
-        "ii, read strictly, fails for the C map 1 of a constant activation",
+        "if ii is read strictly, it fails for $C=1$, the C map of a constant activation",
     )
     names = list(_names(bench))
     yield at_most(
@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         1e-7,
         (rows[:, 50:] - rows[:, :-50]).min(axis=1),
-        "iii: it increases over every interval of length 1/2",
+        "iii: $C$ increases over every interval of length 1/2",
         0.0,
     )
 
@@ -142,15 +142,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1)
         for C in maps
     ]
-    yield equal(bends, least, "the curvature of random maps is that of their nonlinear terms")
-    yield at_most(1e-9, bends, "and positive", 0.0)
-    yield at_most(1e-9, [C(0.9) - C(0.3) for C in maps], "and they rise", 0.0)
+    yield equal(
+        bends, least, "the curvature of random maps equals the curvature of their nonlinear terms"
+    )
+    yield at_most(1e-9, bends, "the curvature of random maps is positive", 0.0)
+    yield at_most(1e-9, [C(0.9) - C(0.3) for C in maps], "random maps increase", 0.0)
     for name in _names(bench):
         values = activation(name).c_map(np.array([0.2, 0.6, 1.0]))
         yield at_most(
             1e-6,
             [values[0] / 2 + values[2] / 2 - values[1], values[2] - values[1]],
-            "the curvature and the increase of the C maps of activations",
+            "the C maps of activations are strictly convex and increase",
             0.0,
         )
 
@@ -207,7 +209,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         np.array(
             [2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps]
         ),
-        "the slack is twice the even part beyond $C(0)$",
+        "the slack is twice the even part of $C-C(0)$",
     )
     yield at_most(0, slack, "random C maps", 1e-13)
     yield at_most(
@@ -220,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [C(-T) - 0.4 + C(T) - 0.4 for C in odd],
         0,
-        "without even terms: equality, $C-C(0)$ odd",
+        "without even terms, equality holds and $C-C(0)$ is odd",
         1e-13,
     )
     at = np.array([0.2, 0.5])
@@ -268,7 +270,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(*_below(bench, g), f"activations, $\\gamma={g}$", 1e-11)
     C = PowerMap(np.array([0.1, 0.3, 0, 0.6]))
     yield equal(
-        C(-0.5), C(0) - (C(0.5) - C(0)), "it is attained at $c=\\gamma$ without even terms", 1e-14
+        C(-0.5),
+        C(0) - (C(0.5) - C(0)),
+        "the bound is attained at $c=\\gamma$ if there are no even terms",
+        1e-14,
     )
 
 
@@ -321,8 +326,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ratio = np.array([polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
     yield at_most(ratio + room, 1, "random C maps: below 1 by at least $b_0+(1-b_0-b_1)(1-x)$")
-    yield at_most(1e-12, room, "which is positive", 0.0)
-    yield at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
+    yield at_most(1e-12, room, "this lower bound of the difference is positive", 0.0)
+    yield at_most(1e-30, ratio, "random C maps: the quotient is positive", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
     yield equal((C(at) - C(0)) / at, 0.5, "affine maps are no exception, for example $(1+c)/2$")
     found = []

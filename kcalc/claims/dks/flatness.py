@@ -144,12 +144,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11)
     small = _SAFE >= F
     yield at_most(
-        slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11
+        slope[small], _printed(F[small], c[small]), "the printed bound if F <= e^(-1/e)", 1e-11
     )
     powers = np.arange(1, 40)
     x = bench.uniform(0.1, 0.95, powers.size)
     yield equal(
-        _jensen(x ** (powers - 1), x), powers * x ** (powers - 1), "$C = c^n$ attains it", 1e-11
+        _jensen(x ** (powers - 1), x),
+        powers * x ** (powers - 1),
+        "$C = c^n$ attains the bound",
+        1e-11,
     )
     for name in bench.size(_NAMES[:6], _NAMES):
         C = activation(name).c_map
@@ -176,7 +179,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero = np.array([C.weights[1] for C in maps])
     there = np.array([C.derivative(1)(e) for C, e in zip(maps, eps, strict=True)])
     yield at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
-    yield at_most(zero, there, "random C maps: the slope at 0 is not more than at $\\varepsilon$")
+    yield at_most(
+        zero, there, "random C maps: the slope at 0 is at most the slope at $\\varepsilon$"
+    )
     for name in bench.size(_NAMES[:6], _NAMES):
         slope = activation(name).c_map.derivative(1)(np.linspace(0.0, 0.9, 10))
         yield at_most(
@@ -188,10 +193,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     F = np.array([_flatness(C, e) for C, e in zip(maps, eps, strict=True)])
     yield counterexample(
         (zero - _printed(F, eps)).max(),
-        "the bound on $C'(0)$ by Proposition 20 as printed",
+        "the bound on $C'(0)$ from Proposition 20 as printed",
         one_sided=True,
     )
-    yield at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11)
+    yield at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ from the corrected form", 1e-11)
 
 
 def _horner(weights: Array, c: Array) -> Array:
@@ -282,7 +287,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 slope,
                 -(local(1.0) ** 12) if is_even else 0.0,
-                f"{name} at q = 1, 12 times: the slope at -1",
+                f"12 layers of {name} at q = 1: the slope at -1",
                 1e-10 if is_even else 1e-2,
             )
         else:
@@ -303,7 +308,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield exact(diff(C, c).subs(c, 1) - n, "the slope at 1")
     yield exact(C.subs(c, 1) - 1, "C(1) = 1")
     yield exact(
-        limit(1 - 2 / n, n, oo) - 1, "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1"
+        limit(1 - 2 / n, n, oo) - 1,
+        "the smallest value over [-1, 1] is at least $1 - 2/n$, which tends to 1",
     )
     grid = np.linspace(-1, 1, 41)
     for size in (10, 101, 1000):

@@ -96,8 +96,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $c^*C'(c^*)^{D-i}(E-I)$ for late layers. If $C'(1)=1$: $K_i\approx I$ for early layers, then
     $I+\alpha_i(E-I)$ with increasing $0\le\alpha_i\le1$, and $E$ for late layers
 
-    Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
-    of ones, $c_0\ne\pm1$
+    Under: a fully connected network of $D$ layers with $Q(1)=1$, which are identical except that
+    the last one is linear; $E$ is the matrix of ones, and $c_0\ne\pm1$
 
     But: $h_i$ has $D-i$ nonlinear layers, because the last layer is linear; the statements are
     limits for $D\to\infty$; that $\alpha_i$ is the same for all pairs is a conjecture
@@ -129,7 +129,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
             yield equal(off[: depth // 2], 0, "collapsing: early and middle layers", 1e-3)
             yield equal(
-                off[late] / diagonal[late], 1, "collapsing: late layers over $C'(1)^{D-i}$", 1e-3
+                off[late] / diagonal[late],
+                1,
+                "collapsing: late layers divided by $C'(1)^{D-i}$",
+                1e-3,
             )
         elif name == "exploding":
             star = layer.star
@@ -143,7 +146,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 off[: depth // 2] / diagonal[: depth // 2],
                 0,
-                "exploding: early and middle layers, off-diagonal over diagonal entries",
+                "exploding: early and middle layers, off-diagonal entries divided by diagonal "
+                "entries",
                 1e-3,
             )
             yield equal(
@@ -172,8 +176,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""If $c^*=1$ and $C'(1)=1$: $K\approx D\,(I+\bar\alpha(E-I))$ with $0\le\bar\alpha\le1$
 
-    Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
-    of ones, $c_0\ne\pm1$
+    Under: a fully connected network of $D$ layers with $Q(1)=1$, which are identical except that
+    the last one is linear; $E$ is the matrix of ones, and $c_0\ne\pm1$
     """
     mean = np.full(2, np.nan)
     for depth in bench.size((100, 200), (100, 400)):
@@ -192,7 +196,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "$\\bar\\alpha$ between 0.2 and 1",
             0.0,
         )
-    yield equal(mean, 0.25, "and near 1/4", 0.03)
+    yield equal(mean, 0.25, "the ratio is near 1/4", 0.03)
 
 
 @claim("DKS-H2b", "App. H.2")
@@ -200,15 +204,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\sum_{i=0}^{L-1}C'(1)^iE=\frac{1-C'(1)^L}{1-C'(1)}E\approx\frac{1}{1-C'(1)}E$ for
     $C'(1)<1$, and for $C'(1)>1$: $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
 
-    Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
-    of ones, $c_0\ne\pm1$
+    Under: a fully connected network of $D$ layers with $Q(1)=1$, which are identical except that
+    the last one is linear; $E$ is the matrix of ones, and $c_0\ne\pm1$
     """
     r, n = symbols("r n", positive=True)
     total = (1 - r**n) / (1 - r)
-    yield exact(total.subs(n, 1) - 1, "the geometric sum of one term")
+    yield exact(total.subs(n, 1) - 1, "the formula for the geometric sum of one term")
     yield exact(
         sp.powsimp(expand((total.subs(n, n + 1) - total - r**n) * (1 - r))),
-        "and from $L$ to $L+1$ terms",
+        "the formula for the geometric sum, from $L$ to $L+1$ terms",
     )
     c = np.array([-0.4, 0.3, 1.0])
     layer, depth = smooth(*COLLAPSING), bench.size(70, 300)
@@ -277,7 +281,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $|C_{g_i}(c_0)-c_0|\le2(\zeta^{(i-1)/(D-1)}-1)$, $|C_{h_i}'-1|\le3(\zeta^{(D-i)/(D-1)}-1)$ and
     $|\Theta_i-c_0|\le6(\zeta-1)+3(\cdot)+2(\cdot)\le11(\zeta-1)$
 
-    Under: DKS on a fully connected network of $D$ layers, the last one linear; inputs with q = 1
+    Under: DKS on a fully connected network of $D$ layers, of which the last one is linear; inputs
+    with q = 1
     """
     # the two slopes are 1 + a and 1 + b, zeta = (1 + a)(1 + b)
     a, b = symbols("a b", nonnegative=True)
@@ -345,6 +350,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         [np.abs(C(c0) - c0).max() for C in maps],
         2 * grown,
-        "Theorem 13 as it is applied, random C maps: values",
+        "Theorem 13 in the form used here, random C maps: values",
     )
-    yield at_most([np.abs(C.derivative(1)(c0) - 1).max() for C in maps], 3 * grown, "and slopes")
+    yield at_most(
+        [np.abs(C.derivative(1)(c0) - 1).max() for C in maps],
+        3 * grown,
+        "Theorem 13 in the form used here, random C maps: slopes",
+    )

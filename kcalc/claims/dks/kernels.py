@@ -274,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     summed = 9 * covariance
     yield counterexample(
         abs(_entry("tanh", summed, 1, 7) - _entry("tanh", covariance, 1, 7)),
-        "tanh, with the $1/k$ that belongs to the input in $\\Sigma_{P(Z),P(Z')}$ instead",
+        "tanh, with $\\Sigma_{P(Z),P(Z')}$ divided by $k$, as for the input",
     )
 
 

@@ -83,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     true = _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1)
     yield counterexample(
         abs(printed - true),
-        "after the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
+        "after a concatenation of tanh (1/4 of the channels) and softplus (3/4), at $c=1/2$",
         printed=printed,
         true=true,
     )
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         _batches(bench, ["tanh", "softplus"], [1000, 3000], 0.5),
         true,
-        "the same with 4000 channels",
+        "random features with 4000 channels at $c=1/2$",
     )
     deep = chain(repeat(chain(L.Affine(), L.Nonlinear("relu")), 2), L.LayerNorm())
     relu = KNOWN["relu"]
@@ -168,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         _pooled("mean", signs),
         1 / 9,
-        "locations with q = 1, two of six with the sign reversed: the output has q = 1/9",
+        "six locations with q = 1, two of them with reversed signs: the output has q = 1/9",
     )
 
 
@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     every = np.full((2, 2), 2**-0.5) @ z
     yield counterexample(
         np.abs(every - z).max(),
-        "$k=2$, $\\ell=1$, $Z=(1,-1)^\\top$: it gives 0, the mean is $Z$",
+        "$k=2$, $\\ell=1$, $Z=(1,-1)^\\top$: the convolution gives 0, but the mean is $Z$",
         convolution=every[:, 0].tolist(),
     )
     k, cells = bench.whole(2, 6), bench.whole(2, 9)
@@ -216,7 +216,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         3 * spread[1],
         1.4 * spread[0],
-        "nearly orthogonal locations: 800 have less than half of the spread of 50",
+        "nearly orthogonal locations: the spread for 800 of them is less than half the spread for "
+        "50",
         0.0,
     )
 
@@ -289,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""For $n\ge3$ clusters, $E\max^2\ne1$, but it grows slowly with $n$: it is
     $1+\frac{\sqrt3}{2\pi}$ for three independent clusters, and at most $2\log n$ for $n\ge4$
 
-    Under: the paper says only that it grows slowly; the logarithmic bound is ours
+    Under: the paper says only that it grows slowly; the logarithmic bound was added here
     """
     yield equal(
         [_largest_square(2), _largest_square(3)],
@@ -318,7 +319,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             (sample.mean() - 5 * sample.std() / 4000**0.5) / (4 * np.log(n) + 2 * np.log(2)),
             1,
-            r"random correlations: below $4\log n+2\log2$, which holds for all (from $E "
-            r"e^{u^2/4}=\sqrt2$)",
+            r"random correlations: below $4\log n+2\log2$, a bound for all correlations that "
+            r"follows from $E e^{u^2/4}=\sqrt2$",
             0.0,
         )

@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 [off, ball.radius],
                 [1e-22, 1e-24],
-                f"{name} at q = 1.5: 22 digits by mpmath and by enclosure",
+                f"{name} at q = 1.5: 22 digits from mpmath against an enclosure",
                 0.0,
                 off=off,
             )
@@ -119,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found += [activation(name).c_map(c, q1, q2), activation(name).c_map(c, q1)]
         truth += [reference.cosine(name, c, q1, q2), reference.cosine(name, c, q1)]
     yield equal(
-        found, truth, "C maps of unequal and of equal q values against the joint density", 1e-11
+        found, truth, "C maps at unequal and at equal q values against the joint density", 1e-11
     )
     # the form with x and y, on a product rule; smooth functions only
     z, w = reference.line(panel=1.0)
@@ -239,7 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             abs(C(c, q1) - averaged),
             0.0,
-            "networks at uniform q values, where the two agree",
+            "networks at uniform q values, where both forms agree",
             1e-11,
         )
     yield counterexample(max(off_printed), "ReLU and tanh side by side at unequal q values")
@@ -264,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         names = bench.rng.choice(_FEW, size=3)
         q1, q2 = bench.uniform(0.3, 2, 2)
         covariance = np.array([[q1, 0.4 * sqrt(q1 * q2)], [0.4 * sqrt(q1 * q2), q2]])
-        for name in names:  # kernels of wide layers, one after the other
+        for name in names:  # kernels of wide layers, one after another
             covariance = reference.layer(str(name), covariance)
         whole = chain(
             L.Input(), *[layer for name in names for layer in (L.Affine(), L.Nonlinear(str(name)))]
@@ -273,7 +273,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(whole)(0.4, q1, q2) - cosine,
             0.0,
-            "C maps of three layers against kernels of covariances, composed",
+            "C maps of three layers against the composition of kernels of covariances",
             1e-10,
         )
         yield equal(
@@ -321,6 +321,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"C with a factor {factor} inside",
         )
     yield counterexample(
-        2 * abs(cosine(x, y)[0]), "factors 1 and -1 for the two: c changes its sign"
+        2 * abs(cosine(x, y)[0]), "factors 1 and -1 for the two feature maps: c changes its sign"
     )
     yield equal(cosine(scaled, -alpha[:, None] * y), -cosine(x, y), "opposite factors")

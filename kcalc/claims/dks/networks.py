@@ -38,7 +38,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shift = bench.uniform(0.2, 0.8)
     truth = special.ndtr(-shift)  # E 1[x > shift]
     x, w = _rule(10**5)
-    yield equal(w @ (x > shift), truth, "order $10^5$: the moments that the rule gives", 1e-4)
+    yield equal(w @ (x > shift), truth, "order $10^5$: the moments computed with the rule", 1e-4)
     smooth = [
         [w @ phi.values(x) ** 2, phi.q_map()]
         for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))
@@ -68,11 +68,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         2 * special.ndtr(-10.0) * 1e4,
         1e-18,
-        "the part of the integral outside [-10, 10], for functions up to 10^4 there",
+        "the part of the integral outside [-10, 10], for functions that are at most 10^4 there",
         0.0,
     )
     x, w = line()
-    yield equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13)
+    yield equal([w.sum(), w @ x**4], [1, 3], "moments 0 and 4 computed with the panels", 1e-13)
 
 
 @claim("DKS-223", "Sec. 22.3")
@@ -148,8 +148,8 @@ PAPER.undecidable(
     "DKS-mnist",
     "Sec. 23.1 and 29 other places",
     r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
-    "this is about the name of a data set; MNIST images have 28 x 28 pixels and one channel, so "
-    "ImageNet is meant; no formula depends on it",
+    "this concerns only the name of a data set; MNIST images have 28 x 28 pixels and one channel, "
+    "so ImageNet is meant; no formula depends on it",
 )
 
 
@@ -191,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             _ratios(bench, found, _eq20(depth, W**2)),
             1,
-            f"D = {depth}: kcalc's polynomial over the printed one, in fractions",
+            f"D = {depth}: kcalc's polynomial divided by the printed one, in exact fractions",
             0.0,
         )
     for depth in DEPTHS:
@@ -210,7 +210,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             max(float(slope_polynomial(part).subs(psi, at)) for part in inner) / truth - 1,
             0,
-            "the largest of all maximal subnetworks, one by one",
+            "the largest slope of all maximal subnetworks, computed one by one",
             1e-11,
         )
 
@@ -281,7 +281,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 printed,
             ),
             1,
-            f"D = {depth}: kcalc's polynomial over the printed one, in fractions",
+            f"D = {depth}: kcalc's polynomial divided by the printed one, in exact fractions",
             0.0,
         )
         yield exact(

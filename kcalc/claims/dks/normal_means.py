@@ -34,7 +34,7 @@ class Phi:
         )
 
     def at(self, constants: Any) -> Phi:
-        """Return the activation transformed by the constants of a shaping."""
+        """Return the activation transformed by the constants of a shaped activation."""
         return self.transformed(
             *(getattr(constants, name) for name in ("alpha", "beta", "gamma", "delta"))
         )
@@ -89,7 +89,7 @@ class Phi:
     def series(self, count: int) -> Array:
         """Compute the coefficients b_0, ..., b_(count - 1) of C(c) = sum b_n c^n at q = 1.
 
-        They are squared projections on normalised Hermite polynomials.
+        They are squared projections onto normalised Hermite polynomials.
         """
         x, weights = line(self.kinks)
         rows, weighted = [np.ones_like(x), x], weights * self.values(x)

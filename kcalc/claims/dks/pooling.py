@@ -78,7 +78,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     true, printed = float(variance.subs(one)), float(Rational(2, 4) * (M * M).trace().subs(one))
     yield counterexample(
         true - printed,
-        "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ has variance 1/4, the formula gives 0",
+        "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ has variance 1/4, but the formula gives "
+        "0",
         found=true,
         formula=printed,
     )
@@ -210,7 +211,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         square / mean_square, 1, "the squared norm against the bound with the mean of c^2", 1e-10
     )
-    yield at_most(mean_square / mean, 1, "and the bound with the mean of |c|", 1e-10)
+    yield at_most(
+        mean_square / mean, 1, "the squared norm against the bound with the mean of |c|", 1e-10
+    )
 
 
 @claim("DKS-appEq", "App. E")
@@ -226,8 +229,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         other = Z if bench.rng.random() < 0.3 else other
         q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
         ratios.append(np.abs(Z.T @ other).max() / (k * q))
-    yield at_most(ratios, 1, "random maps: entries over $k\\,q_{\\max}$", largest=max(ratios))
-    yield at_most(0.999, max(ratios), "which is attained", 0.0)
+    yield at_most(ratios, 1, "random maps: entries divided by $k\\,q_{\\max}$", largest=max(ratios))
+    yield at_most(0.999, max(ratios), "this bound on the entries is attained", 0.0)
 
 
 # --- max pooling ----------------------------------------------------------------------------------
@@ -336,4 +339,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s = (np.maximum(first, second) ** 2).mean(axis=1)
     yield statistical(s, 1.0, "samples of $s_k$: mean 1")
     yield statistical((s - 1) ** 2, 2 / k, "their variance is $2/k$")
-    yield at_most(s.var(), 6 / k, "and below $6/k$")
+    yield at_most(s.var(), 6 / k, "their variance is below $6/k$")

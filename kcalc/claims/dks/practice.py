@@ -65,7 +65,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     coin, half = [Fraction(-1), Fraction(1)], [Fraction(1, 2)] * 2
     left, right = variance([2 * v for v in coin], half), Fraction(0) + variance(coin, half)
     yield equal(
-        [left, right], [4, 1], "a fair coin $x=y=\\pm1$: the left side is 4, the right side 1", 0.0
+        [left, right],
+        [4, 1],
+        "a fair coin $x=y=\\pm1$: the left side is 4, but the right side is 1",
+        0.0,
     )
     for _ in bench.rounds(10, 100):
         table = bench.rng.integers(1, 9, (3, 4))
@@ -118,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [own.q_map(), own.mean(), own.slope()],
         [1, 0, SELU_SLOPE],
-        "by quadrature, against the slope by hand",
+        "quadrature against the slope derived by hand",
         1e-9,
     )
     yield equal(
@@ -186,7 +189,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     iterated = c
     for _ in range(100):
         iterated = np.asarray(local(np.clip(iterated, -1, 1)))
-    yield equal(C(c), iterated, "100 layers, one after the other", 1e-9)
+    yield equal(C(c), iterated, "100 layers, one after another", 1e-9)
 
 
 @claim("DKS-264", "Sec. 26.4")
@@ -201,7 +204,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 PowerMap(weights).iterate(start, 150).min(),
                 1,
-                "random maps with $C'(1)\\le0.8$ from four starts",
+                "random maps with $C'(1)\\le0.8$ from four starting points",
                 1e-9,
             )
             yield at_most(
@@ -266,7 +269,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
     C = c_map(chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))
     yield equal(
-        truth, np.pi / (np.pi - 1), "the slope divided by the variance's share of q, by quadrature"
+        truth,
+        np.pi / (np.pi - 1),
+        "the slope divided by the fraction of q that is variance, by quadrature",
     )
     yield equal(
         [C.derivative(1)(1.0), C(0.0)],
@@ -300,7 +305,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         bias / 1.654355e-7,
         1,
-        "the bias variance by quadrature, over the printed one",
+        "the bias variance by quadrature, divided by the printed value",
         5e-7,
         q=level,
         variance=bias,

@@ -1,4 +1,4 @@
-"""Random networks, and their slopes and q and c values, computed without the calculi."""
+"""Random networks, with slopes, q values and c values computed without the calculi."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     C = PowerMap(np.array([0.6, 0, 0.4]))
     yield counterexample(
         C(0.5) - (slope(C) * 0.5 + 1 - slope(C)),
-        "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$",
+        "the printed step needs $C(x)\\le C'(1)x+1-C'(1)$, but $0.6+0.4x^2$ is larger at $x=1/2$",
         one_sided=True,
     )
     yield proved(
@@ -71,7 +71,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{n} {name} layers with biases: $1-C^n$ divided by $1-c$",
                 1e-9,
             )
-            yield at_most(0, gap, "and positive", 0.0)
+            yield at_most(0, gap, "$1-C^n$ is positive", 0.0)
         yield equal(
             c_map(deep(name, weight, bias, 1))(np.array([-0.6, 0.4]), q),
             [own_map(name, weight, bias, q, c) for c in (-0.6, 0.4)],
@@ -215,9 +215,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slack.append(c - (alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)))
             used += n > 1
         yield at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
-        yield at_most(0, alphas, "and not negative", 0.0)
+        yield at_most(0, alphas, "alpha is not negative", 0.0)
     yield at_most(0, slack, "random maps", beyond_one_step=used)
-    yield at_most(50, used, "steps after the first, which test iterates")
+    yield at_most(50, used, "the number of steps after the first, which test iterates")
     for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
         _, q = settled(name, weight, bias)
         start, zero = -0.6, own_map(name, weight, bias, q, 0.0)

@@ -86,21 +86,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = f2(f2(0.0)) - f1(f1(0.0))
     yield counterexample(
         found if allowed else 0.0,
-        "on $[0,1]$: $f_1=x/2$, $f_2=x-1$, continued by 5 for $x<0$: $f_1^2(0)=0<5=f_2^2(0)$, and "
-        "$f_1(0)$ is inside",
+        "$f_1=x/2$ and $f_2=x-1$ on $[0,1]$, with $f_2=5$ for $x<0$: $f_1^2(0)=0<5=f_2^2(0)$, "
+        "although $f_1(0)$ lies in $[0,1]$",
     )
     count = bench.size(300, 3000)
     yield at_most(
         0,
         [_compared(bench, True, 8) for _ in range(count)],
-        "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$",
+        "random increasing maps $f_2$ of $[0,1]$ into itself, with any $f_1\\ge f_2$",
         1e-13,
     )
     other = [_compared(bench, False, 8) for _ in range(count)]
     yield at_most(
         0.1 * count,
         int((np.array(other) < -1e-6).sum()),
-        "for $f_2$ that do not increase the inequality fails in a tenth of the cases or more",
+        "if $f_2$ is not increasing, the inequality fails in at least a tenth of the cases",
         0.0,
     )
     slack = []
@@ -110,7 +110,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         while 0 <= one <= 1 and len(slack) < 8 * count:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
             slack.append(one - two)
-    yield at_most(0, slack, "$f_2$ affine and increasing on the line, with iterates that leave")
+    yield at_most(
+        0, slack, "$f_2$ affine and increasing on the whole line, with iterates that leave $[0,1]$"
+    )
 
 
 @claim("DKS-lem30", "App. C.1, Lemma 30")
@@ -132,7 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         # convex, with fixed points start and 1
         ratios = (start + (1 - start) * C(T[29:-1]) - start) / (at - start)
         yield at_most(ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0)
-        yield at_most(1e-8, ratios, "and above 0", 0.0)
+        yield at_most(1e-8, ratios, "random convex maps: above 0", 0.0)
     found = []
     for name, size, bias in (
         ("tanh", 1.6, 0.05),
@@ -157,4 +159,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
         maps=len(found),
     )
-    yield at_most(1e-9, found, "and above 0", 0.0)
+    yield at_most(1e-9, found, "C maps in kcalc: above 0", 0.0)

@@ -85,7 +85,7 @@ def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> flo
 
 
 def layer(name: str, covariance: Array) -> Array:
-    """Compute the 2 x 2 covariance of phi(W x) from the covariance of x; wide layer, |c| < 1."""
+    """Compute the 2 x 2 covariance of phi(W x) for a wide layer from that of x, for |c| < 1."""
     q1, q2 = covariance[0, 0], covariance[1, 1]
     m = gamma(name, covariance[0, 1] / sqrt(q1 * q2), q1, q2)
     return np.array([[second_moment(name, q1), m], [m, second_moment(name, q2)]])

@@ -74,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$f(x)=\sum_pW_px_p$ over active paths; $E[W_pW_q]=\sigma^{2D}/P$ for $p=q$, else 0; so
     $E[f(x)f(x')]=\sigma^{2D}\,\dfrac{E[A_{x,x'}]}{P}\,\tfrac1kx^\top x'$
 
-    Under: ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output
+    Under: ReLU layers without biases, weights $N(0,\sigma^2/m)$, one linear output
 
     But: exact for $x'=x$; for $x'\ne x$, it assumes that the weights are independent of which paths
     are active, so after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
@@ -124,7 +124,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = 4 * (math.pi - theta) / (2 * math.pi) * (a @ b) / 2
     yield statistical(product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED)
     yield statistical(
-        product, formula + 4 / (2 * math.pi) * sin(theta), "the same with the missing term"
+        product,
+        formula + 4 / (2 * math.pi) * sin(theta),
+        "the network itself: eq. 29 plus the missing term",
     )
     yield equal(
         4 * (relu.c_map(cos(theta)) * relu.q_map(1.0)),
@@ -155,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (gate * _gates(W, near)[0]).ravel(),
         (math.pi - angle) / (2 * math.pi),
-        "for similar inputs it is $(\\pi-\\theta)/2\\pi$, closer to 1/2",
+        "for similar inputs, the fraction is $(\\pi-\\theta)/2\\pi$, which is closer to 1/2",
     )
     relu = activation("relu")
     yield equal(
@@ -226,7 +228,7 @@ def composed(c: Array, depth: int, grows: bool = True) -> Array:
 
 
 def _stage_lengths(network: Network) -> tuple[int, ...]:
-    """Return the number of blocks between each two consecutive transition blocks."""
+    """Return the number of blocks between consecutive transition blocks."""
     starts = [i for i, (_, parents) in enumerate(blocks(network)) if entry(network, parents)[1]]
     ends = [*starts[1:], len(blocks(network))]
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -367,7 +369,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         values[:-1], values[1:], "the map increases, so the image of $-1$ is the smallest", 1e-13
     )
-    yield equal(values[-1], 1, "and 1 is fixed", 1e-13)
+    yield equal(values[-1], 1, "1 is a fixed point of the map", 1e-13)
     c = np.asarray(-1.0)
     for _ in range(100):
         c = relu_map(c)

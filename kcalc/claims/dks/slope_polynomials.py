@@ -70,7 +70,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         p.eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]])
         for net, p, psi in zip(nets, polynomials, at, strict=True)
     ]
-    yield equal(list(off), 0, "the same by the chain rule on the graph, in fractions", 0.0)
+    yield equal(
+        list(off), 0, "the polynomials against the chain rule on the graph, in exact fractions", 0.0
+    )
 
 
 @claim("DKS-171b", "Sec. 17.1")
@@ -101,7 +103,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             0.04,
             np.diff(values).min(),
-            r"$\log\mu$ grows at least as $\log\psi$: every nonlinear layer is a subnetwork",
+            r"$\log\mu$ grows at least as fast as $\log\psi$, because every nonlinear layer is a "
+            r"subnetwork",
             0.0,
         )
         yield at_most(
@@ -325,7 +328,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             stencil / truth - 1,
             0,
-            "the same as a difference quotient of cosines by quadrature",
+            "these slopes against difference quotients of cosines by quadrature",
             1e-7,
         )
 
@@ -350,7 +353,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             weighed_slope(net, q, own, half) / weighed - 1,
             0,
-            "the same by the chain rule on the graph with q values by quadrature",
+            "these slopes against the chain rule on the graph, with q values by quadrature",
             1e-10,
         )
         differ.append(
@@ -359,4 +362,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - 1
             )
         )
-    yield at_most(1e-3, max(differ), "shares from only the squared weights give another slope", 0.0)
+    yield at_most(
+        1e-3,
+        max(differ),
+        "shares computed from the squared weights only give a different slope",
+        0.0,
+    )

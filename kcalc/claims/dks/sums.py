@@ -44,7 +44,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         joined @ np.concatenate([s * v for s, v in zip(scales, x, strict=True)]),
         separate,
-        "the same numbers with the filters of one layer",
+        "the same output with the filters joined in one layer",
     )
     yield statistical(
         joined[:, 0] ** 2 * k.sum(), 1.0, "the joint filters have the variance of one layer"
@@ -91,7 +91,7 @@ def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a weighted sum has $q = \sum_i w_i^2q_i$
 
-    Under: independent affine layers before it
+    Under: independent affine layers before the sum
     """
     w, k1, k2, q1, q2, w2 = symbols("w k1 k2 q1 q2 w2", positive=True)
     total = k1 + k2
@@ -142,5 +142,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         first * second,
         0.64 * np.mean(x[0] * x[1]) + 2.25 * 4 * np.mean(y[0] * y[1]),
-        "random affine layers: the m value that it represents",
+        "random affine layers: the m value that corresponds to this c value",
     )

@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("DKS-loss", "Sec. 24.3.2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; with
-    $\eta=1/\lambda_1$ it finally decreases like $(1-1/\mathrm{cond}(K))^{2t}$
+    $\eta=1/\lambda_1$ it eventually decreases like $(1-1/\mathrm{cond}(K))^{2t}$
     """
     for _ in bench.rounds(5, 40):
         J, _, y, start, _, rate, steps = _descent(bench)
@@ -211,8 +211,8 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$
 
-    Under: multi-layer perceptrons of infinite width in the NTK parameterisation, with inputs of
-    equal q values
+    Under: multi-layer perceptrons of infinite width in the NTK parameterisation, with inputs that
+    have equal q values
     """
     for _ in bench.rounds(5, 30):
         names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             np.abs(product - form).max() / np.abs(form).max(),
             0,
-            r"the product of $E[\varphi'(u)\varphi'(v)]$ that the theorem of Jacot et al. states, by "
+            r"the product of $E[\varphi'(u)\varphi'(v)]$ from the theorem of Jacot et al., by "
             r"quadrature",
             1e-10,
         )
@@ -239,7 +239,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws = np.array([_finite(bench, names, c, width) for _ in bench.rounds(24, 60)])
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
         yield statistical(
-            draws[:, i], truth, f"layer {i + 1} of networks of width {width}, by back-propagation"
+            draws[:, i], truth, f"layer {i + 1} of networks of width {width}, by backpropagation"
         )
 
 
@@ -277,9 +277,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
             ratios = off / math.expm1(excess)
             yield at_most(
-                ratios, 11, r"random maps with $C(0)=0$: the deviation over $\zeta-1$", 1e-9
+                ratios, 11, r"random maps with $C(0)=0$: the deviation divided by $\zeta-1$", 1e-9
             )
-            yield at_most(ratios, 3, "the same against 3", 1e-6)
+            yield at_most(ratios, 3, "random maps with $C(0)=0$: this ratio is at most 3", 1e-6)
     # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
     A, B = symbols("A B", positive=True)
     g, h, c = symbols("g h c")
@@ -293,7 +293,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     slack = Poly(expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
     yield proved(
-        slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$"
+        slack.coeffs(),
+        r"so the deviation is at most $3B+2A$, because $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$",
     )
     e = Symbol("e", positive=True)
     at = -((1 - e) + 2 * e * -1) + 1  # Theta_1 - c of C = (1-e) c + e c^2, D = 2, at c = -1
@@ -327,4 +328,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
             shaped = np.abs(parts - GRID).max() / (zeta - 1)
             yield at_most(shaped, 11, "networks that kcalc shapes, all layers and cosines", 1e-9)
-            yield at_most(shaped, 3, "the same against 3", 1e-6)
+            yield at_most(shaped, 3, "networks that kcalc shapes: the ratio is at most 3", 1e-6)

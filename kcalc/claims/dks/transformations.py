@@ -42,14 +42,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             activation(name).transformed(alpha, beta, gamma, delta).c_map(0.0),
             0,
-            "kcalc's $C(0)$ of activations at random alpha, beta, with the mean by quadrature",
+            "kcalc's $C(0)$ for activations with random alpha and beta, and with the mean by "
+            "quadrature",
         )
         off = KNOWN[name].transformed(alpha, beta, gamma, delta + shift)
         yield equal(
             activation(name).transformed(alpha, beta, gamma, delta + shift).c_map(0.0)
             - (gamma * shift) ** 2 / off.q_map(),
             0,
-            r"at another delta it is $(\gamma\,\Delta\delta)^2/Q(1)>0$",
+            r"at any other delta, $C(0)$ is $(\gamma\,\Delta\delta)^2/Q(1)>0$",
             1e-10,
         )
     for name in ("tanh", "softplus", "swish"):
@@ -73,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             / (gamma**2 * variance)
             - 1,
             0,
-            "kcalc's $Q(1)$ over the variance by quadrature, random constants",
+            "kcalc's $Q(1)$ divided by the variance from quadrature, with random constants",
             1e-11,
         )
         yield equal(
@@ -89,7 +90,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             / k.transformed(0.0)
             - 1,
             0,
-            "kcalc's solutions at 0 against those with gamma and delta by quadrature",
+            "values at 0 with kcalc's constants against values with gamma and delta by quadrature",
             1e-11,
         )
 
@@ -178,7 +179,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for a in (0.1, 0.03)
     ]
     yield equal(
-        flat, 2, r"the hypothesis is needed: $\cos$ at $\beta=0$ tends to the slope 2", 5e-2
+        flat, 2, r"the hypothesis is needed: for $\cos$ at $\beta=0$, the slope tends to 2", 5e-2
     )
 
 
@@ -221,15 +222,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             _dimensions(phi, np.array([0.7, 0.3, 1.1, 0.2])),
             3,
-            "the transformed functions have three degrees of freedom: the rank of their derivative in "
-            "the constants",
+            "the transformed functions have three degrees of freedom: the rank of their derivative "
+            "in the constants",
             0.0,
         )
     others = [
         _dimensions(KNOWN[name].values, np.array([0.7, 0.3, 1.1, 0.2]))
         for name in ("tanh", "softplus", "swish", "selu")
     ]
-    yield equal(others, 4, "the functions for tanh, softplus, swish and selu have four", 0.0)
+    yield equal(
+        others,
+        4,
+        "the functions for tanh, softplus, swish and selu have four degrees of freedom",
+        0.0,
+    )
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -372,8 +378,8 @@ CAVEATS = {
     "which is not split, and satisfy the conditions up to 5e-5",
     "selu": r"if integrals are split at the kink, $\alpha=0.0883000$, $\beta=-0.252465$, "
     r"$\delta=0.386968$ and $\gamma=8.25390$; the printed "
-    "digits nearly result from the quadrature rule of Sec. 22.2, which is not split, and satisfy "
-    "the conditions up to 6e-5",
+    "digits are close to the result of the quadrature rule of Sec. 22.2, which is not split, and "
+    "satisfy the conditions up to 6e-5",
 }
 
 for _name in ("relu", "selu"):

@@ -133,8 +133,8 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
 
 @claim("DKS-pd", "Sec. 11.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under derivatives,
-    composition and averages with weights $\ge0$; they are $\ge0$, non-decreasing and convex for
+    r"""positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under differentiation,
+    composition and averaging with weights $\ge0$; they are $\ge0$, non-decreasing and convex for
     $c\ge0$
     """
     for _ in bench.rounds(20, 200):
@@ -150,9 +150,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield proved([float(min(inner))], "the least coefficients of compositions")
         yield proved(
             [float(min(2 * x + 3 * y for x, y in zip(a, [*b, Fraction(0)], strict=True)))],
-            "of averages",
+            "the least coefficients of averages",
         )
-        yield proved([float(min(i * x for i, x in enumerate(a)))], "of derivatives")
+        yield proved(
+            [float(min(i * x for i, x in enumerate(a)))], "the least coefficients of derivatives"
+        )
     for C in power_maps(bench, 5, 40):
         for order, what in ((0, "value"), (1, "slope"), (2, "curvature")):
             weights = C.derivative(order).weights

@@ -198,9 +198,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: $\|\phi\|_\infty,\|\phi'\|_\infty\le C$, inputs with $\|z\|^2=k$
 
-    But: this bound is from the literature, we read it from a damaged formula, and its constants are
-    not proved here. Measured errors fall like $m^{-1/2}$, faster than the bound's $\varepsilon\sim
-    m^{-1/4}$, and are smaller than the bound by the factors in the evidence
+    But: this bound is from the literature. It was read from a damaged formula, and its constants
+    are not proved here. Measured errors fall like $m^{-1/2}$, faster than the bound's
+    $\varepsilon\sim m^{-1/4}$, and are smaller than the bound by the factors in the evidence
     """
     widths = np.array(bench.size((256, 512, 1024, 2048), (256, 512, 1024, 2048, 4096)))
     draws = bench.size(200, 400)
@@ -251,18 +251,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for $m\ge k$, the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so the kernel
     converges to $\tilde\kappa$ in probability as $m\to\infty$
     """
-    yield exact(sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$")
     yield exact(
-        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1, "the second, over $m^{1/4}$"
+        sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1,
+        "the first left side divided by $m^{1/2}$ tends to 1",
+    )
+    yield exact(
+        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1,
+        "the second left side divided by $m^{1/4}$ tends to 1",
     )
     sizes = np.geomspace(10, 1e6, 6)
     yield at_most(
         np.abs(sizes**2.5 / (sizes + 1) ** 2 / np.sqrt(sizes) - 1),
         2 / sizes,
-        "the first is within 2/m of it",
+        "the relative error of the first approximation is at most 2/m",
     )
     yield at_most(
-        np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m"
+        np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1),
+        1.01 / sizes,
+        "the relative error of the second approximation is about 1/m or less",
     )
     spread = [np.abs(_suo_errors("tanh", bench, 100, m, m // 2)).max() for m in (100, 6400)]
     yield at_most(
@@ -299,8 +305,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     m = _least_width(logarithm, bound)
     yield counterexample(
         128 * logarithm**2 / m - 1,
-        "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both, the remark requires 2.1 "
-        "million",
+        "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both conditions, but the remark "
+        "requires 2.1 million",
         m=m,
         remark=128 * logarithm**2,
         ratio=128 * logarithm**2 / m,
@@ -316,13 +322,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             least / max(log_two**2, second**4),
             1.0,
-            "random C, epsilon, delta: the least width over that of the corrected form",
+            "random C, epsilon, delta: the least width divided by the width from the corrected "
+            "form",
             0.6,
         )
         shares.append(128 * size**4 * log_two**2 / epsilon**2 / least)
     yield counterexample(
         max(shares) - 1,
-        "random C, epsilon, delta: the remark's width over the least that the conditions allow",
+        "random C, epsilon, delta: the remark's width divided by the least width that the "
+        "conditions allow",
         one_sided=True,
     )
     yield equal(

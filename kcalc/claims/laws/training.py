@@ -19,7 +19,7 @@ DROPOUT, BATCHES = "Dropout in training", "Large batches"
 
 @claim("LAW-dropout", DROPOUT)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with independent masks of keep probability $r$, $q' = q/r$ but the covariance of two
+    r"""with independent masks of keep probability $r$, $q' = q/r$, but the covariance of two
     examples does not change, so $\mathcal C(1) < 1$; squared gradients are divided by $r$
     """
     keep = 0.7
@@ -68,8 +68,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-batch-gradients", BATCHES)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in the limit of large batch and width, a BatchNorm layer with gain $\gamma$ and bias $\beta$
-    multiplies squared gradients by $\gamma^2\,\mathbb E\varphi'(\gamma
+    r"""in the limit of large batches and widths, a BatchNorm layer with gain $\gamma$ and bias
+    $\beta$ multiplies squared gradients by $\gamma^2\,\mathbb E\varphi'(\gamma
     z+\beta)^2/\operatorname{Var}\varphi(\gamma z+\beta) \ge 1$, which is $\pi/(\pi-1)$ for ReLU
 
     Under: gradients of the loss at different examples are uncorrelated
@@ -95,7 +95,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _batch_ratio(bench: Bench, batch: int, width: int) -> float:
-    """Measure the factor of a layer between two others, for uncorrelated per-example gradients."""
+    """Measure the factor by which a layer multiplies squared gradients.
+
+    The layer lies between two others, and gradients at different examples are uncorrelated.
+    """
     h = bench.normal(batch, width)
     layers = []
     for _ in range(3):

@@ -40,7 +40,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rho = (alpha**2 * (1 + 5 / n)) ** m
     yield counterexample(
         rate - 2 * rho,
-        "alpha = 1/2, m = 2, n = 40: the log of the factor of a block exceeds 2 rho^m",
+        "alpha = 1/2, m = 2, n = 40: the logarithm of a block's factor exceeds 2 rho^m",
         rate=rate,
         exponent=2 * rho,
         one_sided=True,
@@ -154,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             cut[1] / cut[0],
             factor ** (L - 1),
-            "kcalc: the reduced network against its single block",
+            "kcalc: the reduced network with L blocks against one block",
             1e-11,
         )
     y = draw(bench, resnet(3, 2, 6, Rational(7, 10)), 10000, 60000)[0]["y3"]
@@ -168,8 +168,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     cut = resnet(1, m, n, 1, without=1)
     y = draw(bench, cut, 10000, 60000)[0]["y1"]
     right = (1 + 5 / n) ** (m - 1) * (1 + 2 / n)
-    yield statistical(y**2, right, "the same")
-    yield equal(moments(cut).out.fourth, right, "the same by kcalc")
+    yield statistical(y**2, right, "the fourth moment of a branch, sampled")
+    yield equal(moments(cut).out.fourth, right, "the fourth moment of a branch, by kcalc")
 
 
 @claim("PLG-eq96", "Sec. 7.5, eqs. 96, 98 and 102")
@@ -251,7 +251,7 @@ def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
 @claim("PLG-thm3", "Sec. 4.3, Theorem 3, eqs. 21 and 119")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""in DenseNets $L^{2(\alpha-1)}(C_1e^{-2|\Delta|L/n}-C_2) \le \mathrm{var} \le
-    L^{2(\alpha-1)}(C_3e^{2|\Delta|L/n}-C_4)$: polynomial in depth for normal weights
+    L^{2(\alpha-1)}(C_3e^{2|\Delta|L/n}-C_4)$, which is polynomial in depth for normal weights
     """
     for alpha in (0.7, 1.0, 1.3):
         for n in (5, 20):
@@ -291,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             abs(log(tops[1] / tops[0])),
             0.5,
-            f"kcalc: Var|J^2| over its power, L = 8 and 24, alpha = {alpha}",
+            f"kcalc: Var|J|^2 divided by its power of L, L = 8 and 24, alpha = {alpha}",
         )
 
 
@@ -346,8 +346,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     share = (signs @ np.ones(2) > 0).mean()
-    yield equal(share, 0.5, "two signs and y = (1, 1): E Z", 1e-12, PRINTED)
-    yield equal(share, 0.25, "it is 1/4")
+    yield equal(share, 0.5, "two signs and y = (1, 1): E Z as printed", 1e-12, PRINTED)
+    yield equal(share, 0.25, "two signs and y = (1, 1): E Z is 1/4")
 
 
 @claim("PLG-B8", "Sec. 4, extended to other graphs")
@@ -396,8 +396,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the "
-    "predictions", "the numbers of the figures are not given; the formulas behind them are the "
-                   "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
+    "predictions", "the figures come without numbers; the formulas behind them are checked in the "
+    "claims about Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
 PAPER.undecidable(
     "PLG-uci",
     "Sec. 8 and 9, Table 1",

@@ -38,7 +38,7 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network
 
-    Under: weights i.i.d., symmetric
+    Under: i.i.d. symmetric weights
 
     But: only for weights without atoms
     """
@@ -82,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$
 
-    Under: weights i.i.d., symmetric, without atoms
+    Under: i.i.d. symmetric weights without atoms
     """
     for law, excess in EXCESS.items():
         for _ in bench.rounds(30, 300):
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield at_most(
                     closed.jacobian_fourth(widths, k, excess) - (states[-1][0] / c) ** 2,
                     (states[-1][1] - states[-1][0] ** 2) / c**2,
-                    "over random widths, depths and three laws",
+                    "over random widths and depths, and three distributions",
                     1e-9,
                 )
         widths = [5, 7, 4, 6]
@@ -121,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("PLG-thm1-lower", "Sec. 4, Theorem 1, lower bound")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|y^L_{(k)}\|^4/c_4^k - (E\|y^L_{(k)}\|^2/c_2^k)^2 \le \mathrm{var}\,\|J^k\|^2$ for
-    weights of kurtosis at least 3; the exact recursion of $E\|J\|^4$ is better
+    weights with a kurtosis of at least 3; the exact recursion for $E\|J\|^4$ gives a sharper bound
 
     Printed: $\mathrm{var}\,\|y^L_{(k)}\|^2/c_4^k \le \mathrm{var}\,\|J^k\|^2$
     """
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c2, c4 = 2 / n, 12 / n**2
     yield counterexample(
         (n * 1 / 4 * 5 / n * n) / 3 - n / 4,
-        "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound is 25/3",
+        "one relu layer, n = 20: Var|J|^2 = n/4 = 5, but the bound is 25/3",
         variance=n / 4,
         bound=5 / n / c4,
         one_sided=True,
@@ -168,8 +168,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-eq50", "Sec. 7.2, eqs. 49 and 50")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights of kurtosis at least 3; for normal
-    weights $E\|y\|^4/(3c_2^2) \le E\|J\|^4 \le E\|y\|^4/c_2^2$
+    r"""$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights with a kurtosis of at least 3; for
+    normal weights $E\|y\|^4/(3c_2^2) \le E\|J\|^4 \le E\|y\|^4/c_2^2$
 
     Printed: $E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for all weights
     """
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$ for m = 2, 4, where $y^{L,k}$ sums the paths of the full
     network through $W^k$
 
-    Under: weights i.i.d., symmetric, without atoms
+    Under: i.i.d. symmetric weights without atoms
     """
     n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
     for k in range(1, L + 1):
@@ -278,16 +278,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 exp(0.5 * (5 - abs(delta)) * sum_ - abs(delta) / 2 * (1 / widths[0])),
                 value,
-                "$E|y|^4/(n_L/n_0)^2$ from below over random widths and laws",
+                "the lower bound on $E|y|^4/(n_L/n_0)^2$, over random widths and distributions",
                 1e-9,
             )
             yield at_most(
-                value, exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]), "and from above", 1e-9
+                value,
+                exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]),
+                "the upper bound, over random widths and distributions",
+                1e-9,
             )
     x = Rational(-1, 2)
     yield counterexample(
         sp.exp(x / 2) - (1 + x),
-        "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
+        "the proof's step $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
         one_sided=True,
     )
     yield at_most(

@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for paths $\gamma_1,\gamma_2$ to the same unit, $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 if they
     differ, and $\prod_lE(q_{\gamma,l}^2)$ if $\gamma_1=\gamma_2=\gamma$
 
-    Under: weights independent and symmetric; relu only directly after weights
+    Under: independent symmetric weights; relu only directly after weights
 
     But: only for weights without atoms; with random signs as weights, $w\cdot y=0$ may have a
     positive probability
@@ -186,7 +186,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found,
             truth,
-            f"{name}: all pairs of paths, all {2**signs.count} signs of weights of random size",
+            f"{name}: all pairs of paths, all {2**signs.count} sign combinations of weights with "
+            f"random magnitudes",
             1e-11,
         )
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
@@ -199,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _quadruples(
     bench: Bench, units: list[Unit], most: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """Return (unit t, its paths t1, t2, unit s, its paths s1, s2), all or ``most`` at random.
+    """Return (unit t, its paths t1, t2, unit s, its paths s1, s2), all or ``most`` of them.
 
     Random choices include paired paths.
     """
@@ -229,12 +230,12 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 
 @claim("PLG-prop3", "Sec. 7, Proposition 3, eqs. 37 and 38")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another
+    r"""for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another,
     $E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$. Here $\xi=q_{t_1}^2q_{s_1}^2$ if
     $q_{t_1}=q_{t_2}$ and $q_{s_1}=q_{s_2}$; $\xi=q_{t_1}^2q_{t_2}^2$ if $q_{t_1}=q_{s_1}$ and
     $q_{t_2}=q_{s_2}$, or if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$; otherwise $\xi=0$
 
-    Under: weights independent, symmetric, without atoms; relu only directly after weights
+    Under: independent symmetric weights without atoms; relu only directly after weights
 
     Printed: $\xi=0$ if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$
     """

@@ -84,7 +84,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     told = moments(
         vanilla([2, 2, 2]), weights="rademacher", jacobian=False, input_fourth=0.6**4 + 0.8**4
     ).out
-    yield equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11)
+    yield equal([told.mean, told.fourth], state[:2], "kcalc for these networks", 1e-11)
 
 
 @claim("PLG-eq76", "Sec. 7.3, eq. 76")
@@ -126,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             (chi**power).mean() - (y["y1"] ** power).mean(),
             0.0,
-            f"moment {power} of the two laws",
+            f"moment {power} of the two distributions",
             error=spread,
         )
 
@@ -185,7 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.maximum(y, 0) ** 2 + np.maximum(-y, 0) ** 2,
         y**2,
-        "each entry reads one of the two weights: the same variance, entry by entry",
+        "each entry reads one of the two weights, so its variance is the same",
         1e-14,
     )
     for depth, n in ((1, 4), (2, 5), (3, 6)):
@@ -210,7 +210,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-sec5", "Sec. 5, budget")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with the same number of weights ($n/\sqrt2$ channels), concatenated relu has the exponent
+    r"""with the same number of weights ($n/\sqrt2$ channels), concatenated relu has an exponent of
     $2\sqrt2/n$ per layer, which is less than $5/n$
     """
     n = Symbol("n", positive=True)

@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             after.gamma * after.variance**2,
             before.gamma * before.variance**2,
-            "the multiplier undoes c: the same function",
+            "the multiplier undoes c, so the function is the same",
         )
         yield equal(
             after.gamma,
@@ -217,7 +217,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s, run = measured(bench, net, 3000, 20000)
     yield statistical(run.f("S") - sqrt(n / m) * run.f("x"), 0.0, "f of the shortcut, sampled")
     yield equal(
-        s.tensors["S"].forward / s.tensors["x"].forward, sqrt(n / m), "the same by kcalc", 1e-11
+        s.tensors["S"].forward / s.tensors["x"].forward,
+        sqrt(n / m),
+        "f of the shortcut, by kcalc",
+        1e-11,
     )
     yield equal(
         s.weights["WS"].gamma * 0.64,
@@ -261,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $9\beta^2$ times $\varsigma/(nE[x^2]^2)$. If they are placed after each relu and before its
     multiplier, all have the factor 4
 
-    Printed: the biases of the block are scaled equally, as Sec. 8 requires
+    Printed: the biases of the block are scaled equally, as required in Sec. 8
     """
     n, w, m, beta = 24, 12, 12, 0.6
     s = scaling(block(n, w, m, beta, 1 / sqrt(beta)))

@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         s.tensors["pool_1"].scaling,
         s.tensors["affine_1"].scaling,
-        "data without correlation and mean",
+        "uncorrelated data with mean 0",
     )
 
 
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _corrected(bench: Bench) -> Evidence:
-    """Check that kcalc's factors of E[W^2] equalise gamma of eq. 2 at its geometric mean."""
+    """Check that kcalc's factors for E[W^2] equalise gamma of eq. 2 at its geometric mean."""
     widths, kernels = _shapes(bench)
     w = [2 / (k**2 * n) for n, k in zip(widths[:-1], kernels, strict=True)]
     s = scaling(stack(widths, w, kernels))
@@ -128,7 +128,7 @@ def _corrected(bench: Bench) -> Evidence:
     return equal(
         found / np.exp(np.log(gammas).mean()),
         1.0,
-        "kcalc's corrections of E[W^2] give all layers the mean gamma",
+        "kcalc's corrections for E[W^2] give all layers the mean gamma",
         1e-10,
     )
 
@@ -217,7 +217,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network preserves f", about
         )
-        yield equal(scaling(linear).output_moment, 1.0, "the same by kcalc", 1e-12, about)
+        yield equal(
+            scaling(linear).output_moment,
+            1.0,
+            "a linear network preserves f, by kcalc",
+            1e-12,
+            about,
+        )
     relu = scaling(stack([n] * 4, [2 / n] * 3))
     yield equal(
         relu.tensors["affine_3"].forward,
@@ -295,7 +301,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-bias-equal", "Sec. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases have equal scalings"""
+    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases have the same
+    scaling
+    """
     n, m, f = symbols("n m f", positive=True)
     yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
     for _ in bench.rounds(5, 30):
@@ -314,8 +322,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-8.1", "Sec. 8.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the first weights and biases have equal scalings if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, which is
-    about 0.2 for 3 channels and k = 3. So data with unit variance must be multiplied by
+    r"""the first weights and biases have the same scaling if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, which
+    is about 0.2 for 3 channels and k = 3. So data with unit variance must be multiplied by
     $(n_0k_0^2)^{-1/4}$; otherwise biases learn more slowly
     """
     n, k, q, p, b, y = symbols("n k q p b y", positive=True)
@@ -339,7 +347,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             unit.biases["affine_1"] / unit.weights["affine_1"].gamma,
             1 / (channels * kernel**2),
-            "unit data: the share of the bias",
+            "data with unit variance: the share of the bias",
             1e-11,
         )
         shaped = shaping.shape(
@@ -352,9 +360,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 PAPER.undecidable(
     "SC-fig1",
     "Sec. 5.1 and 6.1, Fig. 1 and 2",
-    "predicted and measured blocks of a strided LeNet's Hessian agree well; "
-    "geometric initialisation "
-    "equalises them",
+    "predicted and measured blocks of a strided LeNet's Hessian agree well; geometric "
+    "initialisation equalises them",
     "an experiment whose network and data are not fully specified; SC-prop4 is its formula",
 )
 PAPER.undecidable(

@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a convolution has $E[x_{l+1}^2] = n_lk_l^2E[W^2]E[x_l^2]$
 
-    Under: weights i.i.d., symmetric; borders periodic or none
+    Under: i.i.d. symmetric weights; periodic borders or none
     """
     for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench)
@@ -128,8 +128,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""a convolution has $E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta
     x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$
 
-    Under: weights i.i.d., symmetric; cotangents independent over locations; borders periodic or
-    none
+    Under: i.i.d. symmetric weights; cotangents that are independent over locations; periodic
+    borders or none
     """
     for i in bench.rounds(4, 16):
         net = [images, dense][i % 2](bench)
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""linear layers and convolutions preserve $\varsigma$
 
-    Under: weights i.i.d., symmetric; borders periodic or none
+    Under: i.i.d. symmetric weights; periodic borders or none
     """
     n, m, k2, w, f, b, p, q = symbols("n m k2 w f b p q", positive=True)
     yield exact(
@@ -191,7 +191,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-A6-padding", "Sec. 4 and App. A, extended to zero padding")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""also with zero padding, $\varsigma = n\sum_pf(p)b(p)$ is preserved and
+    r"""with zero padding, too, $\varsigma = n\sum_pf(p)b(p)$ is preserved, and
     $\nu=\varsigma/(nmk^2w^2)$
 
     But: f and b must be maps over positions; with averages over positions, nu and gamma of a stack
@@ -278,10 +278,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     run = Draws(bench, chain(L.Input(5), RELU, L.Affine(3)), 20000, 100000, mean=mu)
     yield statistical(
-        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same, sampled: f after relu"
+        run.f("nonlinear_1"),
+        (1 + mu * mu) * Phi + mu * density,
+        "relu of N(1/2, 1), sampled: f after relu",
     )
     yield statistical(
-        run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same, sampled: b before relu"
+        run.b("input") - Phi * run.b("nonlinear_1"),
+        0.0,
+        "relu of N(1/2, 1), sampled: b before relu",
     )
     two = chain(L.Input(3), L.Affine(2), RELU, L.Affine(6), RELU, L.Affine(3))
     narrow = Draws(bench, two, 20000, 100000)
@@ -292,7 +296,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         back[0] - 0.375 * back[1],
         0.0,
-        "it is (1 - 1/4)/2: both channels are 0 with probability 1/4",
+        "relu after weights that read 2 relu channels: b (1 - 1/4)/2, because both channels are 0 "
+        "with probability 1/4",
     )
     found = scaling(chain(L.Input(5), RELU, L.Affine(3)), input_symmetric=False)
     yield equal(
@@ -333,7 +338,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
-    """Return kcalc's zeta_out/zeta_in for an activation at N(0, std^2), and samples of this."""
+    """Return kcalc's zeta_out/zeta_in for an activation at N(0, std^2), and samples of it."""
     net = chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
@@ -362,7 +367,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"quadrature",
             1e-7,
         )
-        yield equal(found, told, f"{name}: the number", 5e-5)
+        yield equal(found, told, f"{name}: the known digits", 5e-5)
         if std == 1.0:
             yield at_most(0.1, abs(truth - 1), f"{name}: zeta changes by more than 10 %")
             run = Draws(

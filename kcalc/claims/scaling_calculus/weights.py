@@ -46,7 +46,7 @@ def _family(
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\nu_l = E[\Delta W_l^2]/E[W_l^2]$ equals $\gamma_l$ for linear layers and convolutions
 
-    Under: weights i.i.d., symmetric; cotangents i.i.d., independent of the weights
+    Under: i.i.d. symmetric weights; i.i.d. cotangents that are independent of the weights
 
     But: this is exact at every width, but only if no preactivation is 0 with positive probability
     (weights without atoms) and cotangents of different locations are uncorrelated (no averaging in
@@ -168,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""the average squared singular value of a linear layer's Gauss-Newton block is
     $n_l\,(E\|x_l\|^4/n_l^2)\,E[\Delta y^2]/E[y^2]$ up to $O(n_lE[x_l^2]^2/(n_{l+1}E[y^2]))$
 
-    Under: cotangents that are linear in y, weights independent
+    Under: cotangents that are linear in y; independent weights
 
     Printed: it is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to this term; if $x$ is relu of a normal
     vector, the factor $1+5/n_l$ is missing

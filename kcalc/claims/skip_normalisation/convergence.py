@@ -106,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     loss = theta**2 / 2 + shift
     yield exact(
         diff(loss, theta) ** 2 - 2 * (loss - shift),
-        "$\\theta^2/2+s$: equality for every least value s",
+        "$\\theta^2/2+s$: equality for every minimum s",
     )
     z = bench.normal(6)
     yield equal(
@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-eq37", "Sec. 5, idea of proof, and eq. 37")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for $\eta<2/\beta$ a step lowers the loss by at least $\alpha\,|\nabla\ell|^2$,
+    r"""for $\eta<2/\beta$, a step lowers the loss by at least $\alpha\,|\nabla\ell|^2$,
     $\alpha=\eta(1-\beta\eta/2)>0$
     """
     b, e = symbols("beta eta", positive=True)
@@ -236,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         math.log10(D[1] / D[0]),
         -6,
-        "lambda of the first layer falls as $r^{-6}$, sigma as $r^{-3}$",
+        "lambda of the first layer falls as $r^{-6}$, and sigma as $r^{-3}$",
         0.02,
     )
 
@@ -293,20 +293,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 [loss[0, 0], jump],
                 [gate, 0.05],
-                "its loss is below the least loss at the barrier, and its steps are shorter "
-                "than the barrier is wide",
+                "start A: the loss is below the least loss at the barrier, and each step is "
+                "shorter than the width of the barrier",
                 0.0,
             )
     yield counterexample(
         floor - loss[1, 1],
-        "start A stays above this loss forever, start B ends below it by",
+        "the loss from start B ends below a level that the loss from start A never reaches",
         floor=floor,
         A=loss[0, 1],
         B=loss[1, 1],
         barrier=gate,
         one_sided=True,
     )
-    yield at_most(floor, loss[0, 1], "start A after the last step", 0.0)
+    yield at_most(
+        floor, loss[0, 1], "start A: the loss after the last step is above this level", 0.0
+    )
     d, N = 3, 2
     net = Residual([d, d], 1, 1.0, 0.4)
     X = bench.normal(d, N)
@@ -321,7 +323,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         losses,
         losses[0] * rate ** np.arange(len(losses)),
-        "a run in a ball: the linear rate for the smallest lambda of the run",
+        "parameters in a ball: the linear rate for the smallest lambda of the run",
         1e-9,
         radius=radius.max(),
         smallest=lambdas.min(),

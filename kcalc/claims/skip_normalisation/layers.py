@@ -244,8 +244,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield exact(rest, "$\\tfrac94(4/5)^5(1+u)^5-9u$ has the factor $(u-1/4)^2$")
     yield proved(
         [float(c) for c in Poly(whole, u).all_coeffs()],
-        "the other factor has no negative coefficient, so that "
-        "$3t(1+t^2)^{-5/2}$ is at most "
+        "the other factor has no negative coefficient, so $3t(1+t^2)^{-5/2}$ is at most "
         "its value at 1/2",
     )
     yield equal(3 * 0.5 * 1.25**-2.5, BOUND, "attained at t = 1/2", 1e-14)
@@ -277,7 +276,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
         )
     yield at_most(bent, 1.0, "second derivatives divided by the bound", 1e-9)
-    yield at_most(0.9, max(bent), "and close to 1 at some points")
+    yield at_most(
+        0.9, max(bent), "second derivatives divided by the bound are close to 1 at some points"
+    )
 
 
 def _wn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
@@ -430,11 +431,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         far,
         1.0 * sqrt(3) / norm(centred(X)) * 1.0001,
-        "batch normalisation of data with covariance: J bounded in A",
+        "batch normalisation of data that vary: J is bounded in A",
         1e-9,
     )
     same = [
         norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), np.ones((1, 3))), 2) / a
         for a in (1.0, 1000.0)
     ]
-    yield equal(same, 1.0, "without covariance it grows with A", 1e-9)
+    yield equal(same, 1.0, "batch normalisation of constant data: J grows with A", 1e-9)

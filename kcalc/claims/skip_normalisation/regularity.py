@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 0.0,
                 "kcalc's bound on lambda(DF) against the smallest eigenvalue",
             )
-    yield at_most(0.2, np.mean(share), "and positive for many of them")
+    yield at_most(0.2, np.mean(share), "kcalc's bound is positive for many of the networks")
     A, B = bench.normal(3, 4), bench.normal(4, 5)
     yield at_most(
         least(A) * least(B),
@@ -158,7 +158,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         np.ones(len(ratio)),
         ratio,
-        "and at least $\\sigma(X)^2\\min(\\epsilon(\\epsilon+w^2)^{-3/2})^2\\prod(1-\\|Jg\\|)^2$",
+        "lambda(DF) is at least "
+        "$\\sigma(X)^2\\min(\\epsilon(\\epsilon+w^2)^{-3/2})^2\\prod(1-\\|Jg\\|)^2$",
         1e-8,
     )
     net, X = Residual([2, 2], 1, 1.0, 0.5), np.eye(2)
@@ -232,8 +233,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a skip connection with singular values 1 shifts the singular values of the Jacobian upwards
 
-    But: only for wide random layers; with A = -I/2 there is no shift, and with A = -0.9 I a shift
-    downwards
+    But: only for wide random layers; with A = -I/2 there is no shift, and with A = -0.9 I the shift
+    is downwards
     """
     for a in (0.6, 0.9):
         yield counterexample(

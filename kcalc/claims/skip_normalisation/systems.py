@@ -112,7 +112,7 @@ class Residual:
         return jacobian(lambda t: self(t, X), theta)
 
     def layers(self, theta: Array, X: Array) -> tuple[list[Array], list[Array]]:
-        """Compute the derivatives of layers by their weights, and of blocks by their inputs."""
+        """Compute derivatives of layers by the weights, and of blocks by their inputs."""
         parts, weights = np.split(theta, self.ends[:-1]), self.weights(theta)
         first = parts[0].reshape(self.shapes[0])
         own = [jacobian(lambda w: self._normal(w, self.kinds[0]) @ X, first)]

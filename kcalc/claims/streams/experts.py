@@ -60,9 +60,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("MOE-load", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for many tokens, the load of experts at initialisation has the coefficient of variation
+    r"""for many tokens, the load of experts at initialisation has a coefficient of variation of
     $\sqrt{oE/k - 1}$. Here $o$ is the probability that a token selects an expert that another token
-    with cosine $\rho$ has selected. It depends on the cosine, but not on the variance of the router
+    with cosine $\rho$ has selected. This probability depends on the cosine, but not on the variance
+    of the router
     """
     found = [moe_statistics(EXPERTS, SELECTED, v, 0.5).load_cv() for v in (0.01, 1.0, 25.0)]
     yield at_most(max(found) - min(found), 1e-12, "three variances of the router")

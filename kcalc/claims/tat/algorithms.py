@@ -41,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             greatest(architectures.rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0),
             max(3, 3 * blocks * (1 - w**2)),
-            "one block (and two) against all subsets of the layers",
+            "one block and two blocks: kcalc against a search over all subsets of layers",
         )
 
 

@@ -153,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max(),
             0.0,
-            "rows (columns) of kcalc's weights are orthogonal with equal norms",
+            "the rows (or columns) of kcalc's weights are orthogonal and have the same norm",
             1e-5,
         )
         yield equal(

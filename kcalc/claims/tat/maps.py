@@ -57,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""the kernel of wide networks follows layer by layer from $\Sigma^{l+1} = E_{z\sim
     N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$
 
-    Under: independent Gaussian weights of variance 1/fan-in, biases 0, infinite width; for one
+    Under: independent Gaussian weights with variance 1/fan-in, zero biases, infinite width; for one
     layer, the mean is exact at any width
     """
     for name in NAMES[: bench.size(5, 11)]:
@@ -142,7 +142,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(400, 4000):
         y = forward(bench, np.tanh, x, (64,))
         samples.append((y[0] @ y[1]) / 64)
-    yield statistical(samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn")
+    yield statistical(
+        samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), with random weights"
+    )
 
 
 def _two_branches(first: str, second: str, w: float) -> Network:
@@ -206,7 +208,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "c of a sum at uniform q, as printed",
                 1e-9,
             )
-    yield equal(general, general_true, "q_1, q_2 and c of a sum at unequal q, general form", 1e-9)
+    yield equal(
+        general, general_true, "q_1, q_2 and c of a sum at unequal q, in the general form", 1e-9
+    )
 
 
 @claim("TAT-eq7", "Sec. 2.4, eq. 7")

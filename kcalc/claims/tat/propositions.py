@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$
 
-    But: the activation must not be linear: the identity map keeps every c
+    But: the activation must not be linear, because the identity map keeps every c
     """
     C = c_map(architectures.vanilla(50, "identity"))
     yield counterexample(
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [_psi(0.0, t) for t in times],
         etas,
-        "the flow from 0 in time T(eta), integrated by Runge-Kutta, is eta",
+        "the flow from 0, integrated by a Runge-Kutta method, reaches eta at time T(eta)",
         1e-10,
     )
     starts = (-0.9, -0.5, 0.3, 0.8)
@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c,
             eta,
-            f"4000 layers of the slope that the flow predicts map 0 to eta = {eta}",
+            f"4000 layers with the slope that the flow predicts map 0 to eta = {eta}",
             2e-3,
             slope=predicted,
         )
@@ -260,8 +260,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
-    yield at_most(1e-9, corner, "C(c) - c = g(c)/pi for ReLUs in kcalc")
-    yield equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi")
+    yield at_most(1e-9, corner, "C(c) - c is positive for ReLUs in kcalc")
+    yield equal(
+        corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "C(c) - c, times pi, equals g(c)"
+    )
 
 
 def _direct(t):
@@ -289,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5), t
     )
     terms = [(int(n), c) for (n,), c in near.terms()]
-    yield exact(near.eval(0) - Rational(1, 120), "its value at t = 0 is 1/120")
+    yield exact(near.eval(0) - Rational(1, 120), "the value of this quotient at t = 0 is 1/120")
     yield certified(
         lambda t: sum((t**n * int(c.p) / int(c.q) for n, c in terms), start=0 * t), 0, "0.5",
         "a lower bound of (difference)/t^5 for t in [0, 1/2], by alternating series",
@@ -381,6 +383,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero = leaky(0.0)(np.array(1.0))
     yield counterexample(
         zero,
-        "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined",
+        "slope 0 at x = -1: the left side is 1, but the right side is 0 times an undefined value",
         left=zero,
     )

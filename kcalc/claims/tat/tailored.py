@@ -318,7 +318,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         biased,
         1 - 1e-4,
-        "not with sigma_b > 0: the slope is w^2 q/(w^2 q + b^2) < 1",
+        "with sigma_b > 0, the slope is w^2 q/(w^2 q + b^2) < 1",
         expected=truth,
     )
     near = 1 - 10.0 ** -np.arange(3, 10, 2)

@@ -135,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         zero, _, distance, _ = _measured(dag, slope)
         ends = 1 + c_map(dag.network(tailored_rectifier(slope)))(-1.0)
         yield equal(distance, ends, "the largest distance from the identity is at c = -1", 1e-11)
-        yield at_most(ends, 1 + (zero), "it is at most 1 + C_f(0)")
+        yield at_most(ends, 1 + (zero), "this distance is at most 1 + C_f(0)")
 
 
 # -- smooth activations ----------------------------------------------------------------------------
