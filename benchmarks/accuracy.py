@@ -52,8 +52,8 @@ def rolled(options: argparse.Namespace) -> list[Table]:
         )
         rows.append((name, f"{gap:.1e}", f"{worst:.1e}"))
     caption = (
-        "Rolled compared with unrolled networks with the same weights: largest difference, "
-        "relative to the largest entry"
+        "The table compares rolled and unrolled networks with the same weights. It shows the "
+        "largest difference, relative to the largest entry."
     )
     return [Table(caption, ("network", "output", "gradient"), rows)]
 
@@ -79,8 +79,8 @@ def precision(options: argparse.Namespace) -> list[Table]:
         )
         rows.append((dtype, f"{relative(model.apply(params, x), output):.1e}", f"{gap:.1e}"))
     caption = (
-        "Precision for 100 layers of DKS tanh at width 64: error compared with float64 and the "
-        "same weights"
+        "The next table shows the errors in lower precision for 100 layers of DKS tanh at width "
+        "64, relative to float64 with the same weights."
     )
     return [Table(caption, ("dtype", "output", "gradient"), rows)]
 

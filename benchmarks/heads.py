@@ -177,7 +177,7 @@ def page(found: dict[int, Measured], truth: np.ndarray, draws: dict[int, int]) -
         f"with cosine {COSINE}, scores with variance {SCORES**2:g}, and heads with {KEY_WIDTH} "
         "channels. The maps use this key width. The table shows the relative deviations of the "
         "means over networks from the maps, with standard errors, and the fitted power of the "
-        f"number of heads H, for H = {FITTED} and more. Number of networks: "
+        f"number of heads H, for H = {FITTED} and more. The numbers of networks are "
         + ", ".join(f"{count} for H = {heads}" for heads, count in draws.items()) + ".",
         ("quantity after the last block", "map", *(f"H = {h}" for h in found), "power of H"),
         rows,

@@ -74,8 +74,7 @@ def heading(command: str, before: str, taken: float, peers: Sequence[str]) -> li
     )
     return [
         f"Written by `{command}` on {time.strftime('%Y-%m-%d')} in {taken / 60:.1f} minutes. "
-        f"Medians of alternating rounds; read ratios "
-        "rather than milliseconds.",
+        "Times are medians of alternating rounds; ratios are more reliable than milliseconds.",
         f"- Machine: {cores()} CPUs ({processor()}), {memory()}, {platform.system()} "
         f"{platform.machine()}; load average {before} at the start and {load()} at the end (1, 5, "
         f"15 minutes); a load far above {cores()} means that the processes shared the CPUs\n- "

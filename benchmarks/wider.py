@@ -173,9 +173,9 @@ def page(rows: dict[str, Any]) -> str:
     )
     head = (
         f"Written by `python -m benchmarks.wider` with kcalc {kc.__version__}, PyTorch "
-        f"{torch.__version__}. The page shows models with narrow layers, widened, and one model "
-        "whose mean pooling counts zeros around the image, at the image size for which the model "
-        "was designed."
+        f"{torch.__version__}. The page shows widened versions of models that have narrow layers. "
+        "It also shows one model whose mean pooling counts the zeros around the image, at the "
+        "image size for which the model was designed."
     )
     return "\n\n".join(["# Real architectures at width 512", head, table.markdown()])
 

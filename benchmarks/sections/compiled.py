@@ -34,11 +34,12 @@ def run(options: Options) -> Section:
         tables.append(training(options))
     return Section(
         "Compiling, a gradient step, training",
-        f"On {jax.devices()[0].device_kind} ({jax.default_backend()}). Compilation means tracing, "
-        "lowering and compiling the gradient of a mean square with respect to all parameters, "
-        "with a new model in every round. A step is the same gradient step, computed by kcalc's "
-        "function and by a hand-written `lax.scan` over the same parameters, in pairs of "
-        "alternating order. The floor is the scan. Tables for a GPU are omitted if there is none.",
+        f"On {jax.devices()[0].device_kind} ({jax.default_backend()}). Compilation times include "
+        "tracing, lowering and compiling the gradient of a mean square with respect to all "
+        "parameters, with a new model in every round. A step is the same gradient step, computed "
+        "by kcalc's function and by a hand-written `lax.scan` over the same parameters, in pairs "
+        "of alternating order. The floor is the scan. Tables for a GPU are omitted if there is "
+        "none.",
         tables,
         {
             "rolled": Figure(rolled, times(rolled)),

@@ -55,11 +55,11 @@ def run(options: Options) -> Section:
     sizes = options.size((10, 100), (10, 100, 1000, 10_000, 100_000))
     return Section(
         "Depth",
-        "CPU time for chains of `depth` layers. Sizes that would take more than 8 s, extrapolated "
-        "from the last two sizes, are omitted. Exponents are least-squares slopes of log time "
-        "against log depth, over all sizes and between the last two. The floor is one Python call "
-        "per layer, about a microsecond. In addition, the rule of each layer checks its numbers "
-        "and tracks freshness, means and assumptions.",
+        "The tables show CPU times for chains of `depth` layers. Sizes that would take more than "
+        "8 s, extrapolated from the last two sizes, are omitted. Exponents are least-squares "
+        "slopes of log time against log depth, over all sizes and between the last two. The floor "
+        "is one Python call per layer, about a microsecond. In addition, the rule for each layer "
+        "checks its values and tracks freshness, means and assumptions.",
         [
             _grown(name, build, sizes)
             for name, build in {"relu": graphs.plain, "tanh": graphs.smooth}.items()

@@ -39,9 +39,9 @@ def run(options: Options) -> Section:
             )
     return Section(
         "Finite width",
-        "CPU time. The tables cover exact moments of |y|^2 and of every weight's gradient, "
-        "leading-order fluctuations of q and c, and weight scalings. The floor is one pass over "
-        "the layers with a few exact numbers per layer. Building the network with its widths "
+        "The tables show CPU times for exact moments of |y|^2 and of every weight's gradient, for "
+        "leading-order fluctuations of q and c, and for weight scalings. The floor is one pass "
+        "over the layers with a few exact numbers per layer. Building the network with its widths "
         "takes about a quarter of the time of the moments.",
         [*tables, others(options)],
         figures,

@@ -37,12 +37,12 @@ def run(options: Options) -> Section:
     }
     return Section(
         "NNGP and NTK matrices",
-        "Time for both kernels together, for N rows of 256 numbers with equal norm in float64. "
-        "Every measurement runs in a separate process, with kcalc before and after the peer. The "
-        "first call is cold: after the imports, it includes the network, the table, compilation "
-        "and the matrices. Later calls are given as medians. The floor is a compiled X X^T and "
-        "one jnp.arccos pass over it; it alternates with kcalc in the same process. MiB is the "
-        "increase in peak memory during the first call.",
+        "The tables show the time for both kernels together, for N rows of 256 values with the "
+        "same norm in float64. Every measurement runs in a separate process, with kcalc before "
+        "and after the peer. The first call is cold: after the imports, it includes the network, "
+        "the table, compilation and the matrices. Later calls are given as medians. The floor is a "
+        "compiled X X^T and one jnp.arccos pass over it; it alternates with kcalc in the same "
+        "process. MiB is the increase in peak memory during the first call.",
         [beside(found), once_table, large_table],
         figures | compared(found),
         [

@@ -25,9 +25,10 @@ def run(options: Options) -> Section:
     points, worst = new_points(options)
     return Section(
         "Local maps",
-        "C maps of single activations. The floor for a table is one pass of `jnp.arccos`. The "
-        "floor for a new point is the cost of its integrals: two evaluations of the activation on "
-        "the nodes of one quadrature rule (for tanh, one expansion at q1 and one at q2).",
+        "The tables show times for the C maps of individual activations. The floor for a table is "
+        "one pass of `jnp.arccos`. The floor for a new point is the cost of its integrals: two "
+        "evaluations of the activation on the nodes of one quadrature rule (for tanh, one "
+        "expansion at q1 and one at q2).",
         [table, points, building(options), exact(options)],
         {
             "table": Figure(ratio, times(ratio)),

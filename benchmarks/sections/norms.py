@@ -28,11 +28,12 @@ def run(options: Options) -> Section:
     slow = options.size((("5", 20, "dks tanh", 10, 3),), SLOW)
     return Section(
         "Rows of unequal norms",
-        "CPU time for NNGP and NTK together. Every cell is measured in a separate process; the "
-        'older code runs between two runs of the current code. "Equal" uses the same rows scaled '
-        'to one norm, after a warm-up. "Difference" is the largest difference from the recursion '
-        "for each pair, relative to the kernel or to a hundredth of sqrt(K(x, x) K(y, y)), "
-        "whichever is larger, over 1953 random pairs unless stated otherwise.",
+        "The tables show the CPU time for the NNGP and the NTK together. Every cell is measured "
+        "in a separate process; the older code runs between two runs of the current code. "
+        '"Equal" uses the same rows scaled to one norm, after a warm-up. "Difference" is the '
+        "largest difference from the recursion for each pair, relative to the kernel or to a "
+        "hundredth of sqrt(K(x, x) K(y, y)), whichever is larger, over 1953 random pairs unless "
+        "stated otherwise.",
         [
             Table(
                 f"{count} images of digits, raw and with their mean subtracted",

@@ -76,9 +76,9 @@ def run(options: Options) -> Section:
         figures["dks_ratio"] = Figure(ratio, times(ratio))
     return Section(
         "Shaping",
-        "CPU time after import and one warm-up call. (The first call compiles the activation's "
-        "derivatives, which takes 5 to 50 ms.) The floor of DKS is 4 to 5 evaluations of four "
-        "Gaussian integrals and their Jacobian.",
+        "Times are CPU times after import and one warm-up call. (The first call compiles the "
+        "activation's derivatives, which takes 5 to 50 ms.) The floor of DKS is 4 to 5 "
+        "evaluations of four Gaussian integrals and their Jacobian.",
         tables,
         figures
         | {

@@ -19,7 +19,7 @@ from ..peer_jobs import data
 def run(options: Options) -> Section:
     return Section(
         "Edges, rows, digits",
-        "CPU time. Fitted exponents above 1.2 are flagged, with an explanation.",
+        "The tables show CPU times. Fitted exponents above 1.2 are flagged and explained.",
         [by_edges(options), by_rows(options), by_digits(options)],
     )
 

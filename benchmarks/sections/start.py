@@ -36,8 +36,8 @@ def run(options: Options) -> Section:
     }
     return Section(
         "Starting",
-        "Medians over whole processes, which run in turn. kcalc imports jax, matplotlib and torch "
-        "only when they are used.",
+        "Times are medians over whole processes, which run in turn. kcalc imports jax, matplotlib "
+        "and torch only when they are used.",
         [import_table, command_table, page_table],
         found,
     )

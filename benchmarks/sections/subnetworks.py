@@ -54,10 +54,10 @@ def run(options: Options) -> Section:
     chain = found["chain"]["steps"]
     return Section(
         "Subnetworks",
-        "CPU time, the best of alternating rounds, each family in a separate process. The floor "
-        "is one pass over nodes and edges; mu is the maximal slope function. For resnet-152, the "
-        "subnetworks and the symbolic pieces of the maximal slope function take "
-        f"{seconds(whole.wall)}.",
+        "Times are CPU times, the best of alternating rounds. Each family runs in a separate "
+        "process. The floor is one pass over nodes and edges; mu is the maximal slope function. "
+        "For resnet-152, the subnetworks and the symbolic pieces of the maximal slope function "
+        f"take {seconds(whole.wall)}.",
         tables,
         {
             "subnetworks_resnet": Figure(1e3 * whole.wall, seconds(whole.wall)),
