@@ -188,7 +188,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         "receive no examples, because of a choice among experts or attention to a single "
         "key": measured.unreached,
     }
-    remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    remarks = [f"parameters that {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     remarks += stream_remarks(subject)
     remarks += routing.remarks(subject)
     if measured.objective.kind == "linear":

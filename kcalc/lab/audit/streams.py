@@ -47,9 +47,9 @@ def stream_remarks(subject: Subject) -> list[str]:
     still = subject.idle
     if still:
         texts.append(
-            f"{len(still)} parameters act as weights of residual streams that are equal at "
-            "initialisation, or that the readout adds up with equal weights, so their gradient is "
-            f"0 or only rounding error: {named(still)}"
+            "the gradient is 0 or only rounding error for parameters that act as weights of "
+            "residual streams, because the streams are equal at initialisation or the readout adds "
+            f"them up with equal weights: {named(still)}"
         )
     if _only_truncation(subject):
         texts.append(

@@ -50,8 +50,8 @@ def warn_guessed(transfer: Transfer) -> None:
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
-            f"the rules for {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
-            f"because a path through them contains {places}, for which there is no rule "
+            f"some rules ({len(guessed)}, such as that for {guessed[0].name!r}) are heuristic, "
+            f"because a path through these parameters contains {places}, for which there is no rule "
             "(unknown='heuristic'); check them with kc.trained_coordinates",
             stacklevel=4,
         )
