@@ -51,7 +51,7 @@ def warn_guessed(transfer: Transfer) -> None:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
             f"some rules ({len(guessed)}, such as that for {guessed[0].name!r}) are heuristic, "
-            f"because a path through these parameters contains {places}, for which there is no rule "
+            f"because a path through these parameters contains {places}, which has no rule "
             "(unknown='heuristic'); check them with kc.trained_coordinates",
             stacklevel=4,
         )
