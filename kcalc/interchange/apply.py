@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound="torch.nn.Module")
 
 Node = Hashable
 SHAPE_FIRST = (
-    "edits need the shaping of a model that kcalc has read: kc.shape(kc.read(model, x)).edits"
+    "only a model that kcalc has read can have edits; use kc.shape(kc.read(model, x)).edits"
 )
 
 
@@ -264,7 +264,7 @@ def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> ob
 
     """
     if not isinstance(path, str | os.PathLike):
-        raise KcalcError(f"path must name a folder or a file of weights, got {glimpse(path)}")
+        raise KcalcError(f"path must be a folder or a weights file, got {glimpse(path)}")
     if not callable(model):
         raise KcalcError(
             "model must be a class, a torch.nn.Module or a callable that builds one, got "

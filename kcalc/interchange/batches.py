@@ -19,9 +19,11 @@ from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
 # fields that do not affect the computed values
 NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
-COUNTED = "it depends on the number of examples, so it is not a function of one example"
+COUNTED = "it depends on the batch size, so it is not a function of individual examples"
 ALONE = "the model takes only one example at a time, so kcalc cannot test whether it mixes examples"
-FIXED = "the model takes only {} examples, so kcalc cannot test whether it depends on their number"
+FIXED = (
+    "the model takes only batches of {}, so kcalc cannot test whether it depends on the batch size"
+)
 Traced = Callable[[int], Trace]
 Alike = Callable[[int], bool]
 

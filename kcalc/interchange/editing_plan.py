@@ -21,7 +21,7 @@ from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 Made = tuple[int, int]  # (call, index among its results); (-1, i) is the i-th input
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model computes it"
-NO_INPUT = "no call of the model reads its input {!r} there"
+NO_INPUT = "no call in the model reads its input {!r} at this place"
 SHARED = "the model also uses one of its intermediate values elsewhere"
 NO_PATH = "its input is not a result of the calls that would be left out"
 TOGETHER = "the model computes it together with nodes that need different edits"
@@ -248,7 +248,7 @@ class Planner:
             end = self._end(name)
             if same:
                 return self._scaled(starts, end, *numbers)
-            made = self._passed(starts, end, f"{phi.name} cannot take its place")
+            made = self._passed(starts, end, f"{phi.name} cannot replace it")
             last = max(made, key=lambda call: call if isinstance(call, int) else 0)
             taken = made[last]
             assert isinstance(taken, Taken)

@@ -41,8 +41,8 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(int(n) for n in shape)
     if any(n < 1 for n in sizes):
         raise KcalcError(
-            f"{where}: the shape {glimpse(sizes)} (including the batch) must contain positive "
-            "integers"
+            f"{where}: a shape must contain only positive integers, with the batch size first, "
+            f"got {glimpse(sizes)}"
         )
     if prod(sizes) > MOST:
         raise too_large(sizes, where)

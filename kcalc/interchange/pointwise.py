@@ -33,10 +33,10 @@ from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
-    "it adds one bias per channel after an activation; they are read as independent biases with "
-    "mean 0 and the same root mean square, {:.3g}"
+    "it adds one bias per channel after an activation; these biases are read as independent, with "
+    "mean 0 and their root mean square of {:.3g}"
 )
-SLOPES = "every channel has a different slope; all are read as the root mean square, {:.4g}"
+SLOPES = "its slopes differ between channels; they are all read as their root mean square, {:.4g}"
 
 
 class ElementwiseRules(Builder):
@@ -349,8 +349,8 @@ class ElementwiseRules(Builder):
             return Unary(source, simplified(made), op.name)
         if times and self.sigmas:
             text = (
-                f"every channel has a different factor; all are read as the root mean square, "
-                f"{size:.6g}"
+                f"its factors differ between channels; they are all read as their root mean "
+                f"square, {size:.6g}"
             )
             self.note(op.name, "approximate", text, of_weights=True)
             return Unary(self.label(place), sp.Float(size) * X, op.name)

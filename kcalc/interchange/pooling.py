@@ -8,7 +8,7 @@ from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
 
-COUNTED = "its means at the edge include padding zeros; they are read as means inside the image"
+COUNTED = "its means at the border include zeros from the padding; they are read as if they did not"
 
 
 def operation(op: Pooling) -> str:
@@ -50,8 +50,8 @@ def pool_layer(
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
         text = (
-            f"{told} read as 'same', with the same number of windows, each shifted by at most one "
-            "location"
+            f"{told} read as 'same', which has the same number of windows and shifts each of them "
+            "by at most one location"
         )
         return padded, "locations", text
     return pool, "locations", f"{told} left out, so there are fewer windows"

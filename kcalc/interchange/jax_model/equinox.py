@@ -112,11 +112,12 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
         return ""
     if from_shapes:
         return (
-            f"; it takes one example of shape {shape}; a shape must start with the number of "
-            f"examples, give {(1, *shape)}"
+            f". The model takes one example of shape {shape}, but a shape must start with the "
+            f"number of examples; pass {(1, *shape)}"
         )
     return (
-        f"; it takes one example at a time, without a batch axis: give x[0], or the shape {shape}"
+        f". The model takes one example at a time, without a batch axis; pass x[0] or the shape "
+        f"{shape}"
     )
 
 

@@ -327,7 +327,7 @@ def _beside(inputs: Sequence[Any]) -> str:
     """Return a hint if a shape was read as a setting, else ""."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return (
-        f"; if one input is an array, {shape} is read as a setting: give all inputs as arrays or "
+        f". If one input is an array, {shape} is read as a setting; pass all inputs as arrays or "
         f"all as shapes"
         if shape is not None
         else ""
@@ -340,7 +340,7 @@ def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
     hint = (
-        "; a shape describes an array of floats: if the model reads ids, give an array of integers"
+        ". A shape describes an array of floats; if the model reads ids, pass an array of integers"
     )
     return hint if shapes and "integer" in str(error) else ""
 
@@ -355,7 +355,7 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             else "an array with the examples on axis 0"
         )
         raise KcalcError(
-            f"{framework}: pass an example input, {form}, or a shape that starts with the number "
+            f"{framework}: pass an example input ({form}), or a shape that starts with the number "
             "of examples, as in kc.read(model, (2, 64))"
         )
     for array in arrays:

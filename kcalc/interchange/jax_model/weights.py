@@ -290,8 +290,8 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
         has = "no such parameter" if found is None else f"one of shape {found}"
         raise KcalcError(
             f"the edits are for a model with a parameter {weight.parameter!r} of shape "
-            f"{tuple(weight.shape)}, but this one has {has}; pass a model built like the one that "
-            "was read"
+            f"{tuple(weight.shape)}, but this model has {has}; pass a model built like the one "
+            "that was read"
         )
     known = ("drawn", "normal", "filled")
     outside = weight.layout is not None and (

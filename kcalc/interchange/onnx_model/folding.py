@@ -23,7 +23,7 @@ REDUCED = {
 }
 MOVED = {"Range", "Expand", "Tile", "Gather", "GatherElements", "Concat", "Slice", "Split", "Pad"}
 EVALUATED = {*KEPT, *REDUCED, *MOVED, *elementwise.PLAIN, "MatMul", "Clip", "Mod", "Trilu"}
-MISFIT = "its attributes do not fit the constants that it reads"
+MISFIT = "its attributes do not match the constants that it reads"
 NUMBERS = "biuf"  # kinds of NumPy types that count as numbers
 
 
@@ -89,7 +89,7 @@ def _plain(node: Node, array: Any) -> Array:
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:
-        raise node.fail(f"it makes an array of type {array.dtype.name}, which kcalc does not read")
+        raise node.fail(f"its result has type {array.dtype.name}, which kcalc does not support")
     return array
 
 

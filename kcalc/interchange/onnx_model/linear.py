@@ -149,7 +149,7 @@ def gemm(node: Node) -> Made:
     """Read alpha A B + beta C with constant B."""
     x, w, c = node.value(0), node.value(1), node.optional(2)
     if x.rank != 2 or w.rank != 2:
-        raise node.fail(f"it multiplies matrices, got shapes {x.shape} and {w.shape}")
+        raise node.fail(f"its inputs must be matrices, got shapes {x.shape} and {w.shape}")
     if w.array is None:
         return node.unread(
             *(BOTH if x.array is None else ("matrix product", "it mixes the examples of a batch")),

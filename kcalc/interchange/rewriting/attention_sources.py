@@ -44,8 +44,8 @@ MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
 FOLLOWED = (*MOVES, Pointwise, Join)
 OVER_QUERIES = "its softmax runs over the queries, not over the keys"
 VARYING = (
-    "its mask depends on the input; read the model without a mask, or with one that is the same "
-    "for all inputs"
+    "its mask depends on the input; read the model without a mask, or with the same mask for all "
+    "inputs"
 )
 UNFOLLOWED = "its {} are computed from feature maps in a way that kcalc does not follow"
 

@@ -40,13 +40,13 @@ from .scores import EmptyRowError, ModelScores, NoAttentionError, biases_of, mea
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
 BY_HEAD = (
-    "every head of its queries and keys is normalised separately; it is read as normalised over "
-    "all channels, which is equivalent for wide heads"
+    "its queries and keys are normalised separately in every head; they are read as normalised "
+    "over all channels, which is equivalent for wide heads"
 )
 SHARED = "its {} and {} come from the same weights, but kernel maps treat them as separate"
 UNMADE = "its {} and {} are the same feature map and have no separate weights"
 LARGE = (
-    "the scores of all heads contain more numbers than kcalc can evaluate; give example inputs "
+    "the scores of all heads contain more numbers than kcalc can evaluate; pass example inputs "
     "with fewer tokens or examples"
 )
 BY_EXAMPLE = (

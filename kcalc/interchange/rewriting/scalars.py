@@ -13,10 +13,14 @@ from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Tra
 from .editing import TraceEditor
 
 FEATURES = (
-    "the input is the {1} features that the model computes from {0!r}, one number per example; "
-    "its q and c refer to them (q = 1/2 for pairs of sines and cosines)"
+    "the network's input consists of the {1} features that the model computes from {0!r}, which is "
+    "one number per example; its q and c refer to these features (q = 1/2 for pairs of sines and "
+    "cosines)"
 )
-FUNCTION = "the input is a function of {0!r}, one number per example; its q refers to the result"
+FUNCTION = (
+    "the network's input is a function of {0!r}, which is one number per example; its q refers to "
+    "the function's value"
+)
 
 
 def with_scalars(trace: Trace) -> TraceEditor:

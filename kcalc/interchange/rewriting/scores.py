@@ -100,7 +100,7 @@ class Turn:
         if self.channels < self.width:
             texts = (
                 f"its rotary embeddings rotate {self.channels} of the {self.width} channels of a "
-                "head; they are read as if they rotated all",
+                "head; they are read as if they rotated all channels",
             )
         # slow pairs hardly rotate within a few tokens, but they do over a long sequence
         mean = (places * np.unwrap(turned, axis=0)).sum(axis=0) / np.square(places).sum()
@@ -110,8 +110,8 @@ class Turn:
             uneven = _apart(turned, places * speeds) > 1e-2
             told = "proportional to the position of a token" if uneven else "powers of one base"
             texts += (
-                f"the angles of its rotary embeddings are not {told}; they are read as angles with "
-                f"base {base:.4g}",
+                f"the angles of its rotary embeddings are not {told}; they are read as the angles "
+                f"for base {base:.4g}",
             )
         return base, texts
 
@@ -222,7 +222,7 @@ def biases_of(found: Measured) -> Biases:
     masks = masks_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
-        texts = ("every head has a different scale; all are read with the mean scale",)
+        texts = ("the scales of its heads differ; every head is read with the mean scale",)
     seen = ~found.masked
     first = (
         found.bias[:, :, :1]

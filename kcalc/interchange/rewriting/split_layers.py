@@ -115,7 +115,7 @@ class _Parts(TraceEditor):
         out = {}
         for name, parts in cuts.items():
             if name in live:
-                why = f"{name} is also read as a whole, so its parts would share their weights"
+                why = f"{name} is also read as a whole, so its parts would share weights"
                 out[name] = parts, f"{why} with it"
             elif sum(map(len, parts)) > len(set().union(*parts)):
                 why = f"the parts of {name} overlap, so they share weights"
@@ -136,7 +136,7 @@ class _Parts(TraceEditor):
         if len(rows) == width:
             examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
             whole = (
-                "examples, which then act on other examples"
+                "examples, so examples would act on each other"
                 if examples
                 else "locations, each of which has a different kernel"
             )
@@ -220,7 +220,8 @@ class _Parts(TraceEditor):
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
         raise NoPartError(
-            "each part is computed from several parts, so the parts are not independent"
+            "each of its parts is computed from several parts of an array, so they are not "
+            "independent"
         )
 
     def _rank(self, op: Op) -> int:

@@ -30,8 +30,9 @@ LISTED = 6  # maximum number of reasons in an error message
 RESCALES = "it rescales a feature map that is left alone"
 EXTREME = "it is the maximum or minimum of two feature maps, which is a sum of dependent terms"
 TWICE = (
-    ". If a part of the model is used twice, read and shape it separately, "
-    "s = kc.shape(kc.read(model.part, x)), and put it back, model.part = s.apply_to(model.part)"
+    ". If a part of the model is used twice, read and shape it separately with "
+    "s = kc.shape(kc.read(model.part, x)), and put it back with "
+    "model.part = s.apply_to(model.part)"
 )
 JOINED = (
     ". Regions end at activations and sums for which an assumption fails; "
@@ -39,7 +40,7 @@ JOINED = (
 )
 WEIGHTLESS = "it has no weights that could be redrawn"
 TAKES = "selections of tokens are not edited"
-NOISE = "it uses random numbers of the model, for example to draw from a distribution"
+NOISE = "it uses random numbers that the model draws, for example to sample from a distribution"
 MIXES = "weights over tokens are not edited"
 NOTHING = "it has no activations"
 ROUTER = (
@@ -53,7 +54,7 @@ NOT_WRITTEN = {
     L.Attend: "attention is not edited",
     L.Positions: "positional vectors are not edited",
     L.ClassToken: "class tokens are not edited",
-    L.SurrogateGradient: "a function with the gradient of another function is not edited",
+    L.SurrogateGradient: "functions that use the gradient of another function are not edited",
 }
 
 

@@ -100,7 +100,7 @@ def _left_out(model: Any, arguments: Call) -> str:
         named = [name for name in behind if name not in arguments[1]]
     except (TypeError, ValueError):  # TorchScript, or a function not written in Python
         named = []
-    return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
+    return f", or pass its optional inputs too ({', '.join(named)})" if named else ""
 
 
 def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> Captured:
@@ -114,7 +114,7 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
     except Exception as error:
         advice = (
             "a shape describes a float array; if the input contains indices, such as token ids, "
-            "give an array of integers"
+            "pass an array of integers"
             if "indices" in first_line(error)
             else "check that it runs on the example inputs" + _left_out(model, arguments)
         )

@@ -17,7 +17,7 @@ from ..edits import CallEdit, Edit, WeightEdit
 from ..trace import Linear, Op
 from .mixture_modules import Mixture, read_as_one
 
-NOT_CALLED = "{} is not what {} calls when it runs its experts, so an edit would have no effect"
+NOT_CALLED = "{1} does not call {0} when it runs its experts, so an edit would have no effect"
 Layouts = dict[str, tuple[tuple[int, ...], bool]]
 
 

@@ -15,7 +15,7 @@ from .unsupported_ops import REASONS
 
 OF_IDS = (
     "the entries that it takes depend on the ids (padding, end of text), so no fixed network "
-    "computes it; take the last token, x[:, -1], and give sequences of equal length"
+    "computes it; take the last token, x[:, -1], and pass sequences of the same length"
 )
 
 PARTS = "it splits the channels; kcalc can read a separate layer for each part instead"

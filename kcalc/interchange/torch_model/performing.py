@@ -38,8 +38,8 @@ def require_module(model: Any) -> None:
     """Raise KcalcError if an object is not a PyTorch model."""
     if not isinstance(model, nn.Module):
         raise KcalcError(
-            f"these edits are for a PyTorch model, got {type(model).__name__}; pass the "
-            "torch.nn.Module that was read"
+            f"these edits are for a PyTorch model, but a {type(model).__name__} was passed; pass "
+            "the torch.nn.Module that was read"
         )
 
 

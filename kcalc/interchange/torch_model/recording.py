@@ -14,7 +14,7 @@ from .examples import called
 
 MOST = 30_000  # maximum number of calls of PyTorch functions in a run
 ENDLESS = (
-    "the model calls more than {} functions of PyTorch on the example inputs, perhaps in a `while` "
+    "the model calls more than {} PyTorch functions on the example inputs, perhaps in a `while` "
     "loop that depends on the data. Use a loop with a fixed number of iterations, which kcalc "
     "unrolls, or read the parts of the model before and after the loop"
 )

@@ -15,8 +15,8 @@ from ..trace import Attention
 
 SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # values in ``layer_types``
 UNKNOWN = (
-    "its model has attention windows ({} in its configuration), which an example of {} tokens does "
-    "not show; it is read as attention over all tokens"
+    "the model's configuration sets attention windows ({}), but they do not restrict attention in "
+    "an example with {} tokens; it is read as attention over all tokens"
 )
 
 
