@@ -104,7 +104,7 @@ class Builder:
     def width(self, op: Op) -> int | None:
         """Return the number of channels of an operation's output.
 
-        None if no channel axis is known.
+        Returns None if no channel axis is known.
         """
         axis = self.axes.get(op.name)
         return None if axis is None or op.name in self.guessed else op.shape[axis]

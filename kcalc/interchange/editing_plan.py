@@ -1,8 +1,8 @@
 """Plan the edits that make a model compute a shaped network.
 
 The plan refers to the calls that compute each value and is the same for every framework. It scales
-the input and output of an activation, weights the terms of a sum, and replaces a norm by its input.
-If an edit cannot be placed in the model's code, its node stays unchanged.
+the input and output of an activation, changes the weights of a sum, and replaces a norm with its
+input. If an edit cannot be placed in the model's code, its node stays unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rules for example inputs given as shapes, shared by all frameworks and the command line."""
+"""Rules for example inputs given as shapes.
+
+All frameworks and the command line use these rules.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
 
 
 def to_tree(expr: Any) -> Any:
-    """Convert a Python or SymPy number or an expression to a JSON tree.
+    """Convert a Python number, a SymPy number or an expression to a JSON tree.
 
     Raises: KcalcError if a function is not in the whitelist.
     """
@@ -117,7 +117,7 @@ def _unwritten(expr: Any) -> KcalcError:
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
-    """Convert a long float to its precision in digits and enough digits to restore every bit."""
+    """Convert a long float to text with enough digits to restore every bit, and its precision."""
     digits = libmp.prec_to_dps(number._prec)
     exact = next(
         (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),

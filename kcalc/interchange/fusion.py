@@ -126,7 +126,7 @@ class Unusable:
 
 
 def exact_number(value: Any, dtype: Any = np.float64) -> Any:
-    """Return the exact number that a literal clearly represents, or else a float.
+    """Return the exact number that a literal clearly represents, else a float.
 
     Short decimals become rationals, even if they were rounded to single precision. Rounded values
     of sqrt(2), pi and similar constants become these constants.

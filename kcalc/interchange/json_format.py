@@ -282,7 +282,7 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     Returns
     -------
     Network
-        The network. It equals the one that was saved.
+        A network equal to the network that was saved.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Rules for example inputs given by argument name, shared by all functions that take them."""
+"""Rules for example inputs that are passed by argument name.
+
+All functions that take example inputs use these rules.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Every reader returns a trace.
 
 A front end lists the operations in the order in which they run, and the inputs of each. It
 evaluates operations that depend on no input (standardised weights, folded constants) and passes on
-the array. The modules ``layout``, ``fusion`` and ``recognise`` interpret the operations for all
-frameworks. They decide, for example, which operations make up an activation and which is a
+the resulting array. The modules ``layout``, ``fusion`` and ``recognise`` interpret the operations
+for all frameworks. They decide, for example, which operations make up an activation and which is a
 shortcut.
 
 Shapes are as in the framework, with the examples on axis 0, and axes are nonnegative. Weights have
@@ -220,7 +220,7 @@ class Drop(Op):
 
 
 class Repeat(Op):
-    """A change of the number of locations by repetition, resizing or adaptive pooling.
+    """A change in the number of locations by repetition, resizing or adaptive pooling.
 
     ``kind``: the kind of Resize, or "adaptive mean" or "adaptive max".
     """

@@ -32,7 +32,7 @@ def _is_state(value: Any) -> bool:
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
     """Trace an Equinox module called on one example.
 
-    Each of ``inputs`` is one example, a shape of several examples, or the state of the module.
+    Each of ``inputs`` is one example, the shape of several examples, or the state of the module.
 
     Raises: KcalcError if the module cannot be traced.
     """

@@ -111,8 +111,8 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
 
     ``params`` is None for functions without parameters.
 
-    Parameters are named by their paths in the tree. Inputs are arrays with the examples on axis 0
-    (a vector is one example), or shapes if all inputs are shapes. Random keys and other arguments
+    Parameters are named after their paths in the tree. Inputs are arrays with the examples on axis
+    0 (a vector is one example), or shapes if all inputs are shapes. Random keys and other arguments
     are passed on unchanged. Raises: KcalcError if the function cannot be traced.
     """
     if params is None:
@@ -296,7 +296,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
-    """Replace shapes among the inputs by abstract arrays of the parameters' dtype.
+    """Replace shapes among the inputs with abstract arrays that have the parameters' dtype.
 
     A shape is a tuple such as (2, 3). Its first ``skipped`` axes are dropped.
 

@@ -56,7 +56,8 @@ def drawn(
 ) -> np.ndarray:
     """Draw weights with Var W = sigma_w^2 / inputs for the central tap of the kernel.
 
-    All other taps are 0. A transposed convolution has equal weights on as many taps as its stride.
+    All other taps are 0. A transposed convolution has as many nonzero taps as its stride, all with
+    the same weights.
 
     Shape: (outputs, inputs / groups, kernel...).
 
@@ -155,7 +156,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """Return the parameter of which the weights are a multiple, and the factor."""
+        """Return the parameter that the weights are a multiple of, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):

@@ -205,7 +205,7 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """Read a feature map that is multiplied by ``scale`` at ``kept`` entries and 0 elsewhere.
+    """Read a product of a feature map with an array that is ``scale`` at ``kept`` entries, else 0.
 
     The product is dropout if ``scale``, or an earlier factor, is 1 / (fraction kept).
     """

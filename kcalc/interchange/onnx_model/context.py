@@ -78,8 +78,8 @@ class Context:
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Wrap arrays that were computed from constants as values.
 
-        ``kept``: whether the arrays contain the values of the first input in another shape or
-        order, and so are still the same parameter.
+        ``kept``: whether the arrays contain the values of the first input in a different shape or
+        order, and are therefore still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]

@@ -48,7 +48,7 @@ EXTERNAL = 1
 
 
 def checked_count(dims: Any, what: str, rank: int = 16) -> int:
-    """Return the number of elements of declared dimensions.
+    """Return the number of elements of a tensor with the declared dimensions.
 
     Raises: KcalcError if a dimension is negative or absurdly large.
     """

@@ -1,6 +1,6 @@
 """Find the layers that produce the queries, keys and values of attention.
 
-The inputs of the two products are followed back to arrays with whole channels.
+The operands of the two products are traced back to arrays whose channels are not split into heads.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AttentionCore:
 
 @dataclass(frozen=True, eq=False)
 class ChannelSource:
-    """The channels that become queries, keys or values: the ``rows`` of the output of ``op``."""
+    """The channels ``rows`` of the output of ``op``, which become queries, keys or values."""
 
     op: Op
     axis: int
@@ -301,7 +301,7 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether scaling all inputs by a number, even if negative, scales the output equally.
+        """Whether multiplying all inputs by any real number multiplies the output by this number.
 
         Examples of such operations are sums, and products with a fixed number.
         """

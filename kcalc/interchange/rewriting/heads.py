@@ -1,7 +1,7 @@
-"""Recognise multi-head attention and replace it by one operation.
+"""Recognise multi-head attention and replace it with one operation.
 
 The attention scores are evaluated on random numbers to find their scale, masks, rotary angles and
-biases. Attention that kcalc does not recognise stays unchanged, with the reason.
+biases. Attention that kcalc does not recognise stays unchanged, and a note states the reason.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REORDERED = "its heads are joined in an order that kcalc does not follow"
 
 
 def with_heads(trace: Trace) -> TraceEditor:
-    """Replace every multi-head attention by one operation.
+    """Replace every multi-head attention with one operation.
 
     The new operation reads the layers that produce queries, keys and values.
     """
@@ -92,7 +92,7 @@ class _Heads(MixingPlacement):
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def refused(self, name: str) -> bool:
-        """Try to replace attention by one operation, and return whether this failed.
+        """Try to replace attention with one operation, and return whether this failed.
 
         If it failed, the operation ``name`` gets the reason.
         """
@@ -133,7 +133,7 @@ class _Heads(MixingPlacement):
     # -- one attention -----------------------------------------------------------------------------
 
     def _replaced(self, core: AttentionCore) -> bool:
-        """Replace attention by one operation.
+        """Replace attention with one operation.
 
         Returns False if the attention has fixed weights and therefore stays.
         """
@@ -191,7 +191,7 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Return the scores and values if the sources' channels contain random numbers."""
+        """Return the scores and values that random numbers in the sources' channels produce."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))

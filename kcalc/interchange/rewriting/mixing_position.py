@@ -159,7 +159,7 @@ class MixingPlacement(TraceEditor):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Replace the old operations by new ones, and keep the names that other operations read."""
+        """Replace the old operations with new ones, but keep the names that others read."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)
@@ -186,7 +186,7 @@ class MixingPlacement(TraceEditor):
 
 
 def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
-    """Return {operation: axis of examples in its output}.
+    """Return {operation: batch axis of its output}.
 
     The axis is None if a reshape may have mixed the examples with other axes.
     """

@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if a mask hides all tokens from some token, so the model or its examples are wrong."""
+    """Raised if some token sees no token, which is an error in the model or the examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,10 @@ class ModelScores:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A fit ``scale * raw + bias`` of scores, and a mask, each (heads, queries, keys)."""
+    """A fit ``scale * raw + bias`` of the scores, and a mask.
+
+    Each array has shape (heads, queries, keys).
+    """
 
     scales: Array
     bias: Array

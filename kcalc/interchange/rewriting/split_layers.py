@@ -1,6 +1,6 @@
 """Split a layer into separate layers if a model uses its outputs in parts.
 
-The two halves of a random weight matrix, for example, give two independent branches.
+The two halves of a random weight matrix, for example, form two independent branches.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Parts(TraceEditor):
             self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
-        """Replace each layer by the concatenation of layers that produce parts of its outputs."""
+        """Replace each layer with the concatenation of layers that produce parts of its outputs."""
         for name, parts in pieces.items():
             layer = self.ops[name]
             reads = tuple(self._cut(layer, rows) for rows in parts)

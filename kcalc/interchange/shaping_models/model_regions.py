@@ -166,11 +166,11 @@ def _regions(
 ) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
     """Shape the regions of a network.
 
-    If a part cannot be shaped because of one node, this node is left alone, otherwise the whole
-    part. Then the remaining parts are examined again, because they may share weights with nodes
-    that are left alone, or such nodes may rely on the range of values in these parts. Returns:
-    {first node of a region: (shaping, edits made before it)}, the nodes left alone, and reasons why
-    parts were not shaped.
+    If a part cannot be shaped because of one node, only this node is left alone. Otherwise, the
+    whole part is left alone. Then the remaining parts are examined again, because they may share
+    weights with nodes that are left alone, or such nodes may rely on the range of values in these
+    parts. Returns: {first node of a region: (shaping, edits made before it)}, the nodes left alone,
+    and reasons why parts were not shaped.
     """
     known: dict[tuple[Node, ...], _Outcome] = {}
     refusals: dict[str, None] = {}
@@ -310,7 +310,7 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """Put weights in place of the nodes that are left alone.
+    """Replace the nodes that are left alone with layers that have weights.
 
     The nodes after them then treat these values as independent of all others.
     """

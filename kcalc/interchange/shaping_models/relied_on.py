@@ -2,11 +2,11 @@
 
 A shaped activation can take any real value. A model may apply a logarithm, root, power, exponential
 or quotient to the values of an activation, multiply by them as a positive scale, or return them.
-Values outside the original range could then give nan or a meaningless result. The search starts at
-operations that rely on a range and goes back to the activations that provide it, through everything
-that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search,
-because they produce values of any sign. Squares, absolute values and other activations end it too,
-because their range does not depend on their input.
+Values outside the original range could then lead to nan or a meaningless result. The search starts
+at operations that rely on a range and goes back to the activations that provide it, through
+everything that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end
+the search, because they produce values of any sign. Squares, absolute values and other activations
+end it too, because their range does not depend on their input.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """Return the nodes whose values are outputs of the model, possibly in another shape."""
+    """Return the nodes whose values are outputs of the model, possibly after a reshape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

@@ -71,7 +71,7 @@ class Through:
 
 @dataclass(eq=False)
 class LoggedCall:
-    """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
+    """A call to a PyTorch function, or to a module of the model (then ``function`` is None).
 
     ``levels``: the modules around it, innermost first; a call of a module starts with this module.
     ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
@@ -95,7 +95,7 @@ class LoggedCall:
 class CallLog(TorchFunctionMode):
     """Records calls while a model runs, possibly several times.
 
-    ``calls``: calls of PyTorch functions in all runs; ``modules``: calls of modules.
+    ``calls``: calls to PyTorch functions in all runs; ``modules``: calls to modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -111,7 +111,7 @@ class CallLog(TorchFunctionMode):
 
     @contextmanager
     def running(self) -> Iterator[CallLog]:
-        """Record the calls of modules and functions."""
+        """Record the calls to modules and functions."""
         handles = []
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
@@ -235,7 +235,7 @@ class CallLog(TorchFunctionMode):
 class CallGraph:
     """The calls of one run of a model, and the nodes of the captured graph that they made.
 
-    ``calls``: calls of PyTorch functions in order; ``modules``: calls of modules, inner modules
+    ``calls``: calls to PyTorch functions in order; ``modules``: calls to modules, inner modules
     first; ``numbers``: {node: index of its call}.
     """
 

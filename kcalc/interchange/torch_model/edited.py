@@ -1,7 +1,7 @@
-"""Edit the calls of modules without a visible change of their class.
+"""Edit the calls that modules make, without a visible change of their class.
 
 An edited module becomes an instance of a subclass of its class with the same name. If the module is
-edited as a whole, the subclass changes its input and output. If single calls in its code are
+edited as a whole, the subclass changes its input and output. If individual calls in its code are
 edited, its ``forward`` is the user's function with these calls redirected. The class stores the
 change at each site. The module stores the constants as zero-dimensional tensors, which move to
 other devices with the module and are not saved.

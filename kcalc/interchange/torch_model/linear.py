@@ -37,7 +37,7 @@ def identity_of(weight: Const, array: np.ndarray) -> str:
 
 
 def _owner(weight: Const) -> str | None:
-    """Return the parameter that gives the layer its name."""
+    """Return the parameter after which the layer is named."""
     return weight.parameter or next(iter(weight.origins), None)
 
 
@@ -295,7 +295,7 @@ def embedding(call: Call) -> Any:
 
 @rule("embedding_bag", "_embedding_bag")
 def bag(call: Call) -> Any:
-    """Read an EmbeddingBag whose bags have equal size, as sums or means of rows of a table."""
+    """Read an EmbeddingBag with bags of the same size as sums or means of rows of a table."""
     weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
     count = math.prod(ids.shape) // max(call.shape[0], 1)
     even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(

@@ -1,4 +1,4 @@
-"""Find mixtures of experts in PyTorch modules, and replace each by one expert and a marked call.
+"""Find mixtures of experts in PyTorch modules, and replace each with one expert and a marked call.
 
 The graph of a model shows the assignment of tokens to experts only for one example. So before a
 model is captured, every module that is a mixture gets a new ``forward``, which runs the router, one

@@ -465,7 +465,7 @@ def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
 
 
 def _supers(node: ast.AST) -> list[ast.Call]:
-    """Return the calls of ``super()`` in a definition."""
+    """Return the calls to ``super()`` in a definition."""
     calls = (call for call in ast.walk(node) if isinstance(call, ast.Call) and not call.args)
     return [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "super"]
 

@@ -104,7 +104,7 @@ def forwards(model: nn.Module) -> dict[str, str]:
 
 
 def _check_modules(model: nn.Module, edits: Edits) -> None:
-    """Raise KcalcError if the model has other modules than the shaped model."""
+    """Raise KcalcError if the model's modules differ from those of the shaped model."""
     known, found = edits.modules, forwards(model) if edits.modules else {}
     for path in {**known, **found}:
         if path not in found:
@@ -211,7 +211,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """Collects the constants of a module; equal constants from several edits stay separate."""
+    """Collects the constants of a module; constants from different edits are kept separately."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -424,7 +424,7 @@ def _new_values(
 
 
 def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
-    """Raise KcalcError if a parameter is missing or has another shape."""
+    """Raise KcalcError if a parameter is missing or has a different shape."""
     if weight.added:
         home = modules.get(weight.parameter.rpartition(".")[0])
         good = home is not None and can_add_bias(home) and weight.layout is None

@@ -43,9 +43,9 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 
     The model does not change.
 
-    ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``.
-    A dictionary in the last place gives arguments by name. An ExportedProgram needs no examples.
-    Raises: KcalcError with the place and the reason if the model cannot be traced.
+    ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``. A
+    dictionary in the last position contains arguments by name. An ExportedProgram needs no
+    examples. Raises: KcalcError with the place and the reason if the model cannot be traced.
     """
     torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):

@@ -80,7 +80,7 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
 
 
 def _limited() -> Any:
-    """Return a context that raises a KcalcError after too many calls of PyTorch functions."""
+    """Return a context that raises a KcalcError after too many calls to PyTorch functions."""
     from torch.overrides import TorchFunctionMode
 
     class Limited(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Redirect single calls in the user's functions by compiling their source code again.
+"""Redirect individual calls in the user's functions by recompiling their source code.
 
 A site is a call or an operator in the definition of a function. It is identified by its index in
 the syntax tree, so comments and line breaks do not matter. The new function shares the globals,
@@ -220,7 +220,7 @@ def digest(node: Definition) -> str:
 
 
 def _told(value: Any) -> str:
-    """Return a syntax tree as text. Unlike ``ast.dump``, it does not depend on Python's version."""
+    """Return a syntax tree as text that is the same in all Python versions."""
     if isinstance(value, ast.AST):
         parts = [
             f"{name}={_told(part)}"

@@ -1,4 +1,4 @@
-"""Redirect single calls in the text of the user's functions, and keep all other text."""
+"""Redirect individual calls in the text of the user's functions, and keep all other text."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ OTHERWISE = "{} computes `{}` differently in training and reads it there"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Return "", or the reason if a call reads non-data values that differ in training."""
+    """Return why arguments other than a call's data differ in training, else ""."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()

@@ -1,7 +1,7 @@
 """Find attention windows of transformers models that are longer than the example.
 
 If a window contains more tokens than the example, the trace shows attention over all tokens. The
-attention module, or the configuration of the model, then gives the window.
+window is then taken from the attention module or the model's configuration.
 """
 
 from __future__ import annotations

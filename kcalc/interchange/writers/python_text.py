@@ -209,7 +209,8 @@ class PythonTarget(LanguageTarget[Text]):
 def fraction(coefficient: sp.Expr) -> tuple[float, float]:
     """Return a coefficient as (numerator, denominator).
 
-    Examples: 1/3 gives (1, 3), 1/2 gives (0.5, 1), and sqrt(2) gives (1.4142135623730951, 1).
+    For example, the result is (1, 3) for 1/3, (0.5, 1) for 1/2, and (1.4142135623730951, 1) for
+    sqrt(2).
     """
     if (
         isinstance(coefficient, sp.Rational)
