@@ -168,7 +168,7 @@ class Builder:
             self.note(
                 source,
                 "approximate",
-                f"the input first passes through {expr}; its q value refers to the result",
+                f"the input first passes through {expr}; the q value is that of the result",
             )
             return source
         if factor is not None and factor != 0:

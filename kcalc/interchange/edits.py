@@ -470,7 +470,7 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
     if not isinstance(entry, list) or len(entry) != 3:
-        raise KcalcError(f"{where}: an input must be a list of a place and two numbers")
+        raise KcalcError(f"{where}: an input must be a list that contains a place and two numbers")
     return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 

@@ -56,7 +56,7 @@ def dependence(op: Linear, of_input: bool) -> str:
     """
     if found := _structure(op, of_input):
         size = "they are read as independent weights of the same size"
-        return f"its weights are not independent draws: {found}; {size}"
+        return f"its weights are not independent draws ({found}); {size}"
     if _follows(op):
         mean = "as if its input had been centred; they are read as independent"
         return f"its biases are correlated with the sums of its weights, {mean}"
@@ -71,9 +71,9 @@ def unlike_gaussian(op: Linear) -> str:
     kurtosis = _excess(op)
     if not kurtosis:
         return ""
-    reason = "few terms in its sums, or biases that are far from Gaussian"
+    reason = "because its sums have few terms or its biases are far from Gaussian"
     size = f"excess kurtosis {kurtosis:.2g} for q = 1"
-    return f"its outputs are not Gaussian ({size}: {reason}); they are read as Gaussian"
+    return f"its outputs are not Gaussian ({size}, {reason}); they are read as Gaussian"
 
 
 def _chosen(size: int, count: int) -> Array:
@@ -100,7 +100,7 @@ def _correlated(a: Array, b: Array) -> bool:
 
 
 def _kurtosis(numbers: Array) -> float:
-    """Return the mean fourth power over the squared mean square, which is 3 for Gaussian values."""
+    """Return the mean fourth power divided by the squared mean square (3 for Gaussian values)."""
     squares = np.square(numbers)
     return float(np.square(squares).mean() / squares.mean() ** 2)
 

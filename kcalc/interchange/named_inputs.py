@@ -87,7 +87,7 @@ def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     bound.apply_defaults()
     if bound.kwargs:
         raise KcalcError(
-            f"the model takes {next(iter(bound.kwargs))!r} by keyword only; read a function that "
+            f"the model takes {next(iter(bound.kwargs))!r} only by keyword; read a function that "
             "takes it by position and passes it to the model by keyword"
         )
     return bound.args

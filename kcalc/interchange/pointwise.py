@@ -306,7 +306,7 @@ class ElementwiseRules(Builder):
             return self.without_token_bias(maps[0], source, fixed.held.value)
         alone = isinstance(layer, L.Input) and self.readers[source] == 1
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
-            text = "an array first shifts or scales the input; its q value refers to the result"
+            text = "an array first shifts or scales the input; the q value is that of the result"
             self.note(source, "approximate", text)
             return Unary(source, X, source)
         return (
@@ -402,8 +402,8 @@ class ElementwiseRules(Builder):
     def _alone(self, source: str, place: str) -> bool:
         """Whether only one operation uses the output of ``source``.
 
-        ``place``: the operation through which the output is read. Operations in between pass the
-        output on.
+        ``place``: the operation through which the output is read. Operations in between do not
+        change the output.
         """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:

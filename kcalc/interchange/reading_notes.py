@@ -58,7 +58,7 @@ def _nearest_nodes(
 
 
 def sizes(network: Network) -> list[Note]:
-    """Return notes, at the inputs of a network, about the image sizes it was read with."""
+    """Return notes about the image sizes with which a network was read, placed at its inputs."""
     shapes = {node: network.layer(node).image_shape for node in network.inputs}
     return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
 

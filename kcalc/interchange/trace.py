@@ -95,10 +95,10 @@ class Linear(Op):
     ``spread``: the stride of a transposed convolution. It is read as a convolution of the input
     with stride - 1 zeros between locations, and the weights are in the order of this convolution.
     ``turned``: whether the model stores them as a transposed convolution does. ``parameter``: a key
-    that is equal for layers with the same weights; ``rows``: the outputs of the parameter that
-    belong to this layer, if not all. ``aside``: whether operations that affect no output also read
-    the layer. ``trained``: whether the weights are trained, "indirectly" if they are a nonlinear
-    function of trained parameters; ``bias_trained``: the same for biases.
+    that is the same for all layers with the same weights; ``rows``: the outputs of the parameter
+    that belong to this layer, if not all. ``aside``: whether operations that affect no output also
+    read the layer. ``trained``: whether the weights are trained, "indirectly" if they are a
+    nonlinear function of trained parameters; ``bias_trained``: the same for biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -265,7 +265,7 @@ class NotRead(Op):
 class Mixed(Op):
     """A mixing ``sum_s matrix[t][s] x_s`` along ``axis``, with the same matrix for every input.
 
-    ``text``: the origin of the matrix, in words.
+    ``text``: a description of where the matrix comes from.
 
     ``owner``: the layer whose weights form the matrix, None for attention with fixed weights.
     """
@@ -280,8 +280,8 @@ class Mixed(Op):
 class Lookup(Op):
     """An embedding, which looks up rows of a table by ids.
 
-    ``weight``: the table (ids, channels); ``parameter``: a key that is equal for layers with the
-    same weights; ``bag``: the number of rows that are added, each multiplied by ``factor``;
+    ``weight``: the table (ids, channels); ``parameter``: a key that is the same for all layers with
+    the same weights; ``bag``: the number of rows that are added, each multiplied by ``factor``;
     ``trained``: as in :class:`Linear`.
     """
 

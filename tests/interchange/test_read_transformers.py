@@ -154,7 +154,7 @@ def test_masks_of_padding_are_said_to_be_left_out() -> None:
     mask = torch.ones(2, T, dtype=torch.long)
     mask[:, -2:] = 0
     found = kc.read(drawn(Padded()), IDS, mask)
-    assert "'mask' is not part of the network; a padding mask is read as" in str(found)
+    assert "'mask' is not part of the network; if it is a padding mask" in str(found)
 
 
 # -- details of attention --------------------------------------------------------------------------

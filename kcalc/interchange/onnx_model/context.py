@@ -63,7 +63,7 @@ class Context:
         return self._held[id(value)][1]
 
     def owner(self, value: Value) -> str:
-        """Return a key that is equal for constants that are the same weights.
+        """Return a key that is the same for all constants that are the same weights.
 
         Constants are the same weights if their bytes are equal, or if they are the same parameter
         under two names.

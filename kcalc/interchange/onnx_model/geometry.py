@@ -83,7 +83,7 @@ def window_of(
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """Return the padding (before, after) that gives ceil(size / stride) windows.
+    """Return the padding (before, after) that results in ceil(size / stride) windows.
 
     If the total is odd, the extra location comes before the image if ``lower``, else after it.
     """

@@ -1,4 +1,4 @@
-"""The reasons given for operators that no rule reads."""
+"""Reasons why operators are not read."""
 
 from __future__ import annotations
 

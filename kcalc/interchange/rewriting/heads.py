@@ -121,7 +121,7 @@ class _Heads(MixingPlacement):
         return True
 
     def settle(self) -> None:
-        """Rename new operations to the operations that they replace."""
+        """Give new operations the names of the operations that they replace."""
         live = self.reached()
         for name in [n for n in self.ops if n not in live and not isinstance(self.ops[n], Entry)]:
             del self.ops[name]

@@ -21,7 +21,7 @@ MOVES = (Reshape, Transpose, Pass)
 
 
 class MixingPlacement(TraceEditor):
-    """Inserts Mixed operations where the channels are whole."""
+    """Inserts Mixed operations where the channels are not split into heads."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__({op.name: op for op in trace.ops}, trace.outputs)
@@ -33,7 +33,7 @@ class MixingPlacement(TraceEditor):
         self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
-        """Insert a Mixed where the channels are whole; return False if there is no such place."""
+        """Insert a Mixed where the channels are not split; return False if there is no place."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
         if (

@@ -235,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions for the operations after ``base``, whose symbol is X, or Z for a Normalise."""
+    """Expressions for the operations after ``base`` in its symbol, X (or Z for a Normalise)."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes

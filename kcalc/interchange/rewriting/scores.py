@@ -205,7 +205,7 @@ def masks_of(masked: Array) -> Masks:
 
 @dataclass(frozen=True)
 class Biases:
-    """Fields of an Attend for its masks and biases, and notes on differences from the model.
+    """The masks and biases as fields of an Attend, and notes on differences from the model.
 
     The object is false if there are no biases.
     """

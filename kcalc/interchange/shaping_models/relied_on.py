@@ -89,8 +89,8 @@ def relied_on(
 def _complements(network: Network) -> dict[Node, str]:
     """Find pairs of factors that are functions of one feature map and have a constant sum.
 
-    Examples are gates g and 1 - g. Pairs whose squares have a constant sum count too, as in a
-    rotation.
+    Examples are gates g and 1 - g. Pairs whose squares have a constant sum, as in a rotation, also
+    count.
     """
     found: dict[Node, str] = {}
     # {node: factors of products that are functions of it}

@@ -69,7 +69,7 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
-    """Return a key that is equal for tensors in the same memory."""
+    """Return a key that is the same for all tensors in the same memory."""
     try:
         pointer = tensor.untyped_storage().data_ptr()
     except Exception:

@@ -528,7 +528,7 @@ def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: An
         called = name_of(looked_up(node.func, inner, owner))
         if called not in ("", change.calls):
             what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
-            raise KcalcError(f"{what}, but {change.calls!r} in the model that was read")
+            raise KcalcError(f"{what}, but it was {change.calls!r} in the model that was read")
 
 
 def _may_be_method(node: Any) -> bool:
@@ -604,7 +604,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes input and output, or that edits calls by their order."""
+    """Return a ``forward`` that changes input and output, or edits calls found by their order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -634,7 +634,7 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
 
 
 class _ByOrder(TorchFunctionMode):
-    """Edits the calls that a module makes itself, by their index.
+    """Edits calls that a module makes itself and that are identified by their index.
 
     ``names``: the names of the calls so far.
     """
@@ -669,17 +669,17 @@ class _ByOrder(TorchFunctionMode):
 
 
 NOT_COMPILED = (
-    "{} has no source code, so its calls are edited by their order, which compilers cannot "
+    "{} has no source code, so its edited calls are found by their order, which compilers cannot "
     "follow; put its code into a file, or compile only the modules around it"
 )
 OTHER_CALLS = (
-    "{} has no source code, so its calls are edited by their order, but this run makes different "
-    "calls; run it in the same way as when it was read, or read and shape it again"
+    "{} has no source code, so its edited calls are found by their order, but this run makes "
+    "different calls; run it in the same way as when it was read, or read and shape it again"
 )
 
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
-    """Run a module whose calls are edited by their order."""
+    """Run a module whose edited calls are identified by their order."""
     if torch.compiler.is_dynamo_compiling():
         raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
@@ -772,7 +772,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move to another device or type, and restore the exact constants."""
+    """Move to another device or dtype, and restore the exact constants."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])

@@ -26,7 +26,7 @@ MADE = (
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """Return a key that is equal for layers with the same weights.
+    """Return a key that is the same for all layers with the same weights.
 
     The key is the name of the parameter, or the sources and a hash for computed weights.
     """

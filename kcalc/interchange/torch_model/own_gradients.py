@@ -1,9 +1,9 @@
 """Capture autograd functions, ``tensor.data`` and inference mode, which exporters do not list.
 
 An exporter lists the operations in the forward pass of an autograd function and drops its backward
-pass. This module marks the results of each call in the graph by an addition of 0, with the number
-of the call as its ``alpha``. After the capture, the backward pass of every function is compared
-with finite differences. If they agree, the mark is removed.
+pass. This module marks the results of each call in the graph by adding 0, with the number of the
+call as the ``alpha`` of this addition. After the capture, the backward pass of every function is
+compared with finite differences. If they agree, the mark is removed.
 """
 
 from __future__ import annotations

@@ -500,7 +500,7 @@ def _read(file: str) -> str:
 
 
 def _source(function: _Function) -> tuple[SourceText, ast.Module]:
-    """Return the text of a function's file, parsed.
+    """Return the parsed text of a function's file.
 
     Raises: KcalcError if the file is missing or has changed.
     """

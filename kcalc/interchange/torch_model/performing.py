@@ -273,12 +273,12 @@ def plan_of(
 
 
 def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
-    """Return the plan for calls that are edited by their order."""
+    """Return the plan for edited calls that are identified by their order."""
     digests = {steps[0][2] for steps in changes}
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
     if not (ordered and once and len(digests) == 1):
-        raise KcalcError(f"some calls to {path!r} are edited by their order, and others are not")
+        raise KcalcError(f"some edits of {path!r} find calls by their order, but others do not")
     found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
     return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 

@@ -106,8 +106,8 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     remarks = [
         *walker.remarks,
         *(
-            f"the input {name!r} is not part of the network; a padding mask is read as for "
-            "sequences without padding"
+            f"the input {name!r} is not part of the network; if it is a padding mask, sequences "
+            "are read as if they had no padding"
             for name in unused
             if name not in cut
         ),

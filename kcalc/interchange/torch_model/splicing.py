@@ -130,7 +130,7 @@ def _compiled_codes(
     """Return the code of all functions in a file.
 
     The file is compiled as a whole or, as in notebooks, statement by statement. The choice matters
-    because a call compiles to other instructions if the same unit imports the called name.
+    because a call compiles to different instructions if the same unit imports the called name.
     """
     parts: list[Any] = [text]
     if by_statement:
@@ -310,7 +310,8 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
     """Yield the functions that a function refers to by attributes or fixed keys.
 
-    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``. Arguments of calls count too.
+    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``. Functions passed as arguments
+    also count.
     """
     found = definition(function.__code__)
     for node in sites(found[0]) if found is not None else ():

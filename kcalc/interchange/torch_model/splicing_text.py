@@ -96,7 +96,7 @@ class SourceText:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split a text into lines, with their ends, at line feeds only."""
+    """Split a text at line feeds only, and keep the line ends."""
     parts = text.split("\n")
     return (
         [*(f"{line}\n" for line in parts[:-1]), *parts[-1:]]
