@@ -106,7 +106,7 @@ def _kurtosis(numbers: Array) -> float:
 
 
 def _follows(op: Linear) -> bool:
-    """Whether the biases are correlated with the sums of the weights into the same outputs."""
+    """Whether the biases are correlated with the sums of the weights of the same outputs."""
     if op.bias is None:
         return False
     chosen = _outputs(op.weight)
@@ -258,7 +258,7 @@ def _rank(sample: WeightSample) -> str:
     if rank < 0.45 * least:
         return f"they form a matrix of rank {rank}"
     spread = float(np.square(sizes).sum() ** 2 / (sizes**4).sum())
-    nearly = f"they form a matrix of nearly rank {max(1, round(spread))}"
+    nearly = f"they form a matrix that is close to rank {max(1, round(spread))}"
     return nearly if least >= 16 and spread < least / 5 else ""
 
 

@@ -34,7 +34,7 @@ from .trace import Op, Pointwise
 Node = Hashable
 BEHIND = (
     "it adds one bias per channel after an activation; these biases are read as independent, with "
-    "mean 0 and their root mean square of {:.3g}"
+    "mean 0 and root mean square {:.3g}"
 )
 SLOPES = "its slopes differ between channels; they are all read as their root mean square, {:.4g}"
 
@@ -50,9 +50,9 @@ class ElementwiseRules(Builder):
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
             reason = (
-                "broadcasting aligns the examples of one array with another axis of the other array"
+                "broadcasting aligns the batch axis of one array with a different axis of another"
             )
-            return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
+            return self.opaque(op, op.label, f"for arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
                 reason = "a feature map with 1 channel is broadcast over the channels of an array"

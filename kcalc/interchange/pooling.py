@@ -26,7 +26,11 @@ def pool_layer(
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
         does = "averages" if operation(op) == "mean" else f"takes the {operation(op)} over"
-        return None, "not read", f"it {does} channels or examples of {before}, which no layer does"
+        return (
+            None,
+            "not read",
+            f"it {does} channels or examples of an array of shape {before}, which no layer does",
+        )
     if op.window is None:
         if sorted(op.axes) != locations:
             return None, "not read", f"it pools over only some of the location axes of {before}"

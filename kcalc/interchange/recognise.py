@@ -118,12 +118,12 @@ PAIRED = (
 LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps ignore dropout"
 POOLED = {
     "mean": (
-        "kernel maps use a heuristic, which treats mean pooling as the identity; spatial='exact' "
-        "computes it"
+        "kernel maps treat mean pooling as the identity, which is a heuristic; spatial='exact' "
+        "computes the pooling"
     ),
     "max": (
-        "kernel maps use a heuristic, which treats max pooling as the identity; spatial='exact' "
-        "rejects it"
+        "kernel maps treat max pooling as the identity, which is a heuristic; spatial='exact' "
+        "rejects max pooling"
     ),
 }
 ADAPTED = (
@@ -131,8 +131,8 @@ ADAPTED = (
     "locations. Kernel maps treat resizing as the identity, as they do for pooling"
 )
 INTERPOLATED = (
-    "kernel maps use a heuristic, which treats linear interpolation as the identity; "
-    "spatial='exact' computes it"
+    "kernel maps treat linear interpolation as the identity, which is a heuristic; "
+    "spatial='exact' computes the interpolation"
 )
 UNEVEN = (
     "its stride does not divide its kernel, so the number of weights differs between locations; "
@@ -143,7 +143,7 @@ COPY = (
     "read the model with sigmas=False"
 )
 BEYOND = "no tap reads the image at every location, so some locations contain only biases"
-PARTLY = "it turns some of the locations into channels; the network leaves out the others"
+PARTLY = "it turns some locations into channels; the network leaves out the other locations"
 BIASES = (
     "biases are treated as Gaussian with mean 0 and the root mean square that was read; for "
     "uniform biases, results after activations differ a little"

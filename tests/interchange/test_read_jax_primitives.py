@@ -143,7 +143,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "long": (
                 lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
-                "unrolled up to",
+                "kcalc unrolls at most",
             ),
             "stacked": (stacked, "all loop iterations"),
             "endless": (

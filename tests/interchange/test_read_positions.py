@@ -74,7 +74,7 @@ def rearranged(pieces: bool) -> Any:
 # words of the notes that refuse what is not computed
 NOTED = {
     "means of zeros": "include zeros from the padding",
-    "pieces": "some of the locations into channels",
+    "pieces": "some locations into channels",
     "turned": "transposes its spatial axes",
 }
 SINGLE = {

@@ -25,7 +25,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     length, inner = int(params["length"]), params["jaxpr"]
     if length > LONGEST:
         return reader.not_read(
-            "long loop", f"it has {length} iterations; loops are unrolled up to {LONGEST}"
+            "long loop", f"it has {length} iterations, but kcalc unrolls at most {LONGEST}"
         )
     fixed = values[:consts]
     carry = list(values[consts : consts + carried])

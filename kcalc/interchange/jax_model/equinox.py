@@ -165,7 +165,7 @@ def _stand_in() -> Any:
     import jax
 
     class StandIn(eqx.Module):
-        """Marks the input of ``inner``, a normalisation or dropout layer of Equinox."""
+        """Marks the input of ``inner``, an Equinox normalisation or dropout layer."""
 
         inner: Any
         kind: str = eqx.field(static=True)

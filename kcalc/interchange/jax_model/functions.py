@@ -335,7 +335,7 @@ def _beside(inputs: Sequence[Any]) -> str:
 
 
 def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
-    """Return a hint if shapes, which describe float arrays, were given for integer ids."""
+    """Return a hint if shapes, which describe float arrays, were passed for integer ids."""
     import jax
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))

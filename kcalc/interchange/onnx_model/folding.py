@@ -85,7 +85,7 @@ def _check(node: Node, arrays: list[Array]) -> None:
 
 
 def _plain(node: Node, array: Any) -> Array:
-    """Convert an array to an element type of NumPy; bfloat16 becomes float32."""
+    """Convert an array to a NumPy element type; bfloat16 becomes float32."""
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:

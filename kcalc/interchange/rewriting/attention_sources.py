@@ -55,8 +55,8 @@ class AttentionCore:
     """The attention operations before the heads are joined.
 
     ``orders``: for queries, keys and values, the order of axes that gives (examples, heads, tokens,
-    width). ``scores``: the order of axes that gives (examples, heads, queries, keys), () if the
-    scores have this order.
+    width). ``scores``: the order of axes that gives (examples, heads, queries, keys), or () if the
+    scores already have this order.
     """
 
     op: Any
@@ -99,7 +99,7 @@ class ChannelSource:
 
 
 class Followed:
-    """Operations with the axes of their channels and examples.
+    """Operations with their channel axes and batch axes.
 
     The class also records which operations depend on the input.
     """

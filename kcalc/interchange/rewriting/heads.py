@@ -87,7 +87,7 @@ class _Heads(MixingPlacement):
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute the axes of channels and examples for the current operations."""
+        """Recompute the channel and batch axes for the current operations."""
         self.ops = self.ordered()
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 

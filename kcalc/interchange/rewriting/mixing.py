@@ -38,7 +38,7 @@ TEXT = (
     "is exact for kernel maps at initialisation, but tangent kernels and gradients leave out its "
     "query and key weights"
 )
-FIXED = "it mixes the locations with fixed weights, the same for all heads"
+FIXED = "it mixes the locations with fixed weights that are the same for all heads"
 PER_HEAD = (
     "its heads (or examples) mix tokens with different matrices, but a layer mixes all channels "
     "in the same way"

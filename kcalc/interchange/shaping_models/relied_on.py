@@ -53,13 +53,13 @@ from .value_ranges import (
 
 Node = Hashable
 FEEDS = "its values feed {}, which relies on their range"
-POWER = "it applies {} to values of the model, and the model relies on its range"
+POWER = "it applies {} to values that the model computes, and this function relies on their range"
 COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it determines the range of an output of the model and occurs nowhere else"
 RETURNED = "its values are an output of the model, and it determines their range"
 COMPLEMENT = "its values and the values of {!r} have a constant sum, like the weights of a mean"
 ROTATION = "its squares and the squares of {!r} have a constant sum, as for a cosine and a sine"
-APPLIED = "it multiplies by the values of {!r}, which keep their range, as a scale or as weights"
+APPLIED = "it multiplies by the values of {!r}, which are a scale or weights and keep their range"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # kind of need: the range of any activation
 # kinds of need: positive values of any activation, and of activations that are not gates

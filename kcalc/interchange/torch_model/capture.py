@@ -16,8 +16,8 @@ from .recording import record
 
 PATH_ONLY = (
     "the model's Python code could not be exported ({reason}), so kcalc ran it on the example "
-    "inputs and read only this path. Anything that depends on the values of an input, such as an "
-    "`if` or numbers taken from tensors, may differ for other inputs"
+    "inputs and read only the operations that ran. Anything that depends on the values of an "
+    "input, such as an `if` or numbers taken from tensors, may differ for other inputs"
 )
 
 
@@ -94,7 +94,7 @@ def _reason(error: Exception) -> str:
 
 
 def _left_out(model: Any, arguments: Call) -> str:
-    """Return advice that names the optional inputs that were not given, or ""."""
+    """Return advice that names the optional inputs that were not passed, or ""."""
     try:
         behind = [*inspect.signature(model.forward).parameters][len(arguments[0]) :]
         named = [name for name in behind if name not in arguments[1]]

@@ -191,7 +191,7 @@ NO_ARGUMENT = (
     "it in the same way as when it was read, or read and shape it again"
 )
 NO_NUMBERS = (
-    "this {} was created from the class of an edited module, but without its numbers; copy the "
+    "this {} was created from the class of an edited module, but without its constants; copy the "
     "edited model with copy.deepcopy, or edit the new model with kc.apply_edits"
 )
 for _key, _function_of in FUNCTIONS.items():
@@ -411,7 +411,8 @@ CHANGED = (
     "model again"
 )
 OVERRIDDEN = (
-    "the class {} overrides {}, which has the edited calls; read and shape a model of this class"
+    "the class {} overrides {}, which contains the edited calls; read and shape a model of this "
+    "class"
 )
 Functions = tuple[Any, ...]  # the functions of a plan, outer functions first
 

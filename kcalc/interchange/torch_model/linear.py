@@ -166,7 +166,7 @@ def einsum(call: Call) -> Any:
     if len(operands) != 2 or len(terms) != 2 or not refs or "->" not in equation or "." in equation:
         return call.unread(
             "einsum",
-            "kcalc reads only contractions of two arrays, with an arrow and no ellipsis",
+            "kcalc reads only equations with two operands, an arrow and no ellipsis",
         )
     x, weight = operands[refs[0]], operands[1 - refs[0]]
     words = terms[refs[0]], terms[1 - refs[0]], out
@@ -295,7 +295,7 @@ def embedding(call: Call) -> Any:
 
 @rule("embedding_bag", "_embedding_bag")
 def bag(call: Call) -> Any:
-    """Read an EmbeddingBag with bags of the same size as sums or means of rows of a table."""
+    """Read an EmbeddingBag with equally sized bags, as sums or means of rows of a table."""
     weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
     count = math.prod(ids.shape) // max(call.shape[0], 1)
     even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(

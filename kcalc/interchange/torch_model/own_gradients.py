@@ -206,7 +206,7 @@ def number_of(node: Any) -> int | None:
 
 
 def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
-    """Return the calls whose backward pass is not the derivative, and remove all other marks."""
+    """Return the calls whose backward pass is not the true derivative; remove all other marks."""
     kinds: dict[Any, bool] = {}
 
     def differs(call: OwnCall) -> bool:

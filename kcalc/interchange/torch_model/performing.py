@@ -114,7 +114,9 @@ def _check_modules(model: nn.Module, edits: Edits) -> None:
         if found[path] != known[path]:
             what = f"module {path!r}" if path else "model"
             raise KcalcError(
-                ANOTHER.format(f"the {what} runs {found[path]} here but ran {known[path]}")
+                ANOTHER.format(
+                    f"the {what} runs {found[path]}, but the shaped model runs {known[path]}"
+                )
             )
 
 

@@ -242,7 +242,7 @@ def branched(call: Call) -> Any:
 
 @rule("while_loop", "scan", "map_impl", "associative_scan")
 def looped(call: Call) -> Any:
-    """Report loops of torch (while_loop, scan, map) as not read."""
+    """Report PyTorch's loop operators (while_loop, scan, map) as not read."""
     return call.unread(
         "a loop",
         "kcalc has no rule for torch's while_loop, scan and map; write a Python loop, which kcalc "

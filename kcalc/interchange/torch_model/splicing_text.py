@@ -109,8 +109,8 @@ def lines_of(text: str) -> list[str]:
 class Redirected:
     """Rewrites the text of a call or operator as ``asked(owner, number, function, ...)``.
 
-    Operators and methods of tensors are given by their names. ``callee``: a function that replaces
-    the called function.
+    Operators and tensor methods are given by their names. ``callee``: a function that replaces the
+    called function.
     """
 
     asked: str

@@ -23,7 +23,7 @@ from .splicing import (
 
 # norms that use batch statistics in training; their edits account for it
 NORMS = ("batch_norm", "instance_norm", "native_batch_norm")
-OTHERWISE = "{} computes `{}` differently in training and reads it there"
+OTHERWISE = "{} uses `{}` in this call, but computes it differently in training"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:

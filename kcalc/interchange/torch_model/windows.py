@@ -16,7 +16,7 @@ from ..trace import Attention
 SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # values in ``layer_types``
 UNKNOWN = (
     "the model's configuration sets attention windows ({}), but they do not restrict attention in "
-    "an example with {} tokens; it is read as attention over all tokens"
+    "an example with {} tokens; kcalc assumes attention over all tokens"
 )
 
 
