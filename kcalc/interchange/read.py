@@ -144,7 +144,7 @@ def _named(reading: Reading, name: str) -> Reading:
 
 
 def native(network: Network) -> Reading:
-    """Return a network built in kcalc as a reading."""
+    """Return a reading of a network that was built in kcalc."""
     return Reading("kcalc", network, network.notes, {})
 
 

@@ -56,8 +56,8 @@ class JaxProgram:
     def flow(self, ops: Sequence[Op]) -> Flow:
         """Return the data flow between equations.
 
-        Equations that only rearrange entries are skipped: each result is identified with its
-        input. ``ops``: the operations of the trace.
+        Equations that only rearrange entries are skipped; each result is identified with its input.
+        ``ops``: the operations of the trace.
         """
         source: dict[int, Made] = {}
         refs = [value for value in self.args if isinstance(value, Ref)]

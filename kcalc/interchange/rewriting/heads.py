@@ -94,7 +94,7 @@ class _Heads(MixingPlacement):
     def refused(self, name: str) -> bool:
         """Try to replace attention with one operation, and return whether this failed.
 
-        If it failed, the operation ``name`` gets the reason.
+        If so, the reason is attached to the operation ``name``.
         """
         before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:

@@ -1,7 +1,7 @@
-"""Read features that a model computes from one number per example, such as a time.
+"""Read features that a model computes from one number per example, such as a time step.
 
-For example, sines and cosines of a time at fixed frequencies become an input with one channel per
-feature. The weights that read it are the first layer of the network.
+For example, sines and cosines of a time step at fixed frequencies become an input with one channel
+per feature. The weights that read this input are the first layer of the network.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
-    """Install hooks that record the entry to and exit from every module.
+    """Install hooks that record when a run enters and leaves each module.
 
     An event is (last node so far, path, class) on entry to a module, and (last node so far,
     "", "") on exit. Returns: (events, handles of the hooks).

@@ -1,6 +1,6 @@
 """Write expressions as Python source code.
 
-The :class:`LanguageTarget` here writes lines with the function names of a framework.
+The :class:`LanguageTarget` in this module writes lines with a framework's function names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Dialect:
 
     @classmethod
     def of_module(cls, module: str, where: str, least: str, **functions: str) -> Dialect:
-        """Return a dialect with NumPy's names in a module, some of them replaced."""
+        """Return a dialect with NumPy's names in a module, with some of them replaced."""
         table = {name.replace("arc", "a"): f"{module}.{name}({{}})" for name in SAME}
         table |= {"modulus": f"{module}.abs({{}})", "logaddexp": f"{module}.logaddexp({{}}, {{}})"}
         table["erfc"] = "1 - " + functions.get("erf", "")
