@@ -99,8 +99,8 @@ class Target:
         """Return the operations that compute a node's feature map, as one list per computation.
 
         A model may compute the same feature map twice, as in ``b(relu(x)) + c(relu(x))``. The first
-        operation in each list computes the values, and the others pass the values on. Values that
-        only other activations use are excluded.
+        operation in each list computes the values, and the others return these values unchanged.
+        Values that only other activations use are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}

@@ -261,8 +261,8 @@ class Planner:
         """Account for the gain of a norm before an activation.
 
         If the norm has a single gain g and bias h, the activation that was read is f(g z + h). The
-        model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays.
-        Returns: the norm whose output the calls read (None if there is no such gain), and the
+        model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays the
+        same. Returns: the norm whose output the calls read (None if there is no such gain), and the
         adjusted numbers.
         """
         norm = self.target.model.parents(node)[0]

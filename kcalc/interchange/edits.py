@@ -1,6 +1,6 @@
 """Edits of a model as data that can be printed, saved, loaded and applied.
 
-This module never runs code of the model. Each framework has its own code to apply the edits.
+This module never runs the model's code. Each framework has its own code to apply the edits.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class WeightEdit:
 
     ``kind``: "drawn" (as weights of a layer with ``sigma``), "normal" (with standard deviation
     ``sigma``), "filled" (with the value ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
-    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all). ``added``:
-    whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number of blocks of
-    the parameter along axis 0, for example one for each expert (0 if it is not divided). ``layout``
-    and ``rows`` then describe a block, and each block is drawn separately.
+    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty if all do).
+    ``added``: whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number
+    of blocks of the parameter along axis 0, for example one for each expert (0 if it is not
+    divided). ``layout`` and ``rows`` then describe a block, and each block is drawn separately.
     """
 
     parameter: str

@@ -430,8 +430,8 @@ class Trace:
 
     ``channel_axis``: the channel axis of images, 1 or -1, unless an operation determines it.
 
-    ``remarks``: remarks of the front end on the whole model. ``path_only``: whether the trace lists
-    only operations that ran for the example inputs, so that other inputs may run different
+    ``remarks``: the front end's remarks on the model as a whole. ``path_only``: whether the trace
+    lists only operations that ran for the example inputs, so that other inputs may run different
     operations. ``model``: an object that the framework needs to edit the model.
     """
 

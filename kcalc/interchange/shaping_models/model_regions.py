@@ -388,7 +388,7 @@ def _in_mixtures(reading: Reading) -> dict[Node, str]:
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
-    """Extend the nodes left alone by nodes that must be left alone because of them.
+    """Add nodes that must be left alone because of nodes that already are.
 
     The added nodes share weights with such nodes, or are activations whose range the model relies
     on.

@@ -62,7 +62,7 @@ class Through:
     """A PyTorch function that the user's code called and that made the recorded call.
 
     ``places``: {slot of an argument of the recorded call: (slot of the same argument, name) in the
-    call of the PyTorch function}.
+    call to the PyTorch function}.
     """
 
     code: CodeType
@@ -73,7 +73,7 @@ class Through:
 class LoggedCall:
     """A call to a PyTorch function, or to a module of the model (then ``function`` is None).
 
-    ``levels``: the modules around it, innermost first; a call of a module starts with this module.
+    ``levels``: the modules around it, innermost first; a call to a module starts with this module.
     ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
     the argument that it writes into. ``single``: whether it returns one array; ``shapes``: the
     shapes of its results, None if they depend on the data. ``begin``, ``end``: the range of calls

@@ -59,7 +59,7 @@ Slot = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a call to ``scale * (f(a x + b) + shift)``.
+    """A change that turns a call ``f(x)`` into ``scale * (f(a x + b) + shift)``.
 
     Numbers are indices into the module's constants; None means no change. ``inputs``: (slot, a, b)
     for each changed argument. ``taken``: the slot of an argument to which ``function`` is
@@ -89,7 +89,7 @@ class FunctionPlan:
     """A function with edited sites.
 
     ``sites``: (site, whether it calls a method of a tensor, changes). There is one change for all
-    visits, or one per visit. An edited function that the site calls is a plan, too.
+    visits, or one per visit. An edited function that the site calls is also a plan.
     """
 
     module: str
