@@ -32,7 +32,7 @@ READINGS = {
     "model, {": "--input NAME=SIZES",
     "function, params": "name a function of only the inputs, and give --input SIZES",
 }
-WHOLE = "give an array of integers"
+WHOLE = "pass an array of integers"
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
 SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
 VALUE = r"'[^']*'|\"[^\"]*\"|\{[^{}]*\}(?: or one number for all)?|\([^()]*\)|\.\.\.|-?\w[\w.+-]*\b"

@@ -1,9 +1,10 @@
 """Read networks from models and files, write them, and edit the models.
 
-Reading: ``read``, its file ``FORMATS``, and ``Reading`` with ``Fidelity`` and ``Note``.
-    A trace is a list of operations with base class ``Op``, including ``Linear`` (weights on one
-    axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise function),
-    ``Held`` (a constant array) and ``Prefixed`` (learned entries placed before an array).
+Reading: ``read``, the file ``FORMATS`` that it accepts, and ``Reading`` with ``Fidelity`` and
+    ``Note``. A trace is a list of operations with base class ``Op``, including ``Linear`` (weights
+    on one axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise
+    function), ``Held`` (a constant array) and ``Prefixed`` (learned entries placed before an
+    array).
 Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` match them to argument
     names. ``is_shape`` recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes
     token ids. ``first_line`` describes an error that the model raised, and ``place`` gives the

@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound="torch.nn.Module")
 
 Node = Hashable
 SHAPE_FIRST = (
-    "edits need the shaping of a model that kcalc has read: kc.shape(kc.read(model, x)).edits"
+    "only a model that kcalc has read can have edits; use kc.shape(kc.read(model, x)).edits"
 )
 
 
@@ -32,8 +32,8 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
     """Return the edits that make the model compute the shaped network.
 
     Nodes that cannot be located in the model's code are listed in ``left_alone``. Raises:
-    KcalcError if the reading does not contain the model's operations or kcalc cannot edit models of
-    the framework.
+    KcalcError if the reading does not contain the model's operations, or if kcalc cannot edit
+    models of the framework.
     """
     if reading is None:
         raise KcalcError(SHAPE_FIRST)
@@ -157,14 +157,12 @@ def apply_edits(
     The result keeps the class, the methods and the training code of ``model``; only the edited
     calls change. The edits may come from a file, ``kc.load_edits(path)``.
 
-    Parameters
-    ----------
-    model : torch.nn.Module, or a model of JAX, Flax, Equinox or Keras
-        A model built by the same code as the model that was read, and not edited since. Pass
-        functions and Linen modules together with their parameters: ``(function, params)`` or
-        ``(module, variables)``.
+    Parameters ---------- model : torch.nn.Module, or a JAX, Flax, Equinox or Keras model
+        A model that was built by the same code as the model that was read and has not been edited
+        since. Pass functions and Linen modules together with their parameters: ``(function,
+        params)`` or ``(module, variables)``.
     edits : Edits
-        ``s.edits`` of a shaping, or edits loaded from a file.
+        The ``edits`` of a shaping, or edits loaded from a file.
     weights : str
         ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights for the central tap of
         every kernel. ``"keep"`` keeps the weights of the model, which may not meet the conditions
@@ -172,8 +170,8 @@ def apply_edits(
     generator : torch.Generator, optional
         The source of random numbers for PyTorch, by default its global generator.
     key : int or jax.random.key, optional
-        The source of random numbers for JAX, Flax, Equinox and Keras, by default 0. Equal keys
-        give equal weights.
+        The source of random numbers for JAX, Flax, Equinox and Keras, by default 0. The same key
+        gives the same weights.
     inplace : bool
         Whether to change ``model`` itself. PyTorch only.
 
@@ -242,8 +240,9 @@ def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> ob
     Parameters
     ----------
     model : type, callable or torch.nn.Module
-        A class with ``from_pretrained`` (``AutoModel...`` included), or a callable that builds the
-        model that was shaped, or a model that it built. A model is copied before it is edited.
+        A class with ``from_pretrained`` (including ``AutoModel...``), a callable that builds the
+        model that was shaped, or a model that was built in the same way. A model is copied before
+        it is edited.
     path : path-like
         The folder, the name of the model on the hub, or the file with the weights.
     edits : path-like or Edits, optional
@@ -264,7 +263,7 @@ def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> ob
 
     """
     if not isinstance(path, str | os.PathLike):
-        raise KcalcError(f"path must name a folder or a file of weights, got {glimpse(path)}")
+        raise KcalcError(f"path must be a folder or a weights file, got {glimpse(path)}")
     if not callable(model):
         raise KcalcError(
             "model must be a class, a torch.nn.Module or a callable that builds one, got "

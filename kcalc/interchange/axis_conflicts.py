@@ -103,10 +103,10 @@ def channel_position_mixups(
 
 
 WINDOWS = (
-    "its windows cover locations that the model rearranged by a reshape or a transpose, which the "
-    "network leaves out"
+    "its windows cover locations that the model rearranges with a reshape or a transpose; the "
+    "network leaves out this step"
 )
-ENDS = "the model transposes its spatial axes at the output, which the network does not do"
+ENDS = "the model transposes its spatial axes at the output, but the network does not"
 
 
 def moved_windows(

@@ -19,9 +19,11 @@ from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
 # fields that do not affect the computed values
 NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
-COUNTED = "it depends on the number of examples, so it is not a function of one example"
+COUNTED = "it depends on the batch size, so it is not a function of individual examples"
 ALONE = "the model takes only one example at a time, so kcalc cannot test whether it mixes examples"
-FIXED = "the model takes only {} examples, so kcalc cannot test whether it depends on their number"
+FIXED = (
+    "the model takes only batches of {}, so kcalc cannot test whether it depends on the batch size"
+)
 Traced = Callable[[int], Trace]
 Alike = Callable[[int], bool]
 
@@ -32,7 +34,7 @@ def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: boo
     ``traced(n)`` returns the trace for n examples, or raises KcalcError if the model does not
     accept n examples. ``alike(n)`` is an optional quick check that the model runs the same
     operations for n and n + 1 examples; without it, the two traces are compared. ``cheap``: whether
-    tracing is fast. If not, the trace for two examples also serves for one.
+    tracing is fast. If not, the trace for two examples is also used for one example.
     """
     if size > 1:
         return _compared(traced(size), size, traced, alike)
@@ -104,9 +106,9 @@ def _counted(trace: Trace, other: Trace) -> set[str]:
 def _same(a: Any, b: Any) -> bool:
     """Whether two operations, or two fields of operations, are equivalent.
 
-    Arrays that differ in shape count as equal: one of their axes is the example axis, and no rule
-    reads such arrays. A ``Part`` along the first axis needs no test. If it selects examples, it is
-    never read. Otherwise it belongs to an array whose entries are compared anyway.
+    Arrays with different shapes count as equivalent, because one of their axes is the batch axis
+    and no rule reads such arrays. A ``Part`` along the first axis needs no test. If it selects
+    examples, it is never read. Otherwise it belongs to an array whose entries are compared anyway.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True

@@ -10,7 +10,7 @@ Node = Hashable
 
 
 def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
-    """Return {node: q of the model's feature map}, or {} if no example arrays were given.
+    """Return {node: q of the model's feature map}, or {} if no example arrays were passed.
 
     ``nodes``: nodes of the network whose labels are names of the model's operations.
     """

@@ -104,7 +104,7 @@ class Builder:
     def width(self, op: Op) -> int | None:
         """Return the number of channels of an operation's output.
 
-        None if no channel axis is known.
+        Returns None if no channel axis is known.
         """
         axis = self.axes.get(op.name)
         return None if axis is None or op.name in self.guessed else op.shape[axis]
@@ -168,7 +168,7 @@ class Builder:
             self.note(
                 source,
                 "approximate",
-                f"the input first passes through {expr}; its q value refers to the result",
+                f"the input first passes through {expr}; the q value is that of the result",
             )
             return source
         if factor is not None and factor != 0:

@@ -68,9 +68,9 @@ class Target:
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):
                 raise KcalcError(
-                    f"node {node!r} is {before} in the model and {layer} in the shaped network. "
+                    f"node {node!r} is {before} in the model, but {layer} in the shaped network. "
                     "Edits can only remove layers or change activations, the weights of sums and "
-                    "the scales of initial weights; keep everything else as it was read"
+                    "the scales of initial weights; leave everything else as it was read"
                 )
             known = tuple(map(self.past, self.model.parents(node)))
             if known != parents:
@@ -99,8 +99,8 @@ class Target:
         """Return the operations that compute a node's feature map, as one list per computation.
 
         A model may compute the same feature map twice, as in ``b(relu(x)) + c(relu(x))``. The first
-        operation in each list computes the values, and the others pass the values on. Values that
-        only other activations use are excluded.
+        operation in each list computes the values, and the others return these values unchanged.
+        Values that only other activations use are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Plan the edits that make a model compute a shaped network.
 
 The plan refers to the calls that compute each value and is the same for every framework. It scales
-the input and output of an activation, weights the terms of a sum, and replaces a norm by its input.
-If an edit cannot be placed in the model's code, its node stays unchanged.
+the input and output of an activation, changes the weights of a sum, and replaces a norm with its
+input. If an edit cannot be placed in the model's code, its node stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 Made = tuple[int, int]  # (call, index among its results); (-1, i) is the i-th input
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model computes it"
-NO_INPUT = "no call of the model reads its input {!r} there"
+NO_INPUT = "no call in the model reads its input {!r} at this place"
 SHARED = "the model also uses one of its intermediate values elsewhere"
 NO_PATH = "its input is not a result of the calls that would be left out"
 TOGETHER = "the model computes it together with nodes that need different edits"
@@ -248,7 +248,7 @@ class Planner:
             end = self._end(name)
             if same:
                 return self._scaled(starts, end, *numbers)
-            made = self._passed(starts, end, f"{phi.name} cannot take its place")
+            made = self._passed(starts, end, f"{phi.name} cannot replace it")
             last = max(made, key=lambda call: call if isinstance(call, int) else 0)
             taken = made[last]
             assert isinstance(taken, Taken)
@@ -261,8 +261,8 @@ class Planner:
         """Account for the gain of a norm before an activation.
 
         If the norm has a single gain g and bias h, the activation that was read is f(g z + h). The
-        model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays.
-        Returns: the norm whose output the calls read (None if there is no such gain), and the
+        model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays the
+        same. Returns: the norm whose output the calls read (None if there is no such gain), and the
         adjusted numbers.
         """
         norm = self.target.model.parents(node)[0]

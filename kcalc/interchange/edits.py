@@ -1,6 +1,6 @@
 """Edits of a model as data that can be printed, saved, loaded and applied.
 
-This module never runs code of the model. Each framework has its own code to apply the edits.
+This module never runs the model's code. Each framework has its own code to apply the edits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Taken:
-    """Replace the call's result by its argument at ``slot``.
+    """Replace the call's result with its argument at ``slot``.
 
     ``copied``: whether to use a copy of the argument, because the model writes into the result.
     """
@@ -66,7 +66,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Replace the result by ``scale * (phi(a x + b) + shift)``; x is the argument at ``slot``."""
+    """Replace the result with ``scale * (phi(a x + b) + shift)``; x is the argument at ``slot``."""
 
     slot: Slot
     activation: Activation
@@ -107,7 +107,7 @@ class Layout:
     ``wide``: the canonical shape (outputs, inputs / groups, kernel...); ``stored``: the shape of
     the parameter; ``flipped``: whether it is stored as (inputs, outputs); ``turned``: whether it is
     stored as in a transposed convolution. ``rows``: the outputs of the parameter that belong to the
-    layer (empty for all); ``height``: the number of outputs of the parameter. Alternatively,
+    layer (empty if all do); ``height``: the number of outputs of the parameter. Alternatively,
     ``strides`` and ``offset`` give the step along every axis in the flattened parameter and the
     index of the first entry.
     """
@@ -130,10 +130,10 @@ class WeightEdit:
 
     ``kind``: "drawn" (as weights of a layer with ``sigma``), "normal" (with standard deviation
     ``sigma``), "filled" (with the value ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
-    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all). ``added``:
-    whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number of blocks of
-    the parameter along axis 0, for example one for each expert (0 if it is not divided). ``layout``
-    and ``rows`` then describe a block, and each block is drawn separately.
+    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty if all do).
+    ``added``: whether the parameter is new. ``padding``: rows that stay 0. ``copies``: the number
+    of blocks of the parameter along axis 0, for example one for each expert (0 if it is not
+    divided). ``layout`` and ``rows`` then describe a block, and each block is drawn separately.
     """
 
     parameter: str
@@ -187,7 +187,7 @@ class Edits(Tabled):
         not run while the model was read.
     modules
         For PyTorch, {path of each module of the model: its ``forward``, or "" for PyTorch's own
-        modules}. A model with other modules cannot be edited.
+        modules}. A model with different modules cannot be edited.
 
     """
 
@@ -302,8 +302,8 @@ class Edits(Tabled):
 
         ``patch -p1 < shaped.patch`` changes the edited calls in the user's files, such as
         ``F.relu(x)`` to ``shaped(self, 1, F.relu, x)``, and adds a file that defines ``shaped`` and
-        ``init``. ``init(model)`` sets the constants and the initial weights of a newly built model,
-        ``init(model, draw=False)`` only the constants. A model that is not passed to ``init``
+        ``init``. ``init(model)`` sets the constants and the initial weights of a newly built model;
+        ``init(model, draw=False)`` sets only the constants. A model that is not passed to ``init``
         behaves as before. Library code does not change: the added file contains edited copies of
         library functions.
 
@@ -470,7 +470,7 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
     if not isinstance(entry, list) or len(entry) != 3:
-        raise KcalcError(f"{where}: an input must be a list of a place and two numbers")
+        raise KcalcError(f"{where}: an input must be a list that contains a place and two numbers")
     return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 

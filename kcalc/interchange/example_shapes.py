@@ -1,4 +1,7 @@
-"""Rules for example inputs given as shapes, shared by all frameworks and the command line."""
+"""Rules for example inputs given as shapes.
+
+All frameworks and the command line use these rules.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
     sizes = tuple(int(n) for n in shape)
     if any(n < 1 for n in sizes):
         raise KcalcError(
-            f"{where}: the shape {glimpse(sizes)} (including the batch) must contain positive "
-            "integers"
+            f"{where}: a shape must contain only positive integers, with the batch size first, "
+            f"got {glimpse(sizes)}"
         )
     if prod(sizes) > MOST:
         raise too_large(sizes, where)

@@ -48,7 +48,7 @@ _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
 
 
 def to_tree(expr: Any) -> Any:
-    """Convert a Python or SymPy number or an expression to a JSON tree.
+    """Convert a Python number, a SymPy number or an expression to a JSON tree.
 
     Raises: KcalcError if a function is not in the whitelist.
     """
@@ -117,7 +117,7 @@ def _unwritten(expr: Any) -> KcalcError:
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
-    """Convert a long float to its precision in digits and enough digits to restore every bit."""
+    """Convert a long float to text with enough digits to restore every bit, and its precision."""
     digits = libmp.prec_to_dps(number._prec)
     exact = next(
         (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),
@@ -149,7 +149,7 @@ class TreeReader:
         self.left = MAX_NODES
         expr = self._read(tree, where, 0)
         if expr.has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
-            raise KcalcError(f"{where}: the expression is not finite and real")
+            raise KcalcError(f"{where}: the expression must be finite and real")
         return expr
 
     def _read(self, tree: Any, where: str, depth: int) -> sp.Expr:
@@ -216,7 +216,7 @@ class TreeReader:
             expr = OPERATIONS[name](*args)
         except (TypeError, ValueError, ArithmeticError):
             raise KcalcError(
-                f"{where}: {name} does not accept {len(args)} such arguments"
+                f"{where}: {name} does not accept these {len(args)} arguments"
             ) from None
         try:
             check_degree(expr, self.degrees)
@@ -318,8 +318,8 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
     flags = tree["is"]
     if not isinstance(flags, list) or not all(isinstance(f, str) and f in FLAGS for f in flags):
         raise KcalcError(
-            f"{where}: the flags of a symbol must be a list from {', '.join(FLAGS)}, got "
-            f"{str(flags)[:60]}"
+            f"{where}: the flags of a symbol must be a list with entries from "
+            f"{', '.join(FLAGS)}, got {str(flags)[:60]}"
         )
     try:
         return sp.Symbol(name, **dict.fromkeys(flags, True))

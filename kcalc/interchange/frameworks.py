@@ -35,6 +35,6 @@ def require_patches(framework: str) -> None:
     """Raise KcalcError if kcalc cannot write patches for models of a framework."""
     if ("patch", framework) not in FRAMEWORKS:
         raise KcalcError(
-            f"patches are for PyTorch models only, not for {framework} models; edit the model "
+            f"only PyTorch models have patches, but this is a {framework} model; edit the model "
             "with kc.apply_edits(model, s.edits), or write the constants with s.export(...)"
         )

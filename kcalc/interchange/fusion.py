@@ -50,7 +50,7 @@ FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 
 class Still(sp.Function):
-    """The identity function, but with gradient 0 in backpropagation."""
+    """The identity function with gradient 0 in backpropagation."""
 
     is_real = True
 
@@ -66,7 +66,7 @@ def released(expr: Any) -> Any:
 
 
 def slope_of(expr: Any) -> Any:
-    """Return the derivative in X that backpropagation computes, which treats stops as constants."""
+    """Return the derivative that backpropagation computes, which treats stops as constants."""
     stops = {stop: sp.Dummy(real=True) for stop in expr.atoms(Still)}
     outer = [stop for stop in stops if not any(stop in s.args[0].atoms(Still) for s in stops)]
     derivative = sp.diff(expr.xreplace({stop: stops[stop] for stop in outer}), X)
@@ -126,7 +126,7 @@ class Unusable:
 
 
 def exact_number(value: Any, dtype: Any = np.float64) -> Any:
-    """Return the exact number that a literal clearly represents, or else a float.
+    """Return the exact number that a literal clearly represents, else a float.
 
     Short decimals become rationals, even if they were rounded to single precision. Rounded values
     of sqrt(2), pi and similar constants become these constants.

@@ -173,7 +173,7 @@ def affine_padding(
 def reached_pads(
     pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the padding without the part after the last window."""
+    """Return the padding without the entries after the last window."""
     counts = windows(pads, sizes, window, stride)
     axes = zip(pads, sizes, window, stride, counts, strict=True)
     ends = [(count - 1) * s + k - n - low for (low, _), n, k, s, count in axes]

@@ -24,7 +24,7 @@ SURE = 10.0  # deviations above this many standard errors count as certain
 COMPARED = 4096  # entries used to compare two arrays
 ALIKE = 6.0  # correlations above this many standard errors count as certain
 BENT = 0.5  # excess kurtosis that changes q by about 5 percent
-OF_INPUT = "the numbers that it reads"
+OF_INPUT = "its input channels"
 
 
 class Resemblance:
@@ -56,9 +56,9 @@ def dependence(op: Linear, of_input: bool) -> str:
     """
     if found := _structure(op, of_input):
         size = "they are read as independent weights of the same size"
-        return f"its weights are not independent draws: {found}; {size}"
+        return f"its weights are not independent draws ({found}); {size}"
     if _follows(op):
-        mean = "as if a mean were subtracted from its input; they are read as independent"
+        mean = "as if its input had been centred; they are read as independent"
         return f"its biases are correlated with the sums of its weights, {mean}"
     return ""
 
@@ -71,9 +71,9 @@ def unlike_gaussian(op: Linear) -> str:
     kurtosis = _excess(op)
     if not kurtosis:
         return ""
-    reason = "few terms in its sums, or biases that are far from Gaussian"
+    reason = "because its sums have few terms or its biases are far from Gaussian"
     size = f"excess kurtosis {kurtosis:.2g} for q = 1"
-    return f"its outputs are not Gaussian ({size}: {reason}); they are read as Gaussian"
+    return f"its outputs are not Gaussian ({size}, {reason}); they are read as Gaussian"
 
 
 def _chosen(size: int, count: int) -> Array:
@@ -100,13 +100,13 @@ def _correlated(a: Array, b: Array) -> bool:
 
 
 def _kurtosis(numbers: Array) -> float:
-    """Return the mean fourth power over the squared mean square, which is 3 for Gaussian values."""
+    """Return the mean fourth power divided by the squared mean square (3 for Gaussian values)."""
     squares = np.square(numbers)
     return float(np.square(squares).mean() / squares.mean() ** 2)
 
 
 def _follows(op: Linear) -> bool:
-    """Whether the biases are correlated with the sums of the weights into the same outputs."""
+    """Whether the biases are correlated with the sums of the weights of the same outputs."""
     if op.bias is None:
         return False
     chosen = _outputs(op.weight)
@@ -199,13 +199,13 @@ def _few(sample: WeightSample) -> str:
     rows, width = sample.rows, sample.rows.shape[1]
     count = float(np.count_nonzero(rows, axis=1).mean())
     if count <= min(FEW, width / 2):
-        return f"each output reads about {count:.2g} of {width} numbers"
+        return f"each output reads about {count:.2g} of {width} inputs"
     squares = np.square(rows)
     share = float((np.square(squares).sum(1) / squares.sum(1) ** 2).mean())
     # (threshold for the share, minimum width, minimum number of rows)
     bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))
     large = any(share > most and width >= w and len(rows) >= h for most, w, h in bounds)
-    about = f"of {width} numbers, each output reads about {1 / share:.2g} with large weights"
+    about = f"each output reads about {1 / share:.2g} of {width} inputs with large weights"
     return about if large else ""
 
 
@@ -223,7 +223,7 @@ def _copied_inputs(sample: WeightSample) -> str:
 def _paired_inputs(sample: WeightSample) -> str:
     """Detect mirrored weights (W, -W), which make sums of mirrored activations dependent."""
     distinct, width = _columns(sample)
-    pairs = f"{OF_INPUT} have pairwise the same weights, or their negatives"
+    pairs = f"{OF_INPUT} form pairs with the same weights up to sign"
     return pairs if 2 * distinct == width else ""
 
 
@@ -256,9 +256,9 @@ def _rank(sample: WeightSample) -> str:
     sizes = np.linalg.svd(rows, compute_uv=False)
     rank = int((sizes > FLAT * sizes[0]).sum())
     if rank < 0.45 * least:
-        return f"they have rank {rank}"
+        return f"they form a matrix of rank {rank}"
     spread = float(np.square(sizes).sum() ** 2 / (sizes**4).sum())
-    nearly = f"they are nearly of rank {max(1, round(spread))}"
+    nearly = f"they form a matrix that is close to rank {max(1, round(spread))}"
     return nearly if least >= 16 and spread < least / 5 else ""
 
 

@@ -17,7 +17,7 @@ INTERNAL = "internal error"
 
 
 class ModelError(KcalcError):
-    """An error that concerns the whole model, such as weights without values, and ends reading."""
+    """An error that concerns the whole model and ends reading, such as weights without values."""
 
 
 def internal_error(error: Exception, where: str) -> str:

@@ -282,7 +282,7 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     Returns
     -------
     Network
-        The network. It equals the one that was saved.
+        A network equal to the network that was saved.
 
     Raises
     ------
@@ -331,8 +331,7 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError:  # Python limits the number of digits
         most = sys.get_int_max_str_digits()
         raise KcalcError(
-            f"{where} contains an integer of more than {most} digits, which no network needs; "
-            "correct it"
+            f"{where} contains an integer with more than {most} digits; correct this integer"
         ) from None
 
 

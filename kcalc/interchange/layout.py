@@ -56,7 +56,7 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 
 
 def id_arrays(trace: Trace) -> set[str]:
-    """Return the arrays of ids for table lookups. These arrays have no channels."""
+    """Return the arrays of ids that are used for table lookups. These arrays have no channels."""
     found: set[str] = set()
     entered: set[str] = set()  # integers stored as floats are ids if they are an input
     for op in trace.ops:

@@ -1,4 +1,7 @@
-"""Rules for example inputs given by argument name, shared by all functions that take them."""
+"""Rules for example inputs that are passed by argument name.
+
+All functions that take example inputs use these rules.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def by_name(function: Any, examples: Sequence[Any]) -> Call:
     if strange and not open_ended:
         raise KcalcError(
             f"the example inputs name the argument {strange[0]!r}, which the model does not "
-            f"have: {_told(signature)}; to pass a dictionary as one argument, wrap it in another "
+            f"have; {_told(signature)}. To pass a dictionary as one argument, wrap it in another "
             f"dictionary, as in {{{next(iter(free), 'x')!r}: {{...}}}}"
         )
     return _ordered(signature, given[:-1], dict(last))
@@ -84,7 +87,7 @@ def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     bound.apply_defaults()
     if bound.kwargs:
         raise KcalcError(
-            f"the model takes {next(iter(bound.kwargs))!r} by keyword only; read a function that "
+            f"the model takes {next(iter(bound.kwargs))!r} only by keyword; read a function that "
             "takes it by position and passes it to the model by keyword"
         )
     return bound.args
@@ -100,7 +103,7 @@ def as_one(function: Any, examples: Sequence[Any]) -> str:
     return (
         "the dictionary was passed as one argument, because none of its keys "
         f"({glimpse(', '.join(map(str, last)))}) is the name of an argument that is still "
-        f"missing: {_told(signature)}"
+        f"missing; {_told(signature)}"
     )
 
 
@@ -110,4 +113,8 @@ def _told(signature: inspect.Signature) -> str:
         for p in signature.parameters.values()
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    return f"its arguments are {', '.join(names)}" if names else "it takes no arguments by name"
+    return (
+        f"the model's arguments are {', '.join(names)}"
+        if names
+        else "the model takes no arguments by name"
+    )

@@ -33,10 +33,10 @@ from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
-    "it adds one bias per channel after an activation; they are read as independent biases with "
-    "mean 0 and the same root mean square, {:.3g}"
+    "it adds one bias per channel after an activation; these biases are read as independent, with "
+    "mean 0 and root mean square {:.3g}"
 )
-SLOPES = "every channel has a different slope; all are read as the root mean square, {:.4g}"
+SLOPES = "its slopes differ between channels; they are all read as their root mean square, {:.4g}"
 
 
 class ElementwiseRules(Builder):
@@ -50,9 +50,9 @@ class ElementwiseRules(Builder):
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
             reason = (
-                "broadcasting aligns the examples of one array with another axis of the other array"
+                "broadcasting aligns the batch axis of one array with a different axis of another"
             )
-            return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
+            return self.opaque(op, op.label, f"for arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
                 reason = "a feature map with 1 channel is broadcast over the channels of an array"
@@ -306,7 +306,7 @@ class ElementwiseRules(Builder):
             return self.without_token_bias(maps[0], source, fixed.held.value)
         alone = isinstance(layer, L.Input) and self.readers[source] == 1
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
-            text = "an array first shifts or scales the input; its q value refers to the result"
+            text = "an array first shifts or scales the input; the q value is that of the result"
             self.note(source, "approximate", text)
             return Unary(source, X, source)
         return (
@@ -349,8 +349,8 @@ class ElementwiseRules(Builder):
             return Unary(source, simplified(made), op.name)
         if times and self.sigmas:
             text = (
-                f"every channel has a different factor; all are read as the root mean square, "
-                f"{size:.6g}"
+                f"its factors differ between channels; they are all read as their root mean "
+                f"square, {size:.6g}"
             )
             self.note(op.name, "approximate", text, of_weights=True)
             return Unary(self.label(place), sp.Float(size) * X, op.name)
@@ -402,8 +402,8 @@ class ElementwiseRules(Builder):
     def _alone(self, source: str, place: str) -> bool:
         """Whether only one operation uses the output of ``source``.
 
-        ``place``: the operation through which the output is read. Operations in between pass the
-        output on.
+        ``place``: the operation through which the output is read. Operations in between do not
+        change the output.
         """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:

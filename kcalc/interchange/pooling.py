@@ -8,7 +8,7 @@ from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
 
-COUNTED = "its means at the edge include padding zeros; they are read as means inside the image"
+COUNTED = "its means at the border include zeros from the padding; they are read as if they did not"
 
 
 def operation(op: Pooling) -> str:
@@ -26,7 +26,11 @@ def pool_layer(
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
         does = "averages" if operation(op) == "mean" else f"takes the {operation(op)} over"
-        return None, "not read", f"it {does} channels or examples of {before}, which no layer does"
+        return (
+            None,
+            "not read",
+            f"it {does} channels or examples of an array of shape {before}, which no layer does",
+        )
     if op.window is None:
         if sorted(op.axes) != locations:
             return None, "not read", f"it pools over only some of the location axes of {before}"
@@ -50,8 +54,8 @@ def pool_layer(
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
         text = (
-            f"{told} read as 'same', with the same number of windows, each shifted by at most one "
-            "location"
+            f"{told} read as 'same', which has the same number of windows and shifts each of them "
+            "by at most one location"
         )
         return padded, "locations", text
     return pool, "locations", f"{told} left out, so there are fewer windows"

@@ -49,14 +49,14 @@ def read(
         ``onnx.ModelProto``.
     *inputs
         For every input of the model, an array or a shape. A shape is a tuple of integers that
-        starts with the number of examples. For JAX models, give shapes for all inputs or for none,
+        starts with the number of examples. For JAX models, pass shapes for all inputs or for none,
         because a tuple next to an array is read as a setting.
     example_inputs
         ``example_inputs=[x, y]`` is equivalent to passing x and y after the model. The last input
         may be a dictionary of inputs by argument name, ``{"idx": ids}``. If its keys are not names
         of arguments that are still missing, the dictionary is passed as one argument. An Equinox
-        module takes a single example: give an array, for example of shape (3, 32, 32), or the shape
-        of a batch, for example (2, 3, 32, 32). Keras models and files declare their inputs.
+        module takes a single example, so pass an array of shape (3, 32, 32), for example, or the
+        shape of a batch, such as (2, 3, 32, 32). Keras models and files declare their inputs.
     sigmas
         Whether to read standard deviations from the weights and biases: ``sigma_w = sqrt(fan_in
         mean W^2)`` and ``sigma_b = sqrt(mean b^2)``. These are the standard deviations about 0 that
@@ -76,8 +76,8 @@ def read(
     Raises
     ------
     KcalcError
-        If the model cannot be traced (the message gives the place and the reason), the framework is
-        not installed, shapes are dynamic, the model is empty, or a file is not a model.
+        If the model cannot be traced (the message states where and why), the framework is not
+        installed, shapes are dynamic, the model is empty, or a file is not a model.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def _named(reading: Reading, name: str) -> Reading:
 
 
 def native(network: Network) -> Reading:
-    """Return a network built in kcalc as a reading."""
+    """Return a reading of a network that was built in kcalc."""
     return Reading("kcalc", network, network.notes, {})
 
 

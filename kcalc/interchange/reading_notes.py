@@ -58,7 +58,7 @@ def _nearest_nodes(
 
 
 def sizes(network: Network) -> list[Note]:
-    """Return notes, at the inputs of a network, about the image sizes it was read with."""
+    """Return notes about the image sizes with which a network was read, placed at its inputs."""
     shapes = {node: network.layer(node).image_shape for node in network.inputs}
     return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
 
@@ -86,11 +86,11 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
         divided = square if rms else variance
         if epsilon > COUNTS * divided:
             beside = (
-                f" of {divided:.3g} for inputs of q = 1" if values else ", which is unknown here"
+                f" of {divided:.3g} for inputs with q = 1" if values else " that is unknown here"
             )
             text = (
-                f"its epsilon is {epsilon:g}, added to a "
-                f"{'mean square' if rms else 'variance'}{beside}; it is read as 0"
+                f"its epsilon of {epsilon:g} is read as 0; the model adds it to a "
+                f"{'mean square' if rms else 'variance'}{beside}"
             )
             notes.append(Note(node, "approximate", text))
     return notes

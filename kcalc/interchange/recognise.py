@@ -92,8 +92,8 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
 
 ACTUAL = (
-    "it acts along the locations: kernel maps treat its weights as Gaussian with the same mean "
-    "square, a heuristic; spatial='exact' uses the actual weights"
+    "it acts along the locations. Kernel maps treat its weights as Gaussian with the same mean "
+    "square, which is a heuristic; spatial='exact' uses the actual weights"
 )
 UNLIKE = (
     "it combines a feature map with a transposed copy of itself, so that values at different "
@@ -102,10 +102,10 @@ UNLIKE = (
 CROSSED = (
     "it combines feature maps with channels and locations on different axes; transpose one of them"
 )
-SPLIT = "which hold only a part of the channels (a head, a group); kcalc reads nn.GroupNorm"
+SPLIT = "which contain only some of the channels (a head, a group); kcalc reads nn.GroupNorm"
 MAXOUT = (
-    "a reshape moved these channels to a separate axis (maxout), and unlike locations they are not "
-    "exchangeable; kcalc reads torch.maximum(a(x), b(x)) of two layers exactly"
+    "a reshape moved these channels to a separate axis (maxout), but channels cannot be read as "
+    "locations; use torch.maximum(a(x), b(x)) of two layers, which kcalc reads exactly"
 )
 COMPLEX = "its numbers are complex, but the kernel calculus needs real feature maps"
 ONE = "a single number for every example (a time, a class) is not a feature map with many channels"
@@ -118,30 +118,32 @@ PAIRED = (
 LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps ignore dropout"
 POOLED = {
     "mean": (
-        "kernel maps treat mean pooling as the identity, a heuristic; spatial='exact' computes it"
+        "kernel maps treat mean pooling as the identity, which is a heuristic; spatial='exact' "
+        "computes the pooling"
     ),
     "max": (
-        "kernel maps treat max pooling as the identity, a heuristic; spatial='exact' rejects it"
+        "kernel maps treat max pooling as the identity, which is a heuristic; spatial='exact' "
+        "rejects max pooling"
     ),
 }
 ADAPTED = (
-    "adaptive pooling with windows of unequal sizes; it is read as linear resizing to the same "
-    "number of locations, which kernel maps treat as the identity, like pooling"
+    "its pooling windows have unequal sizes; it is read as linear resizing to the same number of "
+    "locations. Kernel maps treat resizing as the identity, as they do for pooling"
 )
 INTERPOLATED = (
-    "kernel maps treat linear interpolation as the identity, a heuristic; spatial='exact' "
-    "computes it"
+    "kernel maps treat linear interpolation as the identity, which is a heuristic; "
+    "spatial='exact' computes the interpolation"
 )
 UNEVEN = (
     "its stride does not divide its kernel, so the number of weights differs between locations; "
-    "kernel maps use the mean, spatial='exact' computes it"
+    "kernel maps use the mean, while spatial='exact' uses the number at each location"
 )
 COPY = (
-    "; if they are copies, as nn.TransformerEncoder makes them, draw them again, or read the model "
-    "with sigmas=False"
+    "; if the layers are copies, like those in nn.TransformerEncoder, draw their weights again, or "
+    "read the model with sigmas=False"
 )
 BEYOND = "no tap reads the image at every location, so some locations contain only biases"
-PARTLY = "it turns some of the locations into channels; the network leaves out the others"
+PARTLY = "it turns some locations into channels; the network leaves out the other locations"
 BIASES = (
     "biases are treated as Gaussian with mean 0 and the root mean square that was read; for "
     "uniform biases, results after activations differ a little"
@@ -155,13 +157,13 @@ BAG = (
 SMALLEST = 1e-100  # standard deviation for class tokens that are 0
 ZEROS = (
     "its class tokens are zeros and are read as vectors of mean square 1e-200. This is correct if "
-    "positions are added to them. But a norm that reads such a vector returns 0 in the model and "
-    "mean square 1 here"
+    "positions are added to them. But if a norm reads such a vector, its output is 0 in the model "
+    "and has mean square 1 here"
 )
 CLASS = (
-    "its class token, the same vector for all inputs (root mean square {:.3g}), is read as one "
-    "more token like the others, even if an output takes only this token. Gradients of such an "
-    "output at the patches are then too large. Use the network with {} tokens"
+    "its class token is the same vector for all inputs (root mean square {:.3g}). It is read like "
+    "any other token, even if an output takes only this token. Gradients of such an output with "
+    "respect to the patches are then too large. Use the network with {} tokens"
 )
 
 
@@ -325,7 +327,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "shared weights",
-                f"it shares its weights with {first!r}, where they are read as Gaussian",
+                f"it shares its weights with {first!r}, which is read as having Gaussian weights",
             )
         form = self.mixing(mixed(op, ACTUAL))
         if (
@@ -571,8 +573,8 @@ class Recogniser(ElementwiseRules):
             return self.opaque(op, "one number per example", ONE)
         whole = bool(before.shape) and before.shape[0] % self.examples == 0
         if whole and (not op.shape or op.shape[0] % self.examples):
-            reason = "it moves the examples to another axis"
-            return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
+            reason = "the examples move to another axis"
+            return self.opaque(op, "reshape", f"from {before.shape} to {op.shape}, {reason}")
         if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
             return self.node(op, L.PixelShuffle(op.shape[2:]))
         if op.shape == (self.examples,) and self._at_the_end(op.name):
@@ -582,7 +584,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "reshape",
-                f"from {before.shape} to {op.shape} it splits or mixes channels (attention heads, "
+                f"from {before.shape} to {op.shape}, channels are split or mixed (attention heads, "
                 f"groups)",
             )
         if there[0] == "kept":

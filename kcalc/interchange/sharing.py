@@ -14,8 +14,8 @@ Node = Hashable
 
 TIED = "it shares the parameter {!r} with another operation, so its weights cannot be redrawn"
 SLICED = (
-    "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
-    "be redrawn"
+    "its weights are a part of {!r}, which is also used by operations that are left alone, so they "
+    "cannot be redrawn"
 )
 PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # layers that read an unmodified part
 

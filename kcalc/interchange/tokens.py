@@ -41,7 +41,7 @@ def mixing_layer(
         return (
             None,
             f"it mixes {read} locations into {made} along one of {len(sizes)} axes; kcalc has a "
-            f"rule for this only if the numbers are equal",
+            f"rule for this only if these two numbers are equal",
         )
     if prod(sizes) * prod(sizes) > LARGEST:
         return None, f"it mixes {prod(sizes)} locations, which is too many for kcalc"

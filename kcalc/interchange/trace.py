@@ -4,8 +4,8 @@ Every reader returns a trace.
 
 A front end lists the operations in the order in which they run, and the inputs of each. It
 evaluates operations that depend on no input (standardised weights, folded constants) and passes on
-the array. The modules ``layout``, ``fusion`` and ``recognise`` interpret the operations for all
-frameworks. They decide, for example, which operations make up an activation and which is a
+the resulting array. The modules ``layout``, ``fusion`` and ``recognise`` interpret the operations
+for all frameworks. They decide, for example, which operations make up an activation and which is a
 shortcut.
 
 Shapes are as in the framework, with the examples on axis 0, and axes are nonnegative. Weights have
@@ -95,10 +95,10 @@ class Linear(Op):
     ``spread``: the stride of a transposed convolution. It is read as a convolution of the input
     with stride - 1 zeros between locations, and the weights are in the order of this convolution.
     ``turned``: whether the model stores them as a transposed convolution does. ``parameter``: a key
-    that is equal for layers with the same weights; ``rows``: the outputs of the parameter that
-    belong to this layer, if not all. ``aside``: whether operations that affect no output also read
-    the layer. ``trained``: whether the weights are trained, "indirectly" if they are a nonlinear
-    function of trained parameters; ``bias_trained``: the same for biases.
+    that is the same for all layers with the same weights; ``rows``: the outputs of the parameter
+    that belong to this layer, if not all. ``aside``: whether operations that affect no output also
+    read the layer. ``trained``: whether the weights are trained, "indirectly" if they are a
+    nonlinear function of trained parameters; ``bias_trained``: the same for biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -220,7 +220,7 @@ class Drop(Op):
 
 
 class Repeat(Op):
-    """A change of the number of locations by repetition, resizing or adaptive pooling.
+    """A change in the number of locations by repetition, resizing or adaptive pooling.
 
     ``kind``: the kind of Resize, or "adaptive mean" or "adaptive max".
     """
@@ -265,7 +265,7 @@ class NotRead(Op):
 class Mixed(Op):
     """A mixing ``sum_s matrix[t][s] x_s`` along ``axis``, with the same matrix for every input.
 
-    ``text``: the origin of the matrix, in words.
+    ``text``: a description of where the matrix comes from.
 
     ``owner``: the layer whose weights form the matrix, None for attention with fixed weights.
     """
@@ -280,8 +280,8 @@ class Mixed(Op):
 class Lookup(Op):
     """An embedding, which looks up rows of a table by ids.
 
-    ``weight``: the table (ids, channels); ``parameter``: a key that is equal for layers with the
-    same weights; ``bag``: the number of rows that are added, each multiplied by ``factor``;
+    ``weight``: the table (ids, channels); ``parameter``: a key that is the same for all layers with
+    the same weights; ``bag``: the number of rows that are added, each multiplied by ``factor``;
     ``trained``: as in :class:`Linear`.
     """
 
@@ -430,8 +430,8 @@ class Trace:
 
     ``channel_axis``: the channel axis of images, 1 or -1, unless an operation determines it.
 
-    ``remarks``: remarks of the front end on the whole model. ``path_only``: whether the trace lists
-    only operations that ran for the example inputs, so that other inputs may run different
+    ``remarks``: the front end's remarks on the model as a whole. ``path_only``: whether the trace
+    lists only operations that ran for the example inputs, so that other inputs may run different
     operations. ``model``: an object that the framework needs to edit the model.
     """
 

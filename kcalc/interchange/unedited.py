@@ -25,7 +25,7 @@ class _Watching(logging.Filter):
 
 
 def register() -> None:
-    """Install the filter on the logger of transformers."""
+    """Install the filter on the transformers logger."""
     logger = logging.getLogger(LOGGER)
     if not any(isinstance(known, _Watching) for known in logger.filters):
         logger.addFilter(_Watching())

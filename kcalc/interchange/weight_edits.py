@@ -76,7 +76,7 @@ class WeightEdits:
             yield from self._bias_of_mixing(node, op)
 
     def _check_apart(self, edit: Edit) -> None:
-        """Raise Unplaced if another edit sets the same entries of a parameter to other values."""
+        """Raise Unplaced if another edit sets the same entries to different values."""
         for weight in edit.weights:
             known = self._given.setdefault(weight.parameter, [])
             for other in known:

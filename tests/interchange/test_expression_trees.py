@@ -25,7 +25,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no pair": ({"op": "Pow", "args": [2]}, "base and an exponent"),
     "flags": ({"symbol": "a", "is": ["complex"]}, "the flags of a symbol must be a list"),
     "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be positive and negative"),
-    "arguments": ({"op": "sin", "args": [1, 2]}, "does not accept 2 such arguments"),
+    "arguments": ({"op": "sin", "args": [1, 2]}, "does not accept these 2 arguments"),
     "relation": (
         {"op": "Piecewise", "rows": [{"value": 1, "if": {"rel": "=", "args": [1, 2]}}]},
         "a condition must be",

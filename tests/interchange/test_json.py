@@ -81,7 +81,7 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"", "not valid JSON"),
         (
             b"1" * 5000,
-            r"net\.json contains an integer of more than 4300 digits, which no network needs; "
+            r"net\.json contains an integer with more than 4300 digits; "
             r"correct it$",
         ),
     ],

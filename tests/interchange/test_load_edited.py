@@ -101,7 +101,10 @@ def test_a_model_with_other_modules_is_not_edited(tmp_path):
     for model, words in (
         (Blocks(3), "shaped model has no module 'blocks.2'"),
         (Blocks(1), "no module 'blocks.1'"),
-        (Saturated(2), "the model runs Saturated.forward here but ran Blocks.forward"),
+        (
+            Saturated(2),
+            "the model runs Saturated.forward, but the shaped model runs Blocks.forward",
+        ),
     ):
         with refused(words):
             kc.apply_edits(model, edits)

@@ -16,7 +16,7 @@ from kcalc.interchange.model_reading import Note
 L = kc.layers
 DILATED = Note("a", "locations", "the dilation 2 is left out", "features.0")
 GAINS = Note("n", "approximate", "its gains are left out", of_weights=True)
-FACTOR = Note("f", "approximate", "every channel has a different factor")
+FACTOR = Note("f", "approximate", "its factors differ between channels")
 
 
 def network() -> kc.Network:

@@ -61,11 +61,11 @@ def test_an_axis_too_much_or_too_few_is_named():
     batched = Batched(mlp)
     for given in (jnp.ones((5, 8)), (1, 5, 8)):
         assert len(read(batched, given).network) == 4
-    whole = "it takes one example at a time, without a batch axis: give x"
-    count = "a shape must start with the number of examples, give"
+    whole = "The model takes one example at a time, without a batch axis; pass x"
+    count = "a shape must start with the number of examples; pass"
     for model, given, words in (
-        (mlp, jnp.ones((5, 8)), rf"{whole}\[0\], or the shape \(5, 8\)$"),
-        (batched, (5, 8), rf"one example of shape \(5, 8\); {count} \(1, 5, 8\)$"),
+        (mlp, jnp.ones((5, 8)), rf"{whole}\[0\] or the shape \(5, 8\)$"),
+        (batched, (5, 8), rf"one example of shape \(5, 8\), but {count} \(1, 5, 8\)$"),
         (mlp, jnp.ones((5, 9)), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, 9), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, -1), "positive"),

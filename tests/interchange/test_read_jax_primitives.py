@@ -143,16 +143,16 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "long": (
                 lambda p, x: lax.fori_loop(0, 10**6, lambda i, h: jnp.tanh(h @ p["u"]), x),
-                "unrolled up to",
+                "kcalc unrolls at most",
             ),
-            "stacked": (stacked, "all iterations of a loop"),
+            "stacked": (stacked, "all loop iterations"),
             "endless": (
                 lambda p, x: lax.while_loop(
                     lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x)
                 )[1],
                 "",
             ),
-            "mixed examples": (lambda p, x: p["n"] @ x, "axis of examples"),
+            "mixed examples": (lambda p, x: p["n"] @ x, "along the batch axis"),
             "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), "no sum"),
             "a length with gains": (
                 lambda p, x: (
@@ -166,7 +166,10 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
                 lambda p, x: windows(x, (1, 2, 2, 1), window_dilation=(1, 2, 2, 1)),
                 "windows have gaps",
             ),
-            "windows of examples": (lambda p, x: windows(x, (2, 1, 1, 1)), "more than locations"),
+            "windows of examples": (
+                lambda p, x: windows(x, (2, 1, 1, 1)),
+                "also cover channels or examples",
+            ),
             "transposed": (
                 lambda p, x: conv(
                     x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)

@@ -174,11 +174,11 @@ UNREAD: dict[str, tuple[Case, str]] = {
             s=A([1, 1, 2, 2], F),
             coordinate_transformation_mode="half_pixel_symmetric",
         ),
-        "by integers",
+        "by integer factors",
     ),
     "resize some axes": (
         case("Resize", "x e s", [1, 1, 2, 2], 18, e=NONE, s=A([2, 2], F), axes=[2, 3]),
-        "by integers",
+        "by integer factors",
     ),
     "weights from the input": (case("Conv", "x x", [1, 1, 4, 4]), "depend on the input"),
     "gemm of examples": (case("Gemm", "w x", [2, 3], w=weights(4, 2)), "examples"),
@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "strides": (conv(strides=[1]), "do not match 2 location axes"),
     "no strides": (conv(strides=[0, 1]), "must be positive"),
     "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "integers"),
-    "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "multiplies matrices"),
+    "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "must be matrices"),
     "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
     "gemm with more": (
         case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),

@@ -35,7 +35,8 @@ def layers() -> dict[str, nn.Module]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(behind, "per channel after an activation"), (sloped, "a different slope")]
+    ("kind", "words"),
+    [(behind, "per channel after an activation"), (sloped, "slopes differ between channels")],
 )
 def test_numbers_per_channel_are_approximate(kind: Any, words: str) -> None:
     """q is right; the slopes of a PReLU have mean 0 here, so that its c is that of a ReLU."""

@@ -73,8 +73,8 @@ def rearranged(pieces: bool) -> Any:
 
 # words of the notes that refuse what is not computed
 NOTED = {
-    "means of zeros": "include padding zeros",
-    "pieces": "some of the locations into channels",
+    "means of zeros": "include zeros from the padding",
+    "pieces": "some locations into channels",
     "turned": "transposes its spatial axes",
 }
 SINGLE = {

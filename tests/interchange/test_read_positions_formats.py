@@ -67,8 +67,8 @@ def mean(stride: int, inside: bool) -> Any:
 
 # words of the notes that refuse what is not computed
 NOTED = {
-    "means of zeros": "include padding zeros",
-    "repeated": "rearranged",
+    "means of zeros": "include zeros from the padding",
+    "repeated": "rearranges",
     "turned": "transposes its spatial axes",
     "same, lower": "read as 'same'",
 }

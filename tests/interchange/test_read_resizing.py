@@ -75,7 +75,7 @@ def test_adaptive_pooling_to_other_sizes() -> None:
     for pool in (nn.AdaptiveAvgPool2d(3), nn.AdaptiveMaxPool2d(3)):
         model = nn.Sequential(conv, nn.ReLU(), pool, nn.Flatten(), nn.Linear(72, 4))
         r = kc.read(model, (2, 3, 7, 8))
-        assert "windows of unequal sizes" in str(r) and r.fidelity.counts["locations"] == 1
+        assert "windows have unequal sizes" in str(r) and r.fidelity.counts["locations"] == 1
         with refused("unequal sizes"):
             kc.ntk(r.network, spatial="exact", image_shape=(7, 8))
         same = kc.shape(r.network, activation="relu", method="eoc").apply_to(model, weights="keep")

@@ -127,7 +127,7 @@ def test_errors_stand_alone() -> None:
         (linear, (), r"pass example inputs or their shapes, .*kc.report\(model, example_inputs="),
         (Named(), ((2, 6),), r"'size' only by keyword; .*kc.read\(model, \{'size': size\}\)"),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
-        (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of integers"),
+        (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, pass an array of integers"),
         (linear, ((0, 6),), r"positive integers"),
         (linear, (torch.zeros(0, 6),), r"contains no example"),
         (linear, (object(),), r"must be a tensor, an array or a shape"),

@@ -164,7 +164,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             ),
             "einsum of three": (
                 lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]),
-                "has no arrow",
+                "an arrow and no ellipsis",
             ),
             "parts of a padded one": (
                 lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0],

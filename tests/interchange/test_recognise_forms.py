@@ -71,10 +71,10 @@ def test_weights_along_locations_that_have_no_rule() -> None:
         mixed = tape.add(Linear, "mix", tuple(shape), (z,), **given)
         return opaque(tape.read(tape.dense(mixed, 3, "head")), mixed)
 
-    assert "only if the numbers are equal" in told(3, 4, 6, out=5)
+    assert "only if these two numbers are equal" in told(3, 4, 6, out=5)
     assert "too many for kcalc" in told(70, 70, 6, out=70)
     assert "axis 0" in told(4, 6, out=4, axis=0)
-    shared = "it shares its weights with 'first', where they are read as Gaussian"
+    shared = "it shares its weights with 'first', which is read as having Gaussian weights"
     assert shared in told(4, 4, out=4, first="w")
     tape = Tape(2, 4, 4, axis=-1)
     z = tape.dense("x", 4)

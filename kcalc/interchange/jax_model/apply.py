@@ -53,8 +53,8 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
     The parameter tree stays the same. It still contains the parameters of removed normalisation,
     which are unused with one exception: if the preceding layer has no bias, the normalisation's
     bias serves as the layer's bias. ``law``: "orthogonal_delta" and "gaussian_delta" draw new
-    weights for the central tap of every kernel, "keep" keeps the weights of the model. ``key``: an
-    integer or ``jax.random.key(seed)``; equal keys give equal weights.
+    weights for the central tap of every kernel; "keep" keeps the model's weights. ``key``: an
+    integer or ``jax.random.key(seed)``; the same key gives the same weights.
 
     Returns: (function, parameters) for functions, (module, variables) for Linen, and a model of the
     user's class for NNX, Equinox and Keras. All work with ``jax.jit``, ``jax.grad`` and

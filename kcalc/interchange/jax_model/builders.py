@@ -15,7 +15,7 @@ FRAMEWORKS = {
     "equinox": "Equinox",
     "haiku": "Haiku",
 }
-CALL_FIRST = "call it first and read the model that it returns, kc.read({}(...), *inputs)"
+CALL_FIRST = "call it first and read the model that it returns, as in kc.read({}(...), *inputs)"
 
 
 def no_inputs(function: Any) -> str:

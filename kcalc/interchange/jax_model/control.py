@@ -25,7 +25,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     length, inner = int(params["length"]), params["jaxpr"]
     if length > LONGEST:
         return reader.not_read(
-            "long loop", f"it has {length} iterations; loops are unrolled up to {LONGEST}"
+            "long loop", f"it has {length} iterations, but kcalc unrolls at most {LONGEST}"
         )
     fixed = values[:consts]
     carry = list(values[consts : consts + carried])
@@ -38,7 +38,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
         if any(part is None for part in parts):
             return reader.not_read(
                 "loop over locations",
-                "every iteration reads another location or example, as in recurrent layers",
+                "every iteration reads a different location or example, as in recurrent layers",
             )
         out = reader.run(
             inner.jaxpr, literals, [*fixed, *carry, *(p for p in parts if p is not None)]
@@ -92,7 +92,7 @@ def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> 
         array, random = np.stack([row.array for row in known]), any(row.random for row in known)
         return KnownArray(array, origins, random, trained=trained("concatenate", known))
     reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
-    reason = "it stacks the outputs of all iterations of a loop; kcalc has no rule for it"
+    reason = "it stacks the outputs of all loop iterations, and kcalc has no rule for this"
     return reader.fresh(
         reader.add(
             NotRead,

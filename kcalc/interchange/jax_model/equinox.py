@@ -32,7 +32,7 @@ def _is_state(value: Any) -> bool:
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
     """Trace an Equinox module called on one example.
 
-    Each of ``inputs`` is one example, a shape of several examples, or the state of the module.
+    Each of ``inputs`` is one example, the shape of several examples, or the state of the module.
 
     Raises: KcalcError if the module cannot be traced.
     """
@@ -112,11 +112,12 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
         return ""
     if from_shapes:
         return (
-            f"; it takes one example of shape {shape}; a shape must start with the number of "
-            f"examples, give {(1, *shape)}"
+            f". The model takes one example of shape {shape}, but a shape must start with the "
+            f"number of examples; pass {(1, *shape)}"
         )
     return (
-        f"; it takes one example at a time, without a batch axis: give x[0], or the shape {shape}"
+        f". The model takes one example at a time, without a batch axis; pass x[0] or the shape "
+        f"{shape}"
     )
 
 
@@ -164,7 +165,7 @@ def _stand_in() -> Any:
     import jax
 
     class StandIn(eqx.Module):
-        """Marks the input of ``inner``, a normalisation or dropout layer of Equinox."""
+        """Marks the input of ``inner``, an Equinox normalisation or dropout layer."""
 
         inner: Any
         kind: str = eqx.field(static=True)

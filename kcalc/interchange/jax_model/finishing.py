@@ -30,7 +30,7 @@ LEFT = {
         "average pooling with padding",
         "it divides by the full window size at the border too; use count_include_pad=False",
     ),
-    DroppedOut: ("random mask", "it sets entries to 0 at random without the rescaling of dropout"),
+    DroppedOut: ("random mask", "unlike dropout, it does not rescale the entries that it keeps"),
 }
 
 

@@ -36,7 +36,7 @@ def _axes(x: Any, axes: Any) -> tuple[int, ...]:
 
 
 def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
-    """Return the kind, axes and groups of a normalisation module of NNX or Linen."""
+    """Return the kind, axes and groups of an NNX or Linen normalisation module."""
     kind = NORMS[name]
     if kind == "batch":
         kept = _axes(x, module.axis)

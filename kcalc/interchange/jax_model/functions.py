@@ -111,8 +111,8 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
 
     ``params`` is None for functions without parameters.
 
-    Parameters are named by their paths in the tree. Inputs are arrays with the examples on axis 0
-    (a vector is one example), or shapes if all inputs are shapes. Random keys and other arguments
+    Parameters are named after their paths in the tree. Inputs are arrays with the examples on axis
+    0 (a vector is one example), or shapes if all inputs are shapes. Random keys and other arguments
     are passed on unchanged. Raises: KcalcError if the function cannot be traced.
     """
     if params is None:
@@ -296,7 +296,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
-    """Replace shapes among the inputs by abstract arrays of the parameters' dtype.
+    """Replace shapes among the inputs with abstract arrays that have the parameters' dtype.
 
     A shape is a tuple such as (2, 3). Its first ``skipped`` axes are dropped.
 
@@ -327,7 +327,7 @@ def _beside(inputs: Sequence[Any]) -> str:
     """Return a hint if a shape was read as a setting, else ""."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return (
-        f"; if one input is an array, {shape} is read as a setting: give all inputs as arrays or "
+        f". If one input is an array, {shape} is read as a setting; pass all inputs as arrays or "
         f"all as shapes"
         if shape is not None
         else ""
@@ -335,12 +335,12 @@ def _beside(inputs: Sequence[Any]) -> str:
 
 
 def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
-    """Return a hint if shapes, which describe float arrays, were given for integer ids."""
+    """Return a hint if shapes, which describe float arrays, were passed for integer ids."""
     import jax
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
     hint = (
-        "; a shape describes an array of floats: if the model reads ids, give an array of integers"
+        ". A shape describes an array of floats; if the model reads ids, pass an array of integers"
     )
     return hint if shapes and "integer" in str(error) else ""
 
@@ -355,7 +355,7 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             else "an array with the examples on axis 0"
         )
         raise KcalcError(
-            f"{framework}: pass an example input, {form}, or a shape that starts with the number "
+            f"{framework}: pass an example input ({form}), or a shape that starts with the number "
             "of examples, as in kc.read(model, (2, 64))"
         )
     for array in arrays:

@@ -15,8 +15,8 @@ from .moving import dropped, part_of
 from .reader import JaxReader, rule
 
 PICKED = (
-    "it picks entries by index; kcalc reads this only if it looks up rows of a table by ids from "
-    "an input, or if it is nearest upsampling"
+    "it picks entries by index; kcalc reads this only if it is nearest-neighbour upsampling or a "
+    "table lookup with ids from an input"
 )
 
 

@@ -166,7 +166,7 @@ def _with_parts(eqn: Any, parts: Any) -> Any:
 def _rebuilt(inner: Any, edits: Plan) -> Any:
     """Return a jaxpr (closed or open) with the planned edits.
 
-    Equal arguments give the same object.
+    Calls with the same arguments return the same object.
     """
     import jax
     from jax.extend.core import ClosedJaxpr

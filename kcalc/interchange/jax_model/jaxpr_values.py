@@ -137,7 +137,8 @@ PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as
 class WindowSum(Op):
     """Sums over padded windows.
 
-    The sums are read as means if they are divided by the number of entries, and otherwise not read.
+    If they are divided by the number of entries, they are read as means. Otherwise, they are not
+    read.
     """
 
     pooling: Pooling
@@ -155,7 +156,7 @@ class DroppedOut(Op):
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """The views of the parameters that give the weight and bias of a Linear.
+    """The views of parameters from which a Linear gets its weight and bias.
 
     See :class:`kcalc.interchange.trace.Linear`.
     """

@@ -152,7 +152,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
     """Make a layer's call leave a mark while kcalc reads the model.
 
-    With a mask, on another backend or in another thread, the original call runs.
+    The original call runs if there is a mask, and on other backends or in other threads.
     """
     from jax.core import Tracer
 

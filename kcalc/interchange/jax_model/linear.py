@@ -12,7 +12,7 @@ from ..trace import Contract
 from .jaxpr_values import KnownArray, Padded, Ref, Value, made_shape
 from .reader import JaxReader, inverse, rule
 
-BOTH = "it multiplies two feature maps with each other (attention); kcalc has no rule for it"
+BOTH = "it multiplies two feature maps (attention), and kcalc has no rule for this"
 
 
 @rule("dot_general")
@@ -25,11 +25,11 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     assert isinstance(ref, Ref) and isinstance(weight, KnownArray)
     mine, theirs = (tuple(left), tuple(right)) if ref is first else (tuple(right), tuple(left))
     if batch_left or batch_right:
-        reason = "every location or group has different weights; kcalc has no rule for it"
+        reason = "every location or group has different weights, and kcalc has no rule for this"
         return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
-        return reader.not_read("mixing of examples", "its weights act along the axis of examples")
+        return reader.not_read("mixing of examples", "its weights act along the batch axis")
     free = [a for a in range(len(ref.shape)) if a not in mine]
     fresh = [a for a in range(weight.array.ndim) if a not in theirs]
     if not mine:

@@ -1,6 +1,7 @@
 """Marks that identify normalisation and dropout modules in a jaxpr.
 
-While kcalc traces a model, these library modules emit a mark instead of their operations.
+While kcalc traces a model, normalisation and dropout modules emit a mark instead of their
+operations.
 
 The mark contains the module's settings, so kcalc need not infer them from sums and square roots.
 Jaxprs with marks stay in a separate tracing context and never enter JAX's caches for the user's

@@ -142,7 +142,7 @@ def _concatenate(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value
 def _prefixed(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Read concatenation with arrays that depend on no input, such as class tokens."""
     what = "concatenation with a constant"
-    reason = "it concatenates an array and a feature map; kcalc has no rule for it"
+    reason = "it concatenates an array and a feature map, and kcalc has no rule for this"
     (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
@@ -177,7 +177,7 @@ def _pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ):
         return reader.not_read(
             "padding",
-            "it crops or dilates a feature map, or pads with values that depend on the input",
+            "it crops or dilates a feature map, or pads it with values that depend on the input",
         )
     if all(low == high == 0 for low, high, _ in config):
         return [ref]

@@ -1,4 +1,4 @@
-"""Replace JAX functions that guard against overflow by the plain functions that they compute.
+"""Replace JAX functions that guard against overflow with the plain functions that they compute.
 
 Some of them also guard against undefined derivatives.
 

@@ -56,8 +56,8 @@ class JaxProgram:
     def flow(self, ops: Sequence[Op]) -> Flow:
         """Return the data flow between equations.
 
-        Equations that only rearrange entries are skipped: each result is identified with its
-        input. ``ops``: the operations of the trace.
+        Equations that only rearrange entries are skipped; each result is identified with its input.
+        ``ops``: the operations of the trace.
         """
         source: dict[int, Made] = {}
         refs = [value for value in self.args if isinstance(value, Ref)]
@@ -124,7 +124,7 @@ class JaxProgram:
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], list[int]]:
-        """Return {equation or module: calls in which it runs}. A loop gives several calls."""
+        """Return {equation or module: calls in which it runs}. There are several in a loop."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for call in range(len(self.tape)):
             found.setdefault(self.key(call), []).append(call)

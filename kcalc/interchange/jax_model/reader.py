@@ -453,7 +453,7 @@ class JaxReader:
         return self.add(Transpose, "transpose", [shape[a] for a in move], [ref.name], order=move)
 
     def reshaped(self, ref: Ref, shape: Sequence[int], label: str = "reshape") -> Ref:
-        """Return an array in another shape."""
+        """Return an array with a different shape."""
         return self.fresh(self.add(Reshape, label, shape, [self.plain(ref).name]))
 
     def pointwise(
@@ -540,7 +540,7 @@ def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
-    """Read a call of softmax along one axis; return None for other calls."""
+    """Read a call to softmax along one axis; return None for other calls."""
     axes = {
         tuple(e.params["axes"])
         for e in inner.jaxpr.eqns

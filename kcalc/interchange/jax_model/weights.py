@@ -56,7 +56,8 @@ def drawn(
 ) -> np.ndarray:
     """Draw weights with Var W = sigma_w^2 / inputs for the central tap of the kernel.
 
-    All other taps are 0. A transposed convolution has equal weights on as many taps as its stride.
+    All other taps are 0. A transposed convolution has as many nonzero taps as its stride, all with
+    the same weights.
 
     Shape: (outputs, inputs / groups, kernel...).
 
@@ -155,7 +156,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """Return the parameter of which the weights are a multiple, and the factor."""
+        """Return the parameter that the weights are a multiple of, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):
@@ -290,8 +291,8 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
         has = "no such parameter" if found is None else f"one of shape {found}"
         raise KcalcError(
             f"the edits are for a model with a parameter {weight.parameter!r} of shape "
-            f"{tuple(weight.shape)}, but this one has {has}; pass a model built like the one that "
-            "was read"
+            f"{tuple(weight.shape)}, but this model has {has}; pass a model built like the one "
+            "that was read"
         )
     known = ("drawn", "normal", "filled")
     outside = weight.layout is not None and (

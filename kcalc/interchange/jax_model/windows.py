@@ -52,7 +52,9 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], dict(eqn.params)
     assert isinstance(ref, Ref)
     if any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"])):
-        return reader.not_read("dilated pooling", "its windows have gaps; kcalc has no rule for it")
+        return reader.not_read(
+            "dilated pooling", "its windows have gaps, and kcalc has no rule for this"
+        )
     ref = reader.spread(ref)
     busy = [
         a
@@ -67,7 +69,7 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     if found is None:
         return reader.not_read(
             "pooling over channels or examples",
-            "its windows cover more than locations",
+            "its windows also cover channels or examples",
         )
     return [inserted(reader, found, extra)]
 
@@ -203,7 +205,7 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """Read a feature map that is multiplied by ``scale`` at ``kept`` entries and 0 elsewhere.
+    """Read a product of a feature map with an array that is ``scale`` at ``kept`` entries, else 0.
 
     The product is dropout if ``scale``, or an earlier factor, is 1 / (fraction kept).
     """

@@ -57,7 +57,7 @@ def attention(node: Node) -> Made:
 
 @rule("Attention", domain="com.microsoft")
 def packed_attention(node: Node) -> Made:
-    """Read Attention of ONNX Runtime, in which one matrix produces queries, keys and values."""
+    """Read Attention from ONNX Runtime, in which one matrix produces queries, keys and values."""
     x, weight, bias = node.value(0), node.value(1), node.optional(2)
     what, reason = reason_for(node)
     if (
@@ -93,7 +93,7 @@ def packed_attention(node: Node) -> Made:
 
 @rule("MultiHeadAttention", domain="com.microsoft")
 def heads_attention(node: Node) -> Made:
-    """Read MultiHeadAttention of ONNX Runtime.
+    """Read MultiHeadAttention from ONNX Runtime.
 
     Queries, keys and values have shape (examples, tokens, channels). Biases, masks and caches are
     not supported.

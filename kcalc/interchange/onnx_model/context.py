@@ -63,7 +63,7 @@ class Context:
         return self._held[id(value)][1]
 
     def owner(self, value: Value) -> str:
-        """Return a key that is equal for constants that are the same weights.
+        """Return a key that is the same for all constants that are the same weights.
 
         Constants are the same weights if their bytes are equal, or if they are the same parameter
         under two names.
@@ -78,8 +78,8 @@ class Context:
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
         """Wrap arrays that were computed from constants as values.
 
-        ``kept``: whether the arrays contain the values of the first input in another shape or
-        order, and so are still the same parameter.
+        ``kept``: whether the arrays contain the values of the first input in a different shape or
+        order, and are therefore still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]

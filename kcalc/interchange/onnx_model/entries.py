@@ -55,8 +55,8 @@ def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[st
     if not isinstance(shapes, Mapping):
         if len(names) != 1:
             raise KcalcError(
-                f"onnx: the model has the inputs {', '.join(names)[:200]}; pass shapes={{name: "
-                "shape}"
+                f"onnx: the model has several inputs, {', '.join(names)[:200]}; pass "
+                "shapes={name: shape}"
             )
         shapes = {names[0]: shapes}
     for name, shape in shapes.items():
@@ -138,6 +138,6 @@ def _remedy(name: str, dims: Sequence[str]) -> str:
     pairs = zip(dims, open_sizes, strict=False)
     example = ", ".join(d if d.isdigit() else size for d, size in pairs if d != "...")
     return (
-        f"give it, for example kc.read(path, shapes={{{name!r}: "
-        f"({example}{', ...' if '...' in dims else ''})}}), or an example input"
+        f"pass a shape, as in kc.read(path, shapes={{{name!r}: "
+        f"({example}{', ...' if '...' in dims else ''})}}), or pass an example input"
     )

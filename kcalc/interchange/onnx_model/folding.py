@@ -23,7 +23,7 @@ REDUCED = {
 }
 MOVED = {"Range", "Expand", "Tile", "Gather", "GatherElements", "Concat", "Slice", "Split", "Pad"}
 EVALUATED = {*KEPT, *REDUCED, *MOVED, *elementwise.PLAIN, "MatMul", "Clip", "Mod", "Trilu"}
-MISFIT = "its attributes do not fit the constants that it reads"
+MISFIT = "its attributes do not match the constants that it reads"
 NUMBERS = "biuf"  # kinds of NumPy types that count as numbers
 
 
@@ -85,11 +85,11 @@ def _check(node: Node, arrays: list[Array]) -> None:
 
 
 def _plain(node: Node, array: Any) -> Array:
-    """Convert an array to an element type of NumPy; bfloat16 becomes float32."""
+    """Convert an array to a NumPy element type; bfloat16 becomes float32."""
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:
-        raise node.fail(f"it makes an array of type {array.dtype.name}, which kcalc does not read")
+        raise node.fail(f"its result has type {array.dtype.name}, which kcalc does not support")
     return array
 
 

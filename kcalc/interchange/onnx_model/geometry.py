@@ -72,7 +72,9 @@ def window_of(
     for i, ((low, high), n, r, s) in enumerate(zip(padding, sizes, reach, stride, strict=True)):
         room = n + low + high - r
         if room < 0:
-            raise node.fail(f"its window of {r} locations does not fit into {n + low + high}")
+            raise node.fail(
+                f"its window has {r} locations, but its padded input has only {n + low + high}"
+            )
         out.append(room // s + 1)
         if node.op != "Conv" and node.whole("ceil_mode") and room % s and (out[i] * s < n + low):
             padding = (*padding[:i], (low, high + s - room % s), *padding[i + 1 :])
@@ -81,7 +83,7 @@ def window_of(
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """Return the padding (before, after) that gives ceil(size / stride) windows.
+    """Return the padding (before, after) that results in ceil(size / stride) windows.
 
     If the total is odd, the extra location comes before the image if ``lower``, else after it.
     """

@@ -44,8 +44,8 @@ class RemainingLimits:
         self._steps -= 1
         if self._steps < 0:
             raise KcalcError(
-                "onnx: the functions of the file expand into far more nodes than it contains, so "
-                "this is not a network"
+                "onnx: the functions in the file expand into far more nodes than a network of this "
+                "size can have"
             )
 
     def fold(self, count: int, itemsize: int, where: str) -> None:

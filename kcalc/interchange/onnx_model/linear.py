@@ -19,7 +19,7 @@ from .shapes import image_padding
 BOTH = (
     "product of feature maps",
     "it multiplies two arrays that both depend on the input (attention, bilinear layers); kcalc "
-    "has no rule for it",
+    "has no rule for this",
 )
 MIXES = ("matrix product", "it mixes the examples of a batch")
 
@@ -44,7 +44,7 @@ def conv(node: Node) -> Made:
         )
     found = window_of(node, x.shape[2:], extent, around)
     if found is None:
-        return node.unread("convolution", "its padding is negative or changes with the input")
+        return node.unread("convolution", "its padding is negative or depends on the input")
     if mode != "zeros" and found.padding != around:
         reason = f"it adds zeros around an image after {mode} padding"
         return node.unread("convolution", reason)
@@ -123,7 +123,7 @@ def _linear(
 ) -> Value:
     """Add a layer that acts on one axis; ``axes``: the axis in the input and in the output."""
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
-        raise node.fail("its weights are integers or empty; kcalc reads float models only")
+        raise node.fail("its weights are integers or empty; kcalc reads only float models")
     if window is not None:
         given = ("stride", "padding", "mode", "dilation")
         fields |= {name: getattr(window, name) for name in given}
@@ -149,7 +149,7 @@ def gemm(node: Node) -> Made:
     """Read alpha A B + beta C with constant B."""
     x, w, c = node.value(0), node.value(1), node.optional(2)
     if x.rank != 2 or w.rank != 2:
-        raise node.fail(f"it multiplies matrices, got shapes {x.shape} and {w.shape}")
+        raise node.fail(f"its inputs must be matrices, got shapes {x.shape} and {w.shape}")
     if w.array is None:
         return node.unread(
             *(BOTH if x.array is None else ("matrix product", "it mixes the examples of a batch")),

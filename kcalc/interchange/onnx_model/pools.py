@@ -25,7 +25,9 @@ def pool(node: Node) -> Made:
     if x.rank < 3 or extent is None:
         raise node.fail(f"its pooling window has size {extent}, but its input has shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
-        return node.unread("dilated pooling", "its windows have gaps; kcalc has no rule for it")
+        return node.unread(
+            "dilated pooling", "its windows have gaps, and kcalc has no rule for this"
+        )
     found = window_of(node, x.shape[2:], extent)
     if found is None:
         return node.unread("pooling", "its padding is negative")

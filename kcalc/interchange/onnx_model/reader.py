@@ -256,7 +256,7 @@ class OnnxReader(Context):
             return node.unread(node.op[:60], internal_error(error, f"the rule for {node.what}"))
 
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
-        """Read a call of a local function in a new scope, and return the values of its outputs."""
+        """Read a call to a local function in a new scope, and return the values of its outputs."""
         scope = Scope()
         for name, value in zip(function.input, node.inputs, strict=False):
             if value is not None:
@@ -289,7 +289,7 @@ def _sound(node: Node) -> bool:
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a node by name.
 
-    A reference to an attribute of the enclosing function is replaced by that attribute.
+    A reference to an attribute of the enclosing function is replaced with that attribute.
     """
     found: dict[str, Any] = {}
     for attribute in proto.attribute:

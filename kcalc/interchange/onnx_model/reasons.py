@@ -1,4 +1,4 @@
-"""The reasons given for operators that no rule reads."""
+"""Reasons why operators are not read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .model_file import STANDARD
 if TYPE_CHECKING:
     from .graph_values import Node
 
-UNKNOWN = "kcalc has no rule for this operator; write it with others, or cut the model before it"
+UNKNOWN = "kcalc has no rule for this operator; use other operators, or cut the model before it"
 ATTENTION = (
-    "attention weights feature maps with a softmax of products of feature maps; no calculus has a "
-    "rule for it"
+    "it averages feature maps with softmax weights that depend on the feature maps themselves; no "
+    "calculus has a rule for this"
 )
 CACHED = (
-    "it reads a cache of earlier keys, a mask that depends on the input, or biases of its own; "
+    "it reads a cache of earlier keys, a mask that depends on the input, or additional biases; "
     "export the model without a cache"
 )
 CAPPED = (
@@ -35,7 +35,7 @@ RANDOM = "it draws random numbers; replace it with Dropout or a constant"
 REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("Softmax", "LogSoftmax", "Hardmax"),
-        ("softmax", "it couples the channels of a location; no calculus has a rule for it"),
+        ("softmax", "it couples the channels of a location; no calculus has a rule for this"),
     ),
     **dict.fromkeys(
         ("Attention", "LinearAttention", "MultiHeadAttention", "GroupQueryAttention"),
@@ -49,7 +49,8 @@ REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), ("loop", LOOP)),
     "ConvTranspose": (
         "transposed convolution",
-        "kcalc reads it only if weights and padding are constant and it does not crop the image",
+        "kcalc reads it only if its weights and padding are constant and it does not crop the "
+        "image",
     ),
     "DeformConv": ("deformable convolution", "the locations that it reads depend on the input"),
     **dict.fromkeys(
@@ -59,7 +60,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "MaxUnpool": ("unpooling", "the locations that it writes depend on the input"),
     "LRN": (
         "local response normalisation",
-        "it couples neighbouring channels; no calculus has a rule for it",
+        "it couples neighbouring channels; no calculus has a rule for this",
     ),
     "LpNormalization": (
         "Lp normalisation",
@@ -69,7 +70,8 @@ REASONS: dict[str, tuple[str, str]] = {
         ("Slice", "Split"),
         (
             "slice",
-            "it takes only some channels or locations, which no layer does (GLU, chunk, attention)",
+            "it takes only some channels or locations, which no layer does (as in a GLU, chunk or "
+            "attention)",
         ),
     ),
     **dict.fromkeys(
@@ -78,19 +80,22 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "Pad": (
         "padding",
-        "the padding is not a border of zeros around the image of a convolution",
+        "it is not a border of zeros around an image that a convolution reads",
     ),
     **dict.fromkeys(
         ("Resize", "Upsample"),
-        ("interpolation", "only nearest upsampling by integers and linear resizing are read"),
+        (
+            "interpolation",
+            "kcalc reads only nearest-neighbour upsampling by integer factors and linear resizing",
+        ),
     ),
     **dict.fromkeys(
         ("DepthToSpace", "SpaceToDepth"),
-        ("pixel shuffle", "it turns channels into locations or back"),
+        ("pixel shuffle", "it turns channels into locations, or locations into channels"),
     ),
     **dict.fromkeys(
         ("CumSum", "CumProd"),
-        ("running sum", "it couples channels or locations; no calculus has a rule for it"),
+        ("running sum", "it couples channels or locations; no calculus has a rule for this"),
     ),
     **dict.fromkeys(
         ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), ("quantisation", QUANTISED)
@@ -105,7 +110,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "MatMul": ("matrix product", "it multiplies two arrays that both depend on the input"),
     "Einsum": (
         "einsum",
-        "only a product of one feature map and one constant matrix over one axis is read",
+        "kcalc reads only a product of one feature map and one constant matrix over one axis",
     ),
     **dict.fromkeys(
         ("Reshape", "Squeeze", "Unsqueeze"),
@@ -129,8 +134,8 @@ def reason_for(node: Node) -> tuple[str, str]:
     """Return (name, reason) for a node that is not read."""
     if node.domain not in STANDARD and node.domain != "com.microsoft":
         foreign = (
-            "it is an operator of another domain, whose library kcalc does not load; turn it into "
-            "a function of the model"
+            "it is a custom operator, and kcalc does not load the library that implements it; "
+            "define it as a function in the model"
         )
         return f"{node.domain[:60]}.{node.op[:60]}", foreign
     return REASONS.get(node.op, (node.op[:60] or "nameless operator", UNKNOWN))

@@ -13,7 +13,7 @@ from .reasons import reason_for
 
 Shape = tuple[int, ...]
 RESIZED = 2**16  # nearest upsampling is checked for at most this many locations along an axis
-MIXES = "it concatenates along the axis of examples"
+MIXES = "it concatenates along the batch axis"
 
 
 def target_shape(node: Node, shape: Shape) -> Shape | None:

@@ -48,7 +48,7 @@ EXTERNAL = 1
 
 
 def checked_count(dims: Any, what: str, rank: int = 16) -> int:
-    """Return the number of elements of declared dimensions.
+    """Return the number of elements of a tensor with the declared dimensions.
 
     Raises: KcalcError if a dimension is negative or absurdly large.
     """
@@ -139,8 +139,8 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
                 raise KcalcError(f"onnx: the external data of {what} is not a regular file")
             if start + size > state.st_size:
                 raise KcalcError(
-                    f"onnx: {what} needs {start + size} bytes of {location!r}, which has only "
-                    f"{state.st_size}"
+                    f"onnx: {what} needs {start + size} bytes of {location!r}, but the file has "
+                    f"only {state.st_size} bytes"
                 )
             return b"" if not size else np.memmap(stream, mode="r", offset=start, shape=(size,))
     except OSError as error:

@@ -1,6 +1,6 @@
 """Find the layers that produce the queries, keys and values of attention.
 
-The inputs of the two products are followed back to arrays with whole channels.
+The operands of the two products are traced back to arrays whose channels are not split into heads.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
 FOLLOWED = (*MOVES, Pointwise, Join)
 OVER_QUERIES = "its softmax runs over the queries, not over the keys"
 VARYING = (
-    "its mask depends on the input; read the model without a mask, or with one that is the same "
-    "for all inputs"
+    "its mask depends on the input; read the model without a mask, or with the same mask for all "
+    "inputs"
 )
 UNFOLLOWED = "its {} are computed from feature maps in a way that kcalc does not follow"
 
@@ -55,8 +55,8 @@ class AttentionCore:
     """The attention operations before the heads are joined.
 
     ``orders``: for queries, keys and values, the order of axes that gives (examples, heads, tokens,
-    width). ``scores``: the order of axes that gives (examples, heads, queries, keys), () if the
-    scores have this order.
+    width). ``scores``: the order of axes that gives (examples, heads, queries, keys), or () if the
+    scores already have this order.
     """
 
     op: Any
@@ -70,7 +70,7 @@ class AttentionCore:
 
 @dataclass(frozen=True, eq=False)
 class ChannelSource:
-    """The channels that become queries, keys or values: the ``rows`` of the output of ``op``."""
+    """The channels ``rows`` of the output of ``op``, which become queries, keys or values."""
 
     op: Op
     axis: int
@@ -99,7 +99,7 @@ class ChannelSource:
 
 
 class Followed:
-    """Operations with the axes of their channels and examples.
+    """Operations with their channel axes and batch axes.
 
     The class also records which operations depend on the input.
     """
@@ -301,7 +301,7 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether scaling all inputs by a number, even if negative, scales the output equally.
+        """Whether multiplying all inputs by any real number multiplies the output by this number.
 
         Examples of such operations are sums, and products with a fixed number.
         """

@@ -13,7 +13,7 @@ from .editing import TraceEditor
 
 
 def join_biases(edit: TraceEditor) -> None:
-    """Replace ``Linear + array`` by one Linear if the array is a bias.
+    """Replace ``Linear + array`` with one Linear if the array is a bias.
 
     The array must have one entry per output channel, and nothing else may read the Linear.
     """

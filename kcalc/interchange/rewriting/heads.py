@@ -1,7 +1,7 @@
-"""Recognise multi-head attention and replace it by one operation.
+"""Recognise multi-head attention and replace it with one operation.
 
 The attention scores are evaluated on random numbers to find their scale, masks, rotary angles and
-biases. Attention that kcalc does not recognise stays unchanged, with the reason.
+biases. Attention that kcalc does not recognise stays unchanged, and a note states the reason.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .scores import EmptyRowError, ModelScores, NoAttentionError, biases_of, mea
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
 BY_HEAD = (
-    "every head of its queries and keys is normalised separately; it is read as normalised over "
-    "all channels, which is equivalent for wide heads"
+    "its queries and keys are normalised separately in every head; they are read as normalised "
+    "over all channels, which is equivalent for wide heads"
 )
 SHARED = "its {} and {} come from the same weights, but kernel maps treat them as separate"
 UNMADE = "its {} and {} are the same feature map and have no separate weights"
 LARGE = (
-    "the scores of all heads contain more numbers than kcalc can evaluate; give example inputs "
+    "the scores of all heads contain more numbers than kcalc can evaluate; pass example inputs "
     "with fewer tokens or examples"
 )
 BY_EXAMPLE = (
@@ -57,7 +57,7 @@ REORDERED = "its heads are joined in an order that kcalc does not follow"
 
 
 def with_heads(trace: Trace) -> TraceEditor:
-    """Replace every multi-head attention by one operation.
+    """Replace every multi-head attention with one operation.
 
     The new operation reads the layers that produce queries, keys and values.
     """
@@ -87,14 +87,14 @@ class _Heads(MixingPlacement):
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute the axes of channels and examples for the current operations."""
+        """Recompute the channel and batch axes for the current operations."""
         self.ops = self.ordered()
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def refused(self, name: str) -> bool:
-        """Try to replace attention by one operation, and return whether this failed.
+        """Try to replace attention with one operation, and return whether this failed.
 
-        If it failed, the operation ``name`` gets the reason.
+        If so, the reason is attached to the operation ``name``.
         """
         before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:
@@ -121,7 +121,7 @@ class _Heads(MixingPlacement):
         return True
 
     def settle(self) -> None:
-        """Rename new operations to the operations that they replace."""
+        """Give new operations the names of the operations that they replace."""
         live = self.reached()
         for name in [n for n in self.ops if n not in live and not isinstance(self.ops[n], Entry)]:
             del self.ops[name]
@@ -133,7 +133,7 @@ class _Heads(MixingPlacement):
     # -- one attention -----------------------------------------------------------------------------
 
     def _replaced(self, core: AttentionCore) -> bool:
-        """Replace attention by one operation.
+        """Replace attention with one operation.
 
         Returns False if the attention has fixed weights and therefore stays.
         """
@@ -191,7 +191,7 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Return the scores and values if the sources' channels contain random numbers."""
+        """Return the scores and values that random numbers in the sources' channels produce."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))

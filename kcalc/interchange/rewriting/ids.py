@@ -66,7 +66,7 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 
 def _casts(op: Op | None) -> bool:
-    """Whether an operation passes ids on, possibly as floats."""
+    """Whether an operation returns ids unchanged, possibly as floats."""
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 

@@ -1,4 +1,4 @@
-"""Replace attention whose weights are fixed by a fixed mixing of tokens.
+"""Replace attention that has fixed weights with a fixed mixing of tokens.
 
 The attention weights are fixed if, for example, the query or key weights are zero.
 
@@ -38,7 +38,7 @@ TEXT = (
     "is exact for kernel maps at initialisation, but tangent kernels and gradients leave out its "
     "query and key weights"
 )
-FIXED = "it mixes the locations with fixed weights, the same for all heads"
+FIXED = "it mixes the locations with fixed weights that are the same for all heads"
 PER_HEAD = (
     "its heads (or examples) mix tokens with different matrices, but a layer mixes all channels "
     "in the same way"
@@ -52,7 +52,7 @@ SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
 
 
 def with_mixing(trace: Trace) -> TraceEditor:
-    """Replace attention that mixes the tokens of all inputs in the same way by a Mixed."""
+    """Replace attention with a Mixed if it mixes the tokens of all inputs in the same way."""
     edit = _Mixing(trace)
     for op in list(edit.ops.values()):
         if op.name in edit.ops and isinstance(op, Attend | Contract):
@@ -86,7 +86,7 @@ class _Mixing(MixingPlacement):
     # -- the matrix --------------------------------------------------------------------------------
 
     def attempt(self, op: Any) -> None:
-        """Replace attention by a Mixed if the same matrix mixes all heads and inputs."""
+        """Replace attention with a Mixed if the same matrix mixes all heads and inputs."""
         found = self._attended(op) if isinstance(op, Attend) else self._contracted(op)
         if found is None:
             self._named_attention(op)

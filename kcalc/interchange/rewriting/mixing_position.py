@@ -21,7 +21,7 @@ MOVES = (Reshape, Transpose, Pass)
 
 
 class MixingPlacement(TraceEditor):
-    """Inserts Mixed operations where the channels are whole."""
+    """Inserts Mixed operations where the channels are not split into heads."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__({op.name: op for op in trace.ops}, trace.outputs)
@@ -33,7 +33,7 @@ class MixingPlacement(TraceEditor):
         self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
-        """Insert a Mixed where the channels are whole; return False if there is no such place."""
+        """Insert a Mixed where the channels are not split; return False if there is no place."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
         if (
@@ -159,7 +159,7 @@ class MixingPlacement(TraceEditor):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Replace the old operations by new ones, and keep the names that other operations read."""
+        """Replace the old operations with new ones, but keep the names that others read."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)
@@ -186,7 +186,7 @@ class MixingPlacement(TraceEditor):
 
 
 def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
-    """Return {operation: axis of examples in its output}.
+    """Return {operation: batch axis of its output}.
 
     The axis is None if a reshape may have mixed the examples with other axes.
     """

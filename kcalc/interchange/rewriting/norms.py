@@ -1,4 +1,4 @@
-"""Recognise normalisation that a model writes out, in any order of steps.
+"""Recognise normalisation that a model writes out as several steps, in any order.
 
 Its form is (x - mean x) / sqrt(var x + epsilon) or x / sqrt(mean x^2 + epsilon). The operations
 compute F(x, m, s) from a feature map x and the means m of x and s of x^2 over some axes. F is a
@@ -126,7 +126,7 @@ class Norms(TraceEditor):
         return found
 
     def _same(self, name: str) -> str:
-        """Skip operations that only pass their input on."""
+        """Skip operations that only return their input."""
         while isinstance(op := self.ops[name], Pass):
             name = op.reads[0]
         return name
@@ -193,7 +193,7 @@ class Norms(TraceEditor):
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
-        """Replace a normalisation by one operation; return False if that is not possible."""
+        """Replace a normalisation with one operation; return False if that is not possible."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
             self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
@@ -223,7 +223,7 @@ class Norms(TraceEditor):
         return fits
 
     def _alone(self, norm: Normalise, factor: float) -> None:
-        """Replace a normalisation by one operation, and a factor after it if there is one."""
+        """Replace a normalisation with one operation, and a factor after it if there is one."""
         if abs(factor - 1) < PLAIN:
             self.ops[norm.name] = norm
             return
@@ -235,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions for the operations after ``base``, whose symbol is X, or Z for a Normalise."""
+    """Expressions for the operations after ``base`` in its symbol, X (or Z for a Normalise)."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
@@ -311,7 +311,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Replace max(y, tiny) by y for functions of means; the floor only prevents division by 0."""
+    """Replace max(y, tiny) with y for functions of means; the floor only prevents division by 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]

@@ -15,7 +15,7 @@ LARGEST = 2**24  # arrays with more entries are not tested
 
 
 def with_orders(trace: Trace) -> TraceEditor:
-    """Replace a reshape, a transpose and a reshape by one :class:`Reorder`.
+    """Replace a reshape, a transpose and another reshape with one :class:`Reorder`.
 
     Together, the three operations must only permute the channels.
     """

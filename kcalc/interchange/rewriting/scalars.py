@@ -1,7 +1,7 @@
-"""Read features that a model computes from one number per example, such as a time.
+"""Read features that a model computes from one number per example, such as a time step.
 
-For example, sines and cosines of a time at fixed frequencies become an input with one channel per
-feature. The weights that read it are the first layer of the network.
+For example, sines and cosines of a time step at fixed frequencies become an input with one channel
+per feature. The weights that read this input are the first layer of the network.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Tra
 from .editing import TraceEditor
 
 FEATURES = (
-    "the input is the {1} features that the model computes from {0!r}, one number per example; "
-    "its q and c refer to them (q = 1/2 for pairs of sines and cosines)"
+    "the network's input consists of the {1} features that the model computes from {0!r}, which is "
+    "one number per example; its q and c refer to these features (q = 1/2 for pairs of sines and "
+    "cosines)"
 )
-FUNCTION = "the input is a function of {0!r}, one number per example; its q refers to the result"
+FUNCTION = (
+    "the network's input is a function of {0!r}, which is one number per example; its q refers to "
+    "the function's value"
+)
 
 
 def with_scalars(trace: Trace) -> TraceEditor:

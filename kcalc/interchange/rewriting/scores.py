@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if a mask hides all tokens from some token, so the model or its examples are wrong."""
+    """Raised if some token sees no token, which is an error in the model or the examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Turn:
         if self.channels < self.width:
             texts = (
                 f"its rotary embeddings rotate {self.channels} of the {self.width} channels of a "
-                "head; they are read as if they rotated all",
+                "head; they are read as if they rotated all channels",
             )
         # slow pairs hardly rotate within a few tokens, but they do over a long sequence
         mean = (places * np.unwrap(turned, axis=0)).sum(axis=0) / np.square(places).sum()
@@ -110,8 +110,8 @@ class Turn:
             uneven = _apart(turned, places * speeds) > 1e-2
             told = "proportional to the position of a token" if uneven else "powers of one base"
             texts += (
-                f"the angles of its rotary embeddings are not {told}; they are read as angles with "
-                f"base {base:.4g}",
+                f"the angles of its rotary embeddings are not {told}; they are read as the angles "
+                f"for base {base:.4g}",
             )
         return base, texts
 
@@ -138,7 +138,10 @@ class ModelScores:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A fit ``scale * raw + bias`` of scores, and a mask, each (heads, queries, keys)."""
+    """A fit ``scale * raw + bias`` of the scores, and a mask.
+
+    Each array has shape (heads, queries, keys).
+    """
 
     scales: Array
     bias: Array
@@ -202,7 +205,7 @@ def masks_of(masked: Array) -> Masks:
 
 @dataclass(frozen=True)
 class Biases:
-    """Fields of an Attend for its masks and biases, and notes on differences from the model.
+    """The masks and biases as fields of an Attend, and notes on differences from the model.
 
     The object is false if there are no biases.
     """
@@ -222,7 +225,7 @@ def biases_of(found: Measured) -> Biases:
     masks = masks_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
-        texts = ("every head has a different scale; all are read with the mean scale",)
+        texts = ("the scales of its heads differ; every head is read with the mean scale",)
     seen = ~found.masked
     first = (
         found.bias[:, :, :1]

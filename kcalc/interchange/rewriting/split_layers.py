@@ -1,6 +1,6 @@
 """Split a layer into separate layers if a model uses its outputs in parts.
 
-The two halves of a random weight matrix, for example, give two independent branches.
+The two halves of a random weight matrix, for example, form two independent branches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def with_parts(trace: Trace) -> TraceEditor:
     The parts must share no weights. A part is traced back to its layer through reshapes,
     elementwise functions, dropout and depthwise convolutions. If the parts of a layer overlap, or
     if the whole layer is read too, the layer becomes the concatenation of its smallest parts. A
-    part stays unchanged, with a reason, if it does not come from a layer or selects locations.
+    part stays unchanged if it does not come from a layer, or if it selects locations. A note then
+    states the reason.
     """
     banned: dict[str, str] = {}
     pieces: dict[str, list[Rows]] = {}
@@ -98,7 +99,7 @@ class _Parts(TraceEditor):
             self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
-        """Replace each layer by the concatenation of layers that produce parts of its outputs."""
+        """Replace each layer with the concatenation of layers that produce parts of its outputs."""
         for name, parts in pieces.items():
             layer = self.ops[name]
             reads = tuple(self._cut(layer, rows) for rows in parts)
@@ -115,7 +116,7 @@ class _Parts(TraceEditor):
         out = {}
         for name, parts in cuts.items():
             if name in live:
-                why = f"{name} is also read as a whole, so its parts would share their weights"
+                why = f"{name} is also read as a whole, so its parts would share weights"
                 out[name] = parts, f"{why} with it"
             elif sum(map(len, parts)) > len(set().union(*parts)):
                 why = f"the parts of {name} overlap, so they share weights"
@@ -136,7 +137,7 @@ class _Parts(TraceEditor):
         if len(rows) == width:
             examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
             whole = (
-                "examples, which then act on other examples"
+                "examples, so examples would act on each other"
                 if examples
                 else "locations, each of which has a different kernel"
             )
@@ -220,7 +221,8 @@ class _Parts(TraceEditor):
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
         raise NoPartError(
-            "each part is computed from several parts, so the parts are not independent"
+            "each of its parts is computed from several parts of an array, so they are not "
+            "independent"
         )
 
     def _rank(self, op: Op) -> int:

@@ -34,7 +34,7 @@ from .editing import TraceEditor
 
 MOVES = (Pass, Reshape, Transpose, Part, Copies, Repeat)
 ON_SCORES = (*MOVES, Softmax, Masked, Drop, Pointwise)
-INSIDE = "{}, with a stop of gradients inside it,"
+INSIDE = "{}, with a gradient stop inside it,"
 
 
 def with_stops_first(trace: Trace) -> TraceEditor:

@@ -30,8 +30,9 @@ LISTED = 6  # maximum number of reasons in an error message
 RESCALES = "it rescales a feature map that is left alone"
 EXTREME = "it is the maximum or minimum of two feature maps, which is a sum of dependent terms"
 TWICE = (
-    ". If a part of the model is used twice, read and shape it separately, "
-    "s = kc.shape(kc.read(model.part, x)), and put it back, model.part = s.apply_to(model.part)"
+    ". If a part of the model is used twice, read and shape it separately with "
+    "s = kc.shape(kc.read(model.part, x)), and put it back with "
+    "model.part = s.apply_to(model.part)"
 )
 JOINED = (
     ". Regions end at activations and sums for which an assumption fails; "
@@ -39,7 +40,7 @@ JOINED = (
 )
 WEIGHTLESS = "it has no weights that could be redrawn"
 TAKES = "selections of tokens are not edited"
-NOISE = "it uses random numbers of the model, for example to draw from a distribution"
+NOISE = "it uses random numbers that the model draws, for example to sample from a distribution"
 MIXES = "weights over tokens are not edited"
 NOTHING = "it has no activations"
 ROUTER = (
@@ -53,7 +54,7 @@ NOT_WRITTEN = {
     L.Attend: "attention is not edited",
     L.Positions: "positional vectors are not edited",
     L.ClassToken: "class tokens are not edited",
-    L.SurrogateGradient: "a function with the gradient of another function is not edited",
+    L.SurrogateGradient: "functions that use the gradient of another function are not edited",
 }
 
 
@@ -165,11 +166,11 @@ def _regions(
 ) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
     """Shape the regions of a network.
 
-    If a part cannot be shaped because of one node, this node is left alone, otherwise the whole
-    part. Then the remaining parts are examined again, because they may share weights with nodes
-    that are left alone, or such nodes may rely on the range of values in these parts. Returns:
-    {first node of a region: (shaping, edits made before it)}, the nodes left alone, and reasons why
-    parts were not shaped.
+    If a part cannot be shaped because of one node, only this node is left alone. Otherwise, the
+    whole part is left alone. Then the remaining parts are examined again, because they may share
+    weights with nodes that are left alone, or such nodes may rely on the range of values in these
+    parts. Returns: {first node of a region: (shaping, edits made before it)}, the nodes left alone,
+    and reasons why parts were not shaped.
     """
     known: dict[tuple[Node, ...], _Outcome] = {}
     refusals: dict[str, None] = {}
@@ -309,7 +310,7 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """Put weights in place of the nodes that are left alone.
+    """Replace the nodes that are left alone with layers that have weights.
 
     The nodes after them then treat these values as independent of all others.
     """
@@ -387,7 +388,7 @@ def _in_mixtures(reading: Reading) -> dict[Node, str]:
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
-    """Extend the nodes left alone by nodes that must be left alone because of them.
+    """Add nodes that must be left alone because of nodes that already are.
 
     The added nodes share weights with such nodes, or are activations whose range the model relies
     on.

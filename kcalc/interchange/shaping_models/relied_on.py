@@ -2,11 +2,11 @@
 
 A shaped activation can take any real value. A model may apply a logarithm, root, power, exponential
 or quotient to the values of an activation, multiply by them as a positive scale, or return them.
-Values outside the original range could then give nan or a meaningless result. The search starts at
-operations that rely on a range and goes back to the activations that provide it, through everything
-that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search,
-because they produce values of any sign. Squares, absolute values and other activations end it too,
-because their range does not depend on their input.
+Values outside the original range could then lead to nan or a meaningless result. The search starts
+at operations that rely on a range and goes back to the activations that provide it, through
+everything that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end
+the search, because they produce values of any sign. Squares, absolute values and other activations
+end it too, because their range does not depend on their input.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from .value_ranges import (
 
 Node = Hashable
 FEEDS = "its values feed {}, which relies on their range"
-POWER = "it applies {} to values of the model, and the model relies on its range"
+POWER = "it applies {} to values that the model computes, and this function relies on their range"
 COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it determines the range of an output of the model and occurs nowhere else"
 RETURNED = "its values are an output of the model, and it determines their range"
 COMPLEMENT = "its values and the values of {!r} have a constant sum, like the weights of a mean"
 ROTATION = "its squares and the squares of {!r} have a constant sum, as for a cosine and a sine"
-APPLIED = "it multiplies by the values of {!r}, which keep their range, as a scale or as weights"
+APPLIED = "it multiplies by the values of {!r}, which are a scale or weights and keep their range"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # kind of need: the range of any activation
 # kinds of need: positive values of any activation, and of activations that are not gates
@@ -89,8 +89,8 @@ def relied_on(
 def _complements(network: Network) -> dict[Node, str]:
     """Find pairs of factors that are functions of one feature map and have a constant sum.
 
-    Examples are gates g and 1 - g. Pairs whose squares have a constant sum count too, as in a
-    rotation.
+    Examples are gates g and 1 - g. Pairs whose squares have a constant sum, as in a rotation, also
+    count.
     """
     found: dict[Node, str] = {}
     # {node: factors of products that are functions of it}
@@ -358,7 +358,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """Return the nodes whose values are outputs of the model, possibly in another shape."""
+    """Return the nodes whose values are outputs of the model, possibly after a reshape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

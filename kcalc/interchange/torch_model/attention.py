@@ -45,7 +45,7 @@ def contraction(
 @rule("baddbmm")
 def added_product(call: Call) -> Any:
     """Read baddbmm, beta * bias + alpha * x @ y, which adds a mask to scores."""
-    what, reason = "baddbmm", "a sum of a product of activations and another activation"
+    what, reason = "baddbmm", "it adds an activation to a product of two activations"
     if not isinstance(call["self"], Const):
         return call.unread(what, reason)
     beta, alpha = (1 if call[name] is None else call[name] for name in ("beta", "alpha"))

@@ -62,7 +62,7 @@ class Through:
     """A PyTorch function that the user's code called and that made the recorded call.
 
     ``places``: {slot of an argument of the recorded call: (slot of the same argument, name) in the
-    call of the PyTorch function}.
+    call to the PyTorch function}.
     """
 
     code: CodeType
@@ -71,9 +71,9 @@ class Through:
 
 @dataclass(eq=False)
 class LoggedCall:
-    """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
+    """A call to a PyTorch function, or to a module of the model (then ``function`` is None).
 
-    ``levels``: the modules around it, innermost first; a call of a module starts with this module.
+    ``levels``: the modules around it, innermost first; a call to a module starts with this module.
     ``reads``: {slot of an argument: the call result that is passed there}; ``writes``: the slot of
     the argument that it writes into. ``single``: whether it returns one array; ``shapes``: the
     shapes of its results, None if they depend on the data. ``begin``, ``end``: the range of calls
@@ -95,7 +95,7 @@ class LoggedCall:
 class CallLog(TorchFunctionMode):
     """Records calls while a model runs, possibly several times.
 
-    ``calls``: calls of PyTorch functions in all runs; ``modules``: calls of modules.
+    ``calls``: calls to PyTorch functions in all runs; ``modules``: calls to modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -111,7 +111,7 @@ class CallLog(TorchFunctionMode):
 
     @contextmanager
     def running(self) -> Iterator[CallLog]:
-        """Record the calls of modules and functions."""
+        """Record the calls to modules and functions."""
         handles = []
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
@@ -235,7 +235,7 @@ class CallLog(TorchFunctionMode):
 class CallGraph:
     """The calls of one run of a model, and the nodes of the captured graph that they made.
 
-    ``calls``: calls of PyTorch functions in order; ``modules``: calls of modules, inner modules
+    ``calls``: calls to PyTorch functions in order; ``modules``: calls to modules, inner modules
     first; ``numbers``: {node: index of its call}.
     """
 

@@ -1,4 +1,4 @@
-"""Calls of ATen operators, with their arguments by name and their place in the user's model."""
+"""Calls to ATen operators, with their arguments by name and their place in the user's model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ UNTOLD = (
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an operator.
+    """A call to an operator.
 
     The call contains the plain name of the operator ("conv2d"), the arguments by name, and the
     node. ``walker``: the reader that reads the call.

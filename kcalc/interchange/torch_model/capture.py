@@ -16,8 +16,8 @@ from .recording import record
 
 PATH_ONLY = (
     "the model's Python code could not be exported ({reason}), so kcalc ran it on the example "
-    "inputs and read only this path. Anything that depends on the values of an input, such as an "
-    "`if` or numbers taken from tensors, may differ for other inputs"
+    "inputs and read only the operations that ran. Anything that depends on the values of an "
+    "input, such as an `if` or numbers taken from tensors, may differ for other inputs"
 )
 
 
@@ -94,13 +94,13 @@ def _reason(error: Exception) -> str:
 
 
 def _left_out(model: Any, arguments: Call) -> str:
-    """Return advice that names the optional inputs that were not given, or ""."""
+    """Return advice that names the optional inputs that were not passed, or ""."""
     try:
         behind = [*inspect.signature(model.forward).parameters][len(arguments[0]) :]
         named = [name for name in behind if name not in arguments[1]]
     except (TypeError, ValueError):  # TorchScript, or a function not written in Python
         named = []
-    return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
+    return f", or pass its optional inputs too ({', '.join(named)})" if named else ""
 
 
 def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> Captured:
@@ -114,7 +114,7 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
     except Exception as error:
         advice = (
             "a shape describes a float array; if the input contains indices, such as token ids, "
-            "give an array of integers"
+            "pass an array of integers"
             if "indices" in first_line(error)
             else "check that it runs on the example inputs" + _left_out(model, arguments)
         )

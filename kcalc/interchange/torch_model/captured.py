@@ -18,9 +18,9 @@ class Captured:
     ``held``: {node: (tensor, name)} for parameters, buffers and constants (with name "").
     ``entries``: the nodes that are inputs; ``labels``: their names. ``outputs``: the output nodes.
     ``trainable``: the names of the parameters. ``module``: resolves attributes of the graph.
-    ``copied``: whether the named tensors are a private copy. ``calls``: the calls of the model's
-    code. ``own``: {number of a mark: call of an autograd function whose backward pass is not the
-    true derivative}.
+    ``copied``: whether the named tensors are a private copy. ``calls``: the calls that the model's
+    code makes. ``own``: {number of a mark: call to an autograd function whose backward pass is not
+    the true derivative}.
     """
 
     module: Any
@@ -69,7 +69,7 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
-    """Return a key that is equal for tensors in the same memory."""
+    """Return a key that is the same for all tensors in the same memory."""
     try:
         pointer = tensor.untyped_storage().data_ptr()
     except Exception:

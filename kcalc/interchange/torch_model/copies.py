@@ -108,7 +108,7 @@ class _Copy:
 
     @property
     def copies(self) -> set[int]:
-        """Return the ids of all copies, that is, of the objects that may be changed."""
+        """Return the ids of all copies, which are the objects that may be changed."""
         if self.known[0] != len(self.memo):
             self.known = (len(self.memo), {id(value) for value in self.memo.values()})
         return self.known[1]

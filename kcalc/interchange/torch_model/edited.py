@@ -1,7 +1,7 @@
-"""Edit the calls of modules without a visible change of their class.
+"""Edit the calls that modules make, without a visible change of their class.
 
 An edited module becomes an instance of a subclass of its class with the same name. If the module is
-edited as a whole, the subclass changes its input and output. If single calls in its code are
+edited as a whole, the subclass changes its input and output. If individual calls in its code are
 edited, its ``forward`` is the user's function with these calls redirected. The class stores the
 change at each site. The module stores the constants as zero-dimensional tensors, which move to
 other devices with the module and are not saved.
@@ -59,7 +59,7 @@ Slot = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a call to ``scale * (f(a x + b) + shift)``.
+    """A change that turns a call ``f(x)`` into ``scale * (f(a x + b) + shift)``.
 
     Numbers are indices into the module's constants; None means no change. ``inputs``: (slot, a, b)
     for each changed argument. ``taken``: the slot of an argument to which ``function`` is
@@ -89,7 +89,7 @@ class FunctionPlan:
     """A function with edited sites.
 
     ``sites``: (site, whether it calls a method of a tensor, changes). There is one change for all
-    visits, or one per visit. An edited function that the site calls is a plan, too.
+    visits, or one per visit. An edited function that the site calls is also a plan.
     """
 
     module: str
@@ -191,7 +191,7 @@ NO_ARGUMENT = (
     "it in the same way as when it was read, or read and shape it again"
 )
 NO_NUMBERS = (
-    "this {} was created from the class of an edited module, but without its numbers; copy the "
+    "this {} was created from the class of an edited module, but without its constants; copy the "
     "edited model with copy.deepcopy, or edit the new model with kc.apply_edits"
 )
 for _key, _function_of in FUNCTIONS.items():
@@ -411,7 +411,8 @@ CHANGED = (
     "model again"
 )
 OVERRIDDEN = (
-    "the class {} overrides {}, which has the edited calls; read and shape a model of this class"
+    "the class {} overrides {}, which contains the edited calls; read and shape a model of this "
+    "class"
 )
 Functions = tuple[Any, ...]  # the functions of a plan, outer functions first
 
@@ -528,7 +529,7 @@ def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: An
         called = name_of(looked_up(node.func, inner, owner))
         if called not in ("", change.calls):
             what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
-            raise KcalcError(f"{what}, but {change.calls!r} in the model that was read")
+            raise KcalcError(f"{what}, but it was {change.calls!r} in the model that was read")
 
 
 def _may_be_method(node: Any) -> bool:
@@ -604,7 +605,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes input and output, or that edits calls by their order."""
+    """Return a ``forward`` that changes input and output, or edits calls found by their order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -634,7 +635,7 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
 
 
 class _ByOrder(TorchFunctionMode):
-    """Edits the calls that a module makes itself, by their index.
+    """Edits calls that a module makes itself and that are identified by their index.
 
     ``names``: the names of the calls so far.
     """
@@ -669,17 +670,17 @@ class _ByOrder(TorchFunctionMode):
 
 
 NOT_COMPILED = (
-    "{} has no source code, so its calls are edited by their order, which compilers cannot "
+    "{} has no source code, so its edited calls are found by their order, which compilers cannot "
     "follow; put its code into a file, or compile only the modules around it"
 )
 OTHER_CALLS = (
-    "{} has no source code, so its calls are edited by their order, but this run makes different "
-    "calls; run it in the same way as when it was read, or read and shape it again"
+    "{} has no source code, so its edited calls are found by their order, but this run makes "
+    "different calls; run it in the same way as when it was read, or read and shape it again"
 )
 
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
-    """Run a module whose calls are edited by their order."""
+    """Run a module whose edited calls are identified by their order."""
     if torch.compiler.is_dynamo_compiling():
         raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
@@ -772,7 +773,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move to another device or type, and restore the exact constants."""
+    """Move to another device or dtype, and restore the exact constants."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])

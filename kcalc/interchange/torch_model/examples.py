@@ -51,7 +51,7 @@ def called(model: Any, arguments: Call) -> Any:
 
 
 def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise KcalcError that shows the correct call if the model takes other inputs."""
+    """Raise a KcalcError that shows the correct call if the model takes different inputs."""
     signature = signature_of(model.forward)
     if signature is None or _binds(signature, given, named):
         return

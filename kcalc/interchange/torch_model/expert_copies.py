@@ -1,8 +1,8 @@
 """Repeat the edits of one expert for all experts of its mixture.
 
 A mixture is read as one expert. Experts in a list have separate modules and parameters, so the
-edits of the first are repeated for the others. Experts in stacked parameters share the code, and
-their weights are the blocks of a parameter along its first axis.
+edits of the first expert are repeated for the others. Experts in stacked parameters share the code,
+and their weights are the blocks of a parameter along its first axis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..edits import CallEdit, Edit, WeightEdit
 from ..trace import Linear, Op
 from .mixture_modules import Mixture, read_as_one
 
-NOT_CALLED = "{} is not what {} calls when it runs its experts, so an edit would have no effect"
+NOT_CALLED = "{1} does not call {0} when it runs its experts, so an edit would have no effect"
 Layouts = dict[str, tuple[tuple[int, ...], bool]]
 
 

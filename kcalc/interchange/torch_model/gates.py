@@ -15,13 +15,13 @@ from .unsupported_ops import REASONS
 
 OF_IDS = (
     "the entries that it takes depend on the ids (padding, end of text), so no fixed network "
-    "computes it; take the last token, x[:, -1], and give sequences of equal length"
+    "computes it; take the last token, x[:, -1], and pass sequences of the same length"
 )
 
-PARTS = "it splits the channels; kcalc can read a separate layer for each part instead"
+PARTS = "it splits the channels; use a separate layer for each part, which kcalc can read"
 SLICE = (
-    "it takes a part of the channels or locations; kcalc can read separate layers for the parts "
-    "instead"
+    "it takes a part of the channels or locations; use a separate layer for each part, which kcalc "
+    "can read"
 )
 
 

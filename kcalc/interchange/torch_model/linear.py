@@ -26,7 +26,7 @@ MADE = (
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """Return a key that is equal for layers with the same weights.
+    """Return a key that is the same for all layers with the same weights.
 
     The key is the name of the parameter, or the sources and a hash for computed weights.
     """
@@ -37,7 +37,7 @@ def identity_of(weight: Const, array: np.ndarray) -> str:
 
 
 def _owner(weight: Const) -> str | None:
-    """Return the parameter that gives the layer its name."""
+    """Return the parameter after which the layer is named."""
     return weight.parameter or next(iter(weight.origins), None)
 
 
@@ -165,7 +165,8 @@ def einsum(call: Call) -> Any:
     refs = [n for n, value in enumerate(operands) if not isinstance(value, Const)]
     if len(operands) != 2 or len(terms) != 2 or not refs or "->" not in equation or "." in equation:
         return call.unread(
-            "einsum", "it is a contraction of activations, or its equation has no arrow"
+            "einsum",
+            "kcalc reads only equations with two operands, an arrow and no ellipsis",
         )
     x, weight = operands[refs[0]], operands[1 - refs[0]]
     words = terms[refs[0]], terms[1 - refs[0]], out
@@ -233,7 +234,7 @@ def convolution(call: Call) -> Any:
         source = source.source
     if len(source.shape) == rank + 1:
         return call.unread(
-            "a convolution of one example", "give example inputs with a batch axis first"
+            "a convolution of one example", "pass example inputs with a batch axis first"
         )
     told = {"stride": stride, "padding": pads, "mode": mode, "dilation": dilation}
     return _located(call, source, numbers_of(weight.tensor), **told)
@@ -270,7 +271,7 @@ def transposed(call: Call) -> Any:
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
     padding, more = spread(call["padding"], rank, 0), spread(call["output_padding"], rank, 0)
     if isinstance(source, PaddedTensor) or len(source.shape) == rank + 1:
-        reason = "pad inside the layer, and give example inputs with a batch axis first"
+        reason = "pad inside the layer, and pass example inputs with a batch axis first"
         return call.unread("a transposed convolution of a padded array", reason)
     kernel = weight.tensor.shape[2:]
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -294,7 +295,7 @@ def embedding(call: Call) -> Any:
 
 @rule("embedding_bag", "_embedding_bag")
 def bag(call: Call) -> Any:
-    """Read an EmbeddingBag whose bags have equal size, as sums or means of rows of a table."""
+    """Read an EmbeddingBag with equally sized bags, as sums or means of rows of a table."""
     weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
     count = math.prod(ids.shape) // max(call.shape[0], 1)
     even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(
@@ -303,8 +304,9 @@ def bag(call: Call) -> Any:
     plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
     if not isinstance(weight, Const) or not isinstance(ids, TensorRef) or not even or not plain:
         reason = (
-            "kcalc reads bags only if all examples have the same number of ids, the vectors are "
-            "added or averaged without weights, and the ids are an input (examples, ids)"
+            "kcalc reads an EmbeddingBag only if all examples have the same number of ids, the "
+            "vectors are added or averaged without weights, and the ids are an input (examples, "
+            "ids)"
         )
         return call.unread("an embedding of bags", reason)
     made = _table(call, bag=count, factor=1 / count if call["mode"] == 1 else 1.0)

@@ -1,4 +1,4 @@
-"""Find mixtures of experts in PyTorch modules, and replace each by one expert and a marked call.
+"""Find mixtures of experts in PyTorch modules, and replace each with one expert and a marked call.
 
 The graph of a model shows the assignment of tokens to experts only for one example. So before a
 model is captured, every module that is a mixture gets a new ``forward``, which runs the router, one
@@ -35,10 +35,10 @@ CORRECTED = (
     "selected, and kernel maps need logits with mean 0"
 )
 ABSENT = "its correction biases are 0, as at the start of training; they are left out"
-GROUPED = "it selects groups of experts first; kcalc has no rule for it, so use a single group"
+GROUPED = "it selects groups of experts first; kcalc has no rule for this, so use a single group"
 TIES = (
-    "the weights of its router are 0, so all logits are equal and the selection of experts is a "
-    "tie; initialise them"
+    "its router weights are 0, so all logits are equal and the experts are tied; initialise the "
+    "router"
 )
 UNLIKE = "its experts have different widths or layers, but kernel maps need identical experts"
 BIASED = "the biases of its {} do not have mean 0, as kernel maps require"

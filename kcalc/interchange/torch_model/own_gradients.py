@@ -1,9 +1,9 @@
 """Capture autograd functions, ``tensor.data`` and inference mode, which exporters do not list.
 
 An exporter lists the operations in the forward pass of an autograd function and drops its backward
-pass. This module marks the results of each call in the graph by an addition of 0, with the number
-of the call as its ``alpha``. After the capture, the backward pass of every function is compared
-with finite differences. If both agree, the mark is removed.
+pass. This module marks the results of each call in the graph by adding 0, with the number of the
+call as the ``alpha`` of this addition. After the capture, the backward pass of every function is
+compared with finite differences. If they agree, the mark is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST = 7_340_033  # the alpha of the first mark
 
 @dataclass(frozen=True, eq=False)
 class OwnCall:
-    """A call of an autograd function: its class, and its arguments without tensor values."""
+    """A call to an autograd function: its class, and its arguments without tensor values."""
 
     kind: Any
     arguments: tuple[Any, ...]
@@ -108,7 +108,7 @@ def _without_stops() -> Any:
 
 
 def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
-    """Return a context in which functions of PyTorch are replaced."""
+    """Return a context in which PyTorch functions are replaced."""
     from torch.overrides import TorchFunctionMode
 
     class Replacing(TorchFunctionMode):
@@ -122,7 +122,7 @@ def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
 
 
 class _Plain:
-    """Replaces the autograd function of checkpointing by a plain call.
+    """Replaces checkpointing's autograd function with a plain call.
 
     As in the original, the parameters inside get gradients only if an argument gets a gradient.
     """
@@ -206,7 +206,7 @@ def number_of(node: Any) -> int | None:
 
 
 def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
-    """Return the calls whose backward pass is not the derivative, and remove all other marks."""
+    """Return the calls whose backward pass is not the true derivative; remove all other marks."""
     kinds: dict[Any, bool] = {}
 
     def differs(call: OwnCall) -> bool:

@@ -55,7 +55,7 @@ def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Te
 
 
 def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
-    """Replace padding ids by other ids from the array or from ``others``.
+    """Replace padding ids with other ids from the array or from ``others``.
 
     If there are no other ids, return the array unchanged.
     """

@@ -190,7 +190,7 @@ def _weight(edit: WeightEdit) -> str:
 
 
 def new_file(title: str, data: Data, imports: list[str], copies: list[str]) -> str:
-    """Return the text of the file; ``copies``: edited functions of libraries, with imports."""
+    """Return the text of the file; ``copies``: edited library functions, with imports."""
     functions = [_activation(document, name) for document, name in data.activations.items()]
     parts = [*data.parts()]
     made = [*functions, *copies, *(text for text, _ in parts if text)]

@@ -69,7 +69,7 @@ class _Function:
     the call enters}; ``given``: {site: argument of the call that is the edited function, None if it
     is the called function}; ``root``: whether modules run this function as their ``forward``;
     ``helper``: whether edited calls enter it; ``home``: None for functions in the user's files,
-    else the class for which it is copied, or a module of a library.
+    else the class for which it is copied, or a library module.
     """
 
     function: Any
@@ -214,7 +214,7 @@ class _Patch:
         head = (
             f"{type(self.model).__name__} as a shaped network that does not need kcalc.\n"
             f"Apply this patch with patch -p1 in {folder}.\n"
-            f"Then init(model) of {self.module} sets the constants and initial weights.\n\n"
+            f"Then init(model) from {self.module} sets the constants and initial weights.\n\n"
         )
         return head + "".join([*found, _diff("", new, None, self._relative(str(self.file)))])
 
@@ -465,7 +465,7 @@ def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
 
 
 def _supers(node: ast.AST) -> list[ast.Call]:
-    """Return the calls of ``super()`` in a definition."""
+    """Return the calls to ``super()`` in a definition."""
     calls = (call for call in ast.walk(node) if isinstance(call, ast.Call) and not call.args)
     return [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "super"]
 
@@ -500,7 +500,7 @@ def _read(file: str) -> str:
 
 
 def _source(function: _Function) -> tuple[SourceText, ast.Module]:
-    """Return the text of a function's file, parsed.
+    """Return the parsed text of a function's file.
 
     Raises: KcalcError if the file is missing or has changed.
     """
@@ -522,7 +522,7 @@ def _package(names: Mapping[str, Any]) -> str:
 
 
 def _class_places(kind: type) -> list[tuple[Path, str]]:
-    """Return the file and package of a class in a list, empty for classes of libraries."""
+    """Return a list with the file and package of a class; it is empty for library classes."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if module is None or file is None or is_library(file):

@@ -38,8 +38,8 @@ def require_module(model: Any) -> None:
     """Raise KcalcError if an object is not a PyTorch model."""
     if not isinstance(model, nn.Module):
         raise KcalcError(
-            f"these edits are for a PyTorch model, got {type(model).__name__}; pass the "
-            "torch.nn.Module that was read"
+            f"these edits are for a PyTorch model, but a {type(model).__name__} was passed; pass "
+            "the torch.nn.Module that was read"
         )
 
 
@@ -104,7 +104,7 @@ def forwards(model: nn.Module) -> dict[str, str]:
 
 
 def _check_modules(model: nn.Module, edits: Edits) -> None:
-    """Raise KcalcError if the model has other modules than the shaped model."""
+    """Raise KcalcError if the model's modules differ from those of the shaped model."""
     known, found = edits.modules, forwards(model) if edits.modules else {}
     for path in {**known, **found}:
         if path not in found:
@@ -114,7 +114,9 @@ def _check_modules(model: nn.Module, edits: Edits) -> None:
         if found[path] != known[path]:
             what = f"module {path!r}" if path else "model"
             raise KcalcError(
-                ANOTHER.format(f"the {what} runs {found[path]} here but ran {known[path]}")
+                ANOTHER.format(
+                    f"the {what} runs {found[path]}, but the shaped model runs {known[path]}"
+                )
             )
 
 
@@ -211,7 +213,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """Collects the constants of a module; equal constants from several edits stay separate."""
+    """Collects the constants of a module; constants from different edits are kept separately."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -273,12 +275,12 @@ def plan_of(
 
 
 def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
-    """Return the plan for calls that are edited by their order."""
+    """Return the plan for edited calls that are identified by their order."""
     digests = {steps[0][2] for steps in changes}
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
     if not (ordered and once and len(digests) == 1):
-        raise KcalcError(f"some calls to {path!r} are edited by their order, and others are not")
+        raise KcalcError(f"some edits of {path!r} find calls by their order, but others do not")
     found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
     return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
@@ -424,7 +426,7 @@ def _new_values(
 
 
 def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
-    """Raise KcalcError if a parameter is missing or has another shape."""
+    """Raise KcalcError if a parameter is missing or has a different shape."""
     if weight.added:
         home = modules.get(weight.parameter.rpartition(".")[0])
         good = home is not None and can_add_bias(home) and weight.layout is None

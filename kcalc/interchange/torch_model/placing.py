@@ -615,7 +615,7 @@ def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> An
 
 
 def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> bool:
-    """Whether a call is a method call of a tensor, as in ``x.relu()``."""
+    """Whether a call is a call to a tensor's method, as in ``x.relu()``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if getattr(torch.Tensor, node.func.attr, None) is not call.function:

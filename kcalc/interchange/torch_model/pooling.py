@@ -46,7 +46,7 @@ def windowed(call: Call) -> Any:
         or call["divisor_override"] is not None
     ):
         return call.unread(
-            f"{kind} pooling", "kcalc has no rule for dilated windows and divisor_override"
+            f"{kind} pooling", "kcalc has no rule for dilated windows or divisor_override"
         )
     window = spread(call["kernel_size"], rank, 1)
     stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
@@ -55,7 +55,7 @@ def windowed(call: Call) -> Any:
         return call.unread(f"{kind} pooling of a padded array", "use the padding of the pooling")
     if len(source.shape) != rank + 2:
         return call.unread(
-            f"{kind} pooling of one example", "give example inputs with a batch axis first"
+            f"{kind} pooling of one example", "pass example inputs with a batch axis first"
         )
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     pads = []

@@ -43,9 +43,9 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 
     The model does not change.
 
-    ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``.
-    A dictionary in the last place gives arguments by name. An ExportedProgram needs no examples.
-    Raises: KcalcError with the place and the reason if the model cannot be traced.
+    ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``. A
+    dictionary in the last position contains arguments by name. An ExportedProgram needs no
+    examples. Raises: KcalcError with the place and the reason if the model cannot be traced.
     """
     torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):
@@ -106,8 +106,8 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     remarks = [
         *walker.remarks,
         *(
-            f"the input {name!r} is not part of the network; a padding mask is read as for "
-            "sequences without padding"
+            f"the input {name!r} is not part of the network; if it is a padding mask, sequences "
+            "are read as if they had no padding"
             for name in unused
             if name not in cut
         ),

@@ -14,7 +14,7 @@ from .examples import called
 
 MOST = 30_000  # maximum number of calls of PyTorch functions in a run
 ENDLESS = (
-    "the model calls more than {} functions of PyTorch on the example inputs, perhaps in a `while` "
+    "the model calls more than {} PyTorch functions on the example inputs, perhaps in a `while` "
     "loop that depends on the data. Use a loop with a fixed number of iterations, which kcalc "
     "unrolls, or read the parts of the model before and after the loop"
 )
@@ -80,7 +80,7 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
 
 
 def _limited() -> Any:
-    """Return a context that raises a KcalcError after too many calls of PyTorch functions."""
+    """Return a context that raises a KcalcError after too many calls to PyTorch functions."""
     from torch.overrides import TorchFunctionMode
 
     class Limited(TorchFunctionMode):
@@ -125,7 +125,7 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
-    """Install hooks that record the entry to and exit from every module.
+    """Install hooks that record when a run enters and leaves each module.
 
     An event is (last node so far, path, class) on entry to a module, and (last node so far,
     "", "") on exit. Returns: (events, handles of the hooks).

@@ -153,7 +153,7 @@ def padded(call: Call) -> Any:
         else [int(n) for n in call["padding"]]
     )
     if mode == "constant" and value not in (None, 0, 0.0):
-        return call.unread("padding", f"it pads the image with the number {value}; use zeros")
+        return call.unread("padding", f"it pads the image with the value {value}; use zeros")
     if not any(flat):
         return passed(call)
     pads = [(0, 0)] * len(call.shape)
@@ -176,7 +176,7 @@ def copy(call: Call) -> Any:
     """Read copy_, which overwrites an array with another."""
     source = call["src"]
     if not isinstance(source, TensorRef):
-        return call.unread("a write in place", "it overwrites activations by a constant")
+        return call.unread("a write in place", "it overwrites activations with a constant")
     return call.emit(Pass, [call.read(source)])
 
 
@@ -242,9 +242,9 @@ def branched(call: Call) -> Any:
 
 @rule("while_loop", "scan", "map_impl", "associative_scan")
 def looped(call: Call) -> Any:
-    """Report loops of torch (while_loop, scan, map) as not read."""
+    """Report PyTorch's loop operators (while_loop, scan, map) as not read."""
     return call.unread(
         "a loop",
-        "kcalc has no rule for while_loop, scan and map of torch; write a Python loop, which kcalc "
+        "kcalc has no rule for torch's while_loop, scan and map; write a Python loop, which kcalc "
         "unrolls",
     )

@@ -1,4 +1,4 @@
-"""Redirect single calls in the user's functions by compiling their source code again.
+"""Redirect individual calls in the user's functions by recompiling their source code.
 
 A site is a call or an operator in the definition of a function. It is identified by its index in
 the syntax tree, so comments and line breaks do not matter. The new function shares the globals,
@@ -130,7 +130,7 @@ def _compiled_codes(
     """Return the code of all functions in a file.
 
     The file is compiled as a whole or, as in notebooks, statement by statement. The choice matters
-    because a call compiles to other instructions if the same unit imports the called name.
+    because a call compiles to different instructions if the same unit imports the called name.
     """
     parts: list[Any] = [text]
     if by_statement:
@@ -154,7 +154,7 @@ def sites(node: Definition) -> list[ast.AST]:
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a branch on ``training`` contains a site while its other side runs other code.
+    """Whether a branch on ``training`` contains a site while its other side runs different code.
 
     ``but``: an expression, such as a module; the other side does not count if it contains this
     expression.
@@ -220,7 +220,7 @@ def digest(node: Definition) -> str:
 
 
 def _told(value: Any) -> str:
-    """Return a syntax tree as text. Unlike ``ast.dump``, it does not depend on Python's version."""
+    """Return a syntax tree as text that is the same in all Python versions."""
     if isinstance(value, ast.AST):
         parts = [
             f"{name}={_told(part)}"
@@ -310,7 +310,8 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
     """Yield the functions that a function refers to by attributes or fixed keys.
 
-    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``. Arguments of calls count too.
+    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``. Functions passed as arguments
+    also count.
     """
     found = definition(function.__code__)
     for node in sites(found[0]) if found is not None else ():

@@ -1,4 +1,4 @@
-"""Redirect single calls in the text of the user's functions, and keep all other text."""
+"""Redirect individual calls in the text of the user's functions, and keep all other text."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SourceText:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split a text into lines, with their ends, at line feeds only."""
+    """Split a text at line feeds only, and keep the line ends."""
     parts = text.split("\n")
     return (
         [*(f"{line}\n" for line in parts[:-1]), *parts[-1:]]
@@ -109,8 +109,8 @@ def lines_of(text: str) -> list[str]:
 class Redirected:
     """Rewrites the text of a call or operator as ``asked(owner, number, function, ...)``.
 
-    Operators and methods of tensors are given by their names. ``callee``: a function that replaces
-    the called function.
+    Operators and tensor methods are given by their names. ``callee``: a function that replaces the
+    called function.
     """
 
     asked: str

@@ -1,8 +1,8 @@
 """Find the residual streams of hyper-connections in a captured graph, and measure their weights.
 
 Public code writes hyper-connections in many ways: with einsums or matrix products, with the streams
-merged into the axis of examples, with Sinkhorn loops over parameters or over gates that depend on
-the input. So the weights are measured: the graph runs with noise in the streams, and each sum of
+merged into the batch axis, with Sinkhorn loops over parameters or over gates that depend on the
+input. So the weights are measured: the graph runs with noise in the streams, and each sum of
 streams is fitted by least squares. Products of the input and weights that only gates read are set
 to 0, so that the gates have their initial values.
 """
@@ -236,7 +236,7 @@ def _origin(graph: _Graph, first: _State) -> Any:
 
 
 def _source(graph: _Graph, origin: Any) -> Any:
-    """Return the feature map of which all streams are multiples, or None."""
+    """Return the feature map that all streams are multiples of, or None."""
     below = set(graph.reads(origin))
     if len(below) > 1:  # a stack of multiples of one feature map
         below = {
@@ -429,7 +429,7 @@ def _viewed(graph: _Graph, node: Any) -> Any:
 
 
 def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
-    """Yield a node, and the nodes of which it is a view."""
+    """Yield a node, and the nodes that it is a view of."""
     yield node
     while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
         (node,) = graph.reads(node)

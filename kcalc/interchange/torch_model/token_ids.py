@@ -89,7 +89,7 @@ def _origin(node: Any) -> Any:
 
 
 def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
-    """Evaluate a call on integer arrays; return None if it reads other arrays."""
+    """Evaluate a call on integer arrays; return None if it reads any other array."""
     import torch
     from torch.utils import _pytree as pytree
 

@@ -23,11 +23,11 @@ from .splicing import (
 
 # norms that use batch statistics in training; their edits account for it
 NORMS = ("batch_norm", "instance_norm", "native_batch_norm")
-OTHERWISE = "{} computes `{}` differently in training and reads it there"
+OTHERWISE = "{} uses `{}` in this call, but computes it differently in training"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Return "", or the reason if a call reads non-data values that differ in training."""
+    """Return why arguments other than a call's data differ in training, else ""."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()

@@ -11,8 +11,8 @@ SOFTMAX = (
     "it couples all entries along an axis; kernel maps need elementwise functions and linear maps"
 )
 LOOKUP = (
-    "it looks up rows of a table, which is not a function of real feature maps; read the part of "
-    "the model after it"
+    "it looks up rows of a table, which is not a function of real feature maps; read only the part "
+    "of the model after the lookup"
 )
 RECURRENT = (
     "a recurrent layer uses the same weights at every step, but kernel maps need independent "
@@ -23,7 +23,7 @@ BY_HAND = (
     "it may be part of a normalisation that kcalc did not recognise; use nn.LayerNorm, "
     "nn.GroupNorm or nn.RMSNorm"
 )
-LENGTH = "it is a norm over an axis; use nn.RMSNorm to normalise by it"
+LENGTH = "it computes a norm over an axis; to normalise, use nn.RMSNorm instead"
 FUSED = "the layer is fused, which hides its attention; read the model after model.train()"
 
 # {operator: (name, reason)}
@@ -106,7 +106,10 @@ REASONS: dict[str, tuple[str, str]] = {
         for name, what in entries.items()
     },
     "_transformer_encoder_layer_fwd": ("a Transformer layer", FUSED),
-    "cumsum": ("a running sum", "every location reads all earlier locations with equal weights"),
+    "cumsum": (
+        "a running sum",
+        "every location becomes the sum of all locations up to it",
+    ),
     "channel_shuffle": (
         "channel_shuffle",
         "it moves channels between groups, which kcalc does not follow",
@@ -130,7 +133,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "grid_sampler": ("grid sampling", "the locations that it reads depend on the input"),
     "cdist": ("distances", "it computes distances between activations"),
     "cosine_similarity": ("a cosine", "it computes angles between activations"),
-    "bilinear": ("a bilinear layer", "it multiplies two feature maps through weights"),
+    "bilinear": ("a bilinear layer", "it multiplies two feature maps with each other"),
     "bernoulli": (
         "random noise",
         "it draws random numbers; read the model in evaluation mode (model.eval())",

@@ -179,7 +179,7 @@ class Walker:
                 self.values[node] = stopped(self, self.values[node], NO_GRAD)
 
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
-        """Read a call of a graph inside the graph."""
+        """Read a call to a graph inside the graph."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         # drop the values of an earlier call
         self.values = {
@@ -448,7 +448,7 @@ class Walker:
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
         """Return the name of the Held operation for a constant.
 
-        ``array``: the values of the constant in another shape.
+        ``array``: the values of the constant with a different shape.
         """
         numbers = numbers_of(const.tensor) if array is None else array
         origin = const.parameter or (", ".join(const.origins) or None)

@@ -1,7 +1,7 @@
 """Find attention windows of transformers models that are longer than the example.
 
 If a window contains more tokens than the example, the trace shows attention over all tokens. The
-attention module, or the configuration of the model, then gives the window.
+window is then taken from the attention module or the model's configuration.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ..trace import Attention
 
 SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # values in ``layer_types``
 UNKNOWN = (
-    "its model has attention windows ({} in its configuration), which an example of {} tokens does "
-    "not show; it is read as attention over all tokens"
+    "the model's configuration sets attention windows ({}), but they do not restrict attention in "
+    "an example with {} tokens; kcalc assumes attention over all tokens"
 )
 
 

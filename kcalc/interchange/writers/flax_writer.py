@@ -1,6 +1,6 @@
 """Write Flax modules: JAX functions, initialisers for ``kernel_init``, and layers that use them.
 
-The factories of initialisers work with NNX and Linen.
+The initialiser factories work with NNX and Linen.
 """
 
 from __future__ import annotations

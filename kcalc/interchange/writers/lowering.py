@@ -82,7 +82,7 @@ class LanguageTarget(Generic[V]):
         raise NotImplementedError
 
     def combine(self, word: str, parts: list[V]) -> V:
-        """Join conditions by "and" or "or"."""
+        """Join conditions with "and" or "or"."""
         raise NotImplementedError
 
     def where(self, condition: V, yes: V, no: V) -> V:
@@ -171,7 +171,7 @@ class Walk(Fold[V]):
     def _extreme(self, most: bool, arguments: Sequence[Any]) -> V:
         """Write Max or Min by comparison.
 
-        At a tie, the gradient is the gradient of one side, not the mean of both sides.
+        At a tie, the gradient is that of one side, not the mean of both sides.
         """
         to = self.target
         parts = sorted(arguments, key=lambda part: (part.is_number, sp.default_sort_key(part)))

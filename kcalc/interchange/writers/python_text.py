@@ -1,6 +1,6 @@
 """Write expressions as Python source code.
 
-The :class:`LanguageTarget` here writes lines with the function names of a framework.
+The :class:`LanguageTarget` in this module writes lines with a framework's function names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Dialect:
 
     @classmethod
     def of_module(cls, module: str, where: str, least: str, **functions: str) -> Dialect:
-        """Return a dialect with NumPy's names in a module, some of them replaced."""
+        """Return a dialect with NumPy's names in a module, with some of them replaced."""
         table = {name.replace("arc", "a"): f"{module}.{name}({{}})" for name in SAME}
         table |= {"modulus": f"{module}.abs({{}})", "logaddexp": f"{module}.logaddexp({{}}, {{}})"}
         table["erfc"] = "1 - " + functions.get("erf", "")
@@ -209,7 +209,8 @@ class PythonTarget(LanguageTarget[Text]):
 def fraction(coefficient: sp.Expr) -> tuple[float, float]:
     """Return a coefficient as (numerator, denominator).
 
-    Examples: 1/3 gives (1, 3), 1/2 gives (0.5, 1), and sqrt(2) gives (1.4142135623730951, 1).
+    For example, the result is (1, 3) for 1/3, (0.5, 1) for 1/2, and (1.4142135623730951, 1) for
+    sqrt(2).
     """
     if (
         isinstance(coefficient, sp.Rational)
