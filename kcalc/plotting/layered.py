@@ -11,6 +11,7 @@ from bisect import bisect_right, insort
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 Node = Hashable
 Parents = Mapping[Node, tuple[Node, ...]]
@@ -225,9 +226,10 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
     if not bounds:
         return
     i, j, values = zip(*entries, strict=True)
-    matrix = coo_array((values, (i, j)), shape=(len(bounds), len(index) + len(terms))).tocsr()
+    shape = len(bounds), len(index) + len(terms)
+    matrix: Any = coo_array((values, (i, j)), shape=shape).tocsr()
     costs = [1e-4] * len(index) + [weight for weight, _ in terms]
-    found = linprog(costs, A_ub=matrix, b_ub=bounds, bounds=(0, None), method="highs")
+    found: Any = linprog(costs, A_ub=matrix, b_ub=bounds, bounds=(0, None), method="highs")
     for vertex, k in index.items():
         vertex.x = round(float(found.x[k]), 6)
 

@@ -106,11 +106,12 @@ class TransformerSystem(ABC):
         """
         from scipy.optimize import root
 
+        options: Any = {"maxfev": EVALUATIONS}
         start = np.array(self.begin(), dtype=float)
         for number, shift in enumerate(SHIFTS if len(start) else ()):
             moved = start + np.array([*shift, 0.0, 0.0])[: len(start)]
             with np.errstate(all="ignore"):
-                x = root(self.misses, moved, tol=1e-13, options={"maxfev": EVALUATIONS}).x
+                x = root(self.misses, moved, method="hybr", tol=1e-13, options=options).x
             if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
                 return x
             if number == 0:
