@@ -95,7 +95,7 @@ class NamesOfArrays:
         self._digests: dict[bytes, str] = {}
 
     def first_of_rows(self, matrix: np.ndarray, rows: np.ndarray, name: str) -> list[str]:
-        """Return the first name under which each of the given rows of a matrix was seen."""
+        """Return, for each given row of a matrix, the first name under which it was seen."""
         starts = np.ascontiguousarray(matrix[rows, :START])
         keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
         return [self._first(key, matrix[row], name) for key, row in zip(keys, rows, strict=True)]

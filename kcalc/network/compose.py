@@ -201,7 +201,7 @@ def unknown_gradient(what: str, node: Hashable) -> KcalcError:
     """Return the error for gradients through an operation with an unknown gradient."""
     return KcalcError(
         f"node {owner(node)!r}: {what} has a custom gradient that kcalc cannot read; kernel maps "
-        "do not need it. Rewrite it with operations that backpropagation differentiates, or put "
+        "do not need it. Rewrite it with operations that backpropagation can handle, or put "
         "layers.StopGradient() or layers.SurrogateGradient(activation, slope) in its place"
     )
 

@@ -73,7 +73,10 @@ class TokenTable(Shown):
     @overload
     def __call__(self, rho: Numbers) -> Array: ...
     def __call__(self, rho: Any) -> JaxArray | float | Array:
-        """R at rho, of any shape. Raises: KcalcError for cosines that the tokens cannot have."""
+        """Return R(rho), with the shape of ``rho``.
+
+        Raises: KcalcError for cosines that the tokens cannot have.
+        """
         if is_jax(rho):
             return 1 - self.gap(1 - rho)
         return finished(1 - self.gap(1 - self._cosines(rho)), np.shape(rho), single_precision(rho))

@@ -235,9 +235,9 @@ class ResidualSpectrum(Printed):
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """The cumulative distribution on a grid that is dense at both edges.
+        """The cumulative distribution on a grid.
 
-        The density has square roots at the edges.
+        The grid is dense at both edges, where the density behaves like a square root.
         """
         low, high = self.support
         angle = np.linspace(0, np.pi, _NODES + 1)

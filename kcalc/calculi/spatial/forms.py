@@ -33,7 +33,7 @@ class Forms:
     parents: Mapping[Node, Sequence[Node]]
 
     def first(self, value: Any, node: Node) -> Array:
-        """A value for the first image as ``(..., P)``."""
+        """Return the value for the first image, with shape ``(..., P)``."""
         return (
             np.asarray(value)[..., 0]
             if self.places[node].full and np.ndim(value)
@@ -41,7 +41,7 @@ class Forms:
         )
 
     def second(self, value: Any, node: Node) -> Array:
-        """A value for the second image as ``(..., P)``."""
+        """Return the value for the second image, with shape ``(..., P)``."""
         return (
             np.asarray(value)[..., 0, :]
             if self.places[node].full and np.ndim(value)

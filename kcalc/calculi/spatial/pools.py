@@ -24,8 +24,8 @@ from .forms import Forms
 Node = Hashable
 Array = np.ndarray
 WEIGHTED = (
-    "weighted mean pooling averages over its random weights, which all channels share (exact for "
-    "many locations per window)"
+    "weighted mean pooling averages over its random weights, which all channels share (exact "
+    "in the limit of many locations per window)"
 )
 LOST = 1e-13  # a pooled q below this fraction of its upper bound is set to 0
 

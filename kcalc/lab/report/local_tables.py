@@ -111,7 +111,7 @@ def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
             n == SIZES[-1] and found[-3:].max() <= USELESS / 10 * found.max()
         ):
             return n, values
-    raise KcalcError(f"the C map of {phi.name} at q = {q:.3g} is too sharp for a table")
+    raise KcalcError(f"the C map of {phi.name} at q = {q:.3g} is too steep to tabulate")
 
 
 def levels_needed(low: float, high: float, reach: float = math.pi) -> int:

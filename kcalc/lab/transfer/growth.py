@@ -149,9 +149,9 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
 def _stream(
     base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
 ) -> tuple[frozenset[Node], Carried]:
-    """Return (nodes on the stream that become more numerous, powers of the depth in the branches).
+    """Return (nodes on the stream whose number grows, exponents of the depth in the branches).
 
-    Raises: KcalcError if the base has no branches, and for streams without powers of the depth.
+    Raises: KcalcError if the base has no branches, or if no power of the depth fits the stream.
     """
     if not base[1]:
         raise KcalcError("the base has no residual branches, but the larger network has some")

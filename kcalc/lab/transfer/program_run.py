@@ -57,7 +57,7 @@ def _found(fold: Fold, step: Step, rule: Rule) -> Found:
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:
-    """Mark the result of a step as computed only from parameters or numbers if all inputs are."""
+    """Mark a result as made of parameters or numbers only, if this holds for all inputs."""
     reads = [fold.values[ref.name] for ref in step.refs]
     flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
     known = bool(flat) and step.name not in fold.uses
