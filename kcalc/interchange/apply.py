@@ -157,7 +157,9 @@ def apply_edits(
     The result keeps the class, the methods and the training code of ``model``; only the edited
     calls change. The edits may come from a file, ``kc.load_edits(path)``.
 
-    Parameters ---------- model : torch.nn.Module, or a JAX, Flax, Equinox or Keras model
+    Parameters
+    ----------
+    model : torch.nn.Module, or a JAX, Flax, Equinox or Keras model
         A model that was built by the same code as the model that was read and has not been edited
         since. Pass functions and Linen modules together with their parameters: ``(function,
         params)`` or ``(module, variables)``.

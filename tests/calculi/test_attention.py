@@ -385,7 +385,7 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"relative": (1, 8)}, r"must be \(sigma, buckets, furthest\)"),
     ({"relative": (0, 8, 9)}, "sigma of relative must lie between"),
     ({"relative": (1, 3, 9)}, "buckets of Attend.relative"),
-    ({"relative": (1, 32, 8)}, "exceed 8"),
+    ({"relative": (1, 32, 8)}, "must be greater than 8"),
 ]
 
 

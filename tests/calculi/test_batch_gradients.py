@@ -83,7 +83,7 @@ def test_a_common_component_of_the_loss_is_refused():
     # 1/2 - (E phi')^2 - (E phi' z)^2 in place of 1/2
     share = (0.25 - 1 / (2 * math.pi)) / 0.5
     assert drawn(ones, x) == pytest.approx(share * (ones @ matrix @ ones), rel=0.1)
-    with refused(r"'batchnorm_1'.*mean 1 .*y - y.mean\(axis=0\)"):
+    with refused(r"'batchnorm_1'.*mean of 1 .*y - y.mean\(axis=0\)"):
         training_curve(K, x[:20], ones[:20])
     y = np.arange(20.0)
     for kernel, targets, start in ((K, y - 9.5, None), (K.nngp, y, None), (K, y, y[::-1])):

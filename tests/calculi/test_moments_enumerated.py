@@ -281,7 +281,7 @@ def test_scalings_that_keep_moments_bounded() -> None:
             assert float(rate.subs(small)) == pytest.approx(expected, rel=1e-10)
         second, fourth = (sp.exp(r * sp.Symbol("s")) for r in (found.mean_rate, found.fourth_rate))
         assert str(found).splitlines()[1] == (
-            f"bounded as depth grows if and only if s = depth * alpha^{2 * m} is: then "
+            f"bounded as depth grows if and only if s = depth * alpha^{2 * m} is bounded; then "
             f"E|y|^2 -> {second}, E|y|^4 -> {fourth}"
         )
         assert found.to_dict()["mean_power"] == str(2 * m)
@@ -310,7 +310,7 @@ def test_blocks_without_symbols_are_bounded_or_not() -> None:
     assert len(str(depth_stability(relu_block(ALPHA, None), features=N)).splitlines()) == 1
     edge = depth_stability(relu_block(sp.sqrt(2) * ALPHA), ALPHA)
     assert edge.critical == (1,) and sp.simplify(edge.rate - sp.log(1 + 5 / N)) == 0
-    assert "the mean is preserved at alpha = 1; there log E|y|^4 grows by" in str(edge)
+    assert "the mean is preserved at alpha = 1, where log E|y|^4 grows by" in str(edge)
 
 
 @pytest.mark.parametrize(

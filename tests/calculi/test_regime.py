@@ -40,7 +40,7 @@ def test_what_is_not_predicted_is_said() -> None:
     for net, words in (
         (chain_of("identity", 5), "identity"),
         (chain_of("tanh", 100), "q still changes"),
-        (mixed, "not equal"),
+        (mixed, "not identical"),
         (chain_of("relu", 5), "c = 0 becomes"),
     ):
         assert any(words in note for note in ntk(net).regime().notes)

@@ -181,7 +181,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
     text = notes(chain(Input(3), TANH, Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text
     text = notes(chain(Input(3, (2, 2)), Pool("max", 2), Affine(2)))
-    assert "pool_1: it takes the maximum of values of unknown distribution" in text
+    assert "pool_1: it takes the maximum of values whose distribution is unknown" in text
     two = wired(
         ("x", Input(3, (2, 2))),
         ("a", Affine(4)),

@@ -53,7 +53,7 @@ def test_what_carries_no_embedding_is_refused():
     ]
     with refused(r"pass the Embedding .*embedding=.*'e', 'f'"):
         tied_readout(wired(*steps, ("s", Sum(), "e f")), tokens=3)
-    with refused("has none"):
+    with refused("Embedding nodes of the network: none"):
         tied_readout(A.vanilla(1), tokens=3)
     bent = wired(*steps[:2], ("g", Nonlinear("gelu"), "e"))
     with refused("'g'.*'e'.*Nonlinear"):

@@ -21,7 +21,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "digits": ({"float": "1.5", "digits": 0}, "n <= 1000"),
     "no number": ({"float": "1e", "digits": 20}, "'1e' is not a number"),
     "words": ({"rational": ["a", "b"]}, "numerator, denominator"),
-    "root": (ROOT, "not finite|too large"),
+    "root": (ROOT, "must be finite|too large"),
     "no pair": ({"op": "Pow", "args": [2]}, "base and an exponent"),
     "flags": ({"symbol": "a", "is": ["complex"]}, "the flags of a symbol must be a list"),
     "both": ({"symbol": "a", "is": ["positive", "negative"]}, "cannot be positive and negative"),

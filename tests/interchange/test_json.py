@@ -82,7 +82,7 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (
             b"1" * 5000,
             r"net\.json contains an integer with more than 4300 digits; "
-            r"correct it$",
+            r"correct this integer$",
         ),
     ],
 )

@@ -81,7 +81,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "window": (
         lambda: one(node("Conv", "x w", "y"), shape=SQUARE, w=weights(4, 3, 9, 9)),
-        "does not fit",
+        "its window has 9 locations, but its padded input has only",
     ),
     "broadcast": (lambda: one(node("Add", "x w", "y"), w=weights(4)), "do not fit"),
     "huge constant": (

@@ -113,7 +113,7 @@ def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: floa
 def test_one_part_has_a_table_too() -> None:
     nngp = kc.ntk(RESIDUAL).nngp
     x = rows(50, 4)
-    assert "q values of both" in nngp.matrix_method(x)
+    assert "table over the angle between rows and their q values" in nngp.matrix_method(x)
     np.testing.assert_allclose(nngp.matrix(x)[:9, :9], nngp.matrix(x[:9]), rtol=0, atol=1e-12)
     assert "every pair" in nngp.matrix_method(x, method="pairs")
     assert "angle between rows, rel" in nngp.matrix_method(x, q=1)

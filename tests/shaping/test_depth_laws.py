@@ -64,7 +64,7 @@ test_what_has_no_law_is_refused = refusals(
     [
         (stack(placement="none"), {"tokens": T}, "put a norm before attention"),
         (stack(attention={"wide": False}), {"tokens": T}, "depth laws need the exact gradients"),
-        (A.gpt2(2), {"tokens": T}, "keeps tokens exchangeable"),
+        (A.gpt2(2), {"tokens": T}, "needs exchangeable tokens, but causal masks"),
         (stack(), {}, "tokens"),
         (stack(), {"tokens": T, "token_cosine": 2}, "token_cosine"),
         (

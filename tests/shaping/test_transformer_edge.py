@@ -94,12 +94,12 @@ REFUSED: dict[str, tuple[kc.Network, dict[str, Any], str]] = {
     "four targets": (
         TWO,
         {"growth": 2, "token_slope": 1, "gradient_difference": 1, "score_variance": 1},
-        "more than the 3 constants",
+        "4 targets are more than this network.s 3 constants",
     ),
     "slope of centred attention": (
         BARE,
         {"tokens": 8, "centre": 1, "token_slope": 1},
-        "for any identity .*; choose zeta, or use centre=0",
+        "for any identity; choose zeta, or use centre=0",
     ),
     "slope beyond the MLPs": (
         BARE,

@@ -173,9 +173,9 @@ def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> 
     if len(alike) != visits:
         where = ", ".join(":".join(line.split(":")[:2]) for line in reversed(lines))
         raise KcalcError(
-            f"{what.split(' ')[-1]} in {where or 'the model'} is edited; it ran {visits} times "
-            f"when the model was read, but runs {len(alike)} times for these inputs. Read and "
-            "shape the model again with inputs like these"
+            f"{what.split(' ')[-1]} in {where or 'the model'} is edited, but its number of runs "
+            f"has changed: {visits} when the model was read, {len(alike)} for these inputs. Read "
+            "and shape the model again with inputs like these"
         )
     return alike[visit], part
 
@@ -194,9 +194,9 @@ def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
         if len(turns) != first.visits or any(t.action != first.action for t in turns.values()):
             raise KcalcError(
                 f"{place[-1][0]} runs {first.visits} times at one place, in a loop or in a "
-                f"module that is called several times. The {len(turns)} edits at this place do "
-                "not cover all runs, or they differ; keep either the edits of all iterations or "
-                "none of them"
+                f"module that is called several times. The edits at this place "
+                f"({len(turns)}) do not cover all runs, or they differ; keep either the edits of "
+                "all iterations or none of them"
             )
         made[place] = first.action
     return made
