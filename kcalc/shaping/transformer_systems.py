@@ -177,9 +177,9 @@ class Ratios(TransformerSystem):
         most = len(self.groups) + 1
         if len(targets) > most or (VARIANCE in targets and len(own) >= most):
             raise KcalcError(
-                f"{len(targets)} targets are more than this network's {most} constants, which are "
-                f"one weight for each of {len(self.groups)} kinds of branches and the query-key "
-                f"scale; omit one of {', '.join(targets)}"
+                f"{len(targets)} targets are more than this network's {most} constants (the "
+                "query-key scale, and a weight for every kind of branch); omit one of "
+                f"{', '.join(targets)}"
             )
         if len(targets) > len(self.groups):
             self.request.check_scores()
