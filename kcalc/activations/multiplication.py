@@ -41,7 +41,10 @@ class Multiplication(Activation):
 
 
 def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activation:
-    """Return the activation ``phi(x) psi(x)``. Raises KcalcError for other arguments."""
+    """Return the activation ``phi(x) psi(x)``.
+
+    Raises KcalcError for other arguments.
+    """
     first, second = checked(phi), checked(psi)
     for factor in (first, second):
         factor.refuse_symbols("a product")

@@ -91,7 +91,10 @@ def label(value: sp.Expr) -> str:
 
 
 def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
-    """Return ``value`` as a positive real number.  Raises KcalcError otherwise."""
+    """Return ``value`` as a positive real number.
+
+    Raises KcalcError otherwise.
+    """
     number = real(factory, parameter, value)
     if not float(number) > 0:
         raise KcalcError(f"{factory}: {parameter} must be positive, got {value}")
@@ -99,5 +102,8 @@ def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
 
 
 def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
-    """Return ``value`` as an integer in [low, high].  Raises KcalcError otherwise."""
+    """Return ``value`` as an integer in [low, high].
+
+    Raises KcalcError otherwise.
+    """
     return plain_arguments.whole(value, f"{factory}: {parameter}", low, high)

@@ -710,7 +710,10 @@ def to_jax(
 
 
 def as_model(model: Any) -> Model:
-    """Return ``model``. Raises KcalcError unless it is a Model."""
+    """Return ``model``.
+
+    Raises KcalcError unless it is a Model.
+    """
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "

@@ -197,7 +197,7 @@ def adaptive(
     """Fit f on [left, right]; bisect panels until the last coefficients are rounding errors.
 
     Rounding errors are measured relative to the size of f on the whole interval, or to ``floor`` if
-    that is larger. Rounding errors may grow like noise/t. Raises: KcalcError if too many panels are
+    that is larger. Rounding errors may grow like noise/t. Raises KcalcError if too many panels are
     needed.
     """
     done: list[tuple[float, Array]] = []

@@ -72,7 +72,7 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
     """Reject an expression if a part has too high a degree.
 
-    ``degrees`` contains bounds that are already known for the parts. Raises: KcalcError.
+    ``degrees`` contains bounds that are already known for the parts. Raises KcalcError.
     """
     degrees = Degrees() if degrees is None else degrees
     degrees(expr)

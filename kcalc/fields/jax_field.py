@@ -44,7 +44,7 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 def within(cosine: Any, low: float) -> Any:
     """Check c values of a JAX array. A traced value outside [low, 1], beyond rounding, becomes nan.
 
-    Raises: KcalcError if an untraced value is outside [low, 1].
+    Raises KcalcError if an untraced value is outside [low, 1].
     """
     import jax.numpy as jnp
     from jax.core import Tracer

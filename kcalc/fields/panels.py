@@ -134,7 +134,7 @@ def fit(
 
     ``floor`` maps the values at u = 0 (functions,) to the floors (functions,). ``symmetric``
     contains signs (functions,) with f(2 - u) = sign f(u). The upper side is then reflected instead
-    of evaluated. Raises: KcalcError if the function is not finite.
+    of evaluated. Raises KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)

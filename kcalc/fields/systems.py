@@ -306,7 +306,10 @@ def _mpmath_field(digits: int) -> _Mpmath:
 
 
 def as_field(field: Any) -> Any:
-    """Check that a value is a number system and return it. Raises KcalcError for anything else."""
+    """Check that a value is a number system and return it.
+
+    Raises KcalcError for anything else.
+    """
     if not callable(getattr(field, "number", None)):
         raise KcalcError(
             "a number system must come from kcalc.fields, such as mpmath_field(30), got "

@@ -33,7 +33,10 @@ class Registry:
         self.places: dict[Hashable, str] = {}
 
     def register(self, key: Hashable, place: str) -> None:
-        """Register a location. Raises: KcalcError if another location has the key."""
+        """Register a location.
+
+        Raises KcalcError if another location has the key.
+        """
         known = self.places.setdefault(key, place)
         if known != place:
             raise KcalcError(f"{self.what}: both {known} and {place} claim {key!r}")
@@ -44,7 +47,7 @@ class Registry:
     def __getitem__(self, key: Hashable) -> Any:
         """Import and return the guest's function for a key.
 
-        Raises: MissingGuest if no guest claims the key or the guest's folder is missing,
+        Raises MissingGuest if no guest claims the key or the guest's folder is missing,
         MissingExtra if the library of the guests is missing.
         """
         place = self.places.get(key)
@@ -79,7 +82,7 @@ class Registry:
 def brought(place: str) -> Any:
     """Import the object at ``"room.module:name"``, a location below ``kcalc``.
 
-    Without a name, return the module. Raises: MissingGuest if a part of kcalc is missing.
+    Without a name, return the module. Raises MissingGuest if a part of kcalc is missing.
     """
     module, _, name = place.partition(":")
     full = f"kcalc.{module}"
@@ -152,7 +155,7 @@ class Readings:
     ) -> None:
         """Add a reading; ``places`` maps each module to the questions it answers.
 
-        Raises: KcalcError if another reading has the name or claims one of the options.
+        Raises KcalcError if another reading has the name or claims one of the options.
         """
         answers = {q: f"{module}:{q}" for module, asked in places for q in asked.split()}
         made = Reading(name, options, answers)
@@ -165,7 +168,7 @@ class Readings:
     def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
         """Return the function that answers a question under the given options.
 
-        Call it with the remaining arguments. Return None if the plain calculus answers. Raises:
+        Call it with the remaining arguments. Return None if the plain calculus answers. Raises
         MissingGuest if the folder of the reading is missing, KcalcError if the reading has no
         answer.
         """

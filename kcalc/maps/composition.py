@@ -432,7 +432,10 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """Evaluate a local map at numbers. Raises KcalcError if it has no closed form."""
+    """Evaluate a local map at numbers.
+
+    Raises KcalcError if it has no closed form.
+    """
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map at numbers instead")

@@ -138,7 +138,10 @@ def sole(found: dict[Node, Any]) -> Any:
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """Return the only output of a map. Raises KcalcError if there are several."""
+    """Return the only output of a map.
+
+    Raises KcalcError if there are several.
+    """
     if len(of.outputs) != 1:
         raise KcalcError(
             f"{what} need one output, but the network has {len(of.outputs)}: "

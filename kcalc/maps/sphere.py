@@ -236,7 +236,10 @@ def _counted(count: int) -> str:
 
 
 def sole_input(inputs: tuple[Hashable, ...], outputs: tuple[Hashable, ...]) -> tuple[Any, Any]:
-    """Return the input and the output. Raises KcalcError if there are several."""
+    """Return the input and the output.
+
+    Raises KcalcError if there are several.
+    """
     for what, nodes in (("input", inputs), ("output", outputs)):
         if len(nodes) != 1:
             raise KcalcError(

@@ -142,7 +142,7 @@ class Spectrum(Shown):
 def spectrum(matrix: Any) -> Spectrum:
     """Return the spectrum of a kernel matrix (n, n), in O(n^3) time.
 
-    Raises: KcalcError unless the matrix is symmetric, finite and positive semidefinite.
+    Raises KcalcError unless the matrix is symmetric, finite and positive semidefinite.
     """
     import scipy.linalg
 
@@ -153,7 +153,7 @@ def spectrum(matrix: Any) -> Spectrum:
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
     """Return the spectrum with the given descending eigenvalues.
 
-    Raises: KcalcError if an eigenvalue is negative beyond rounding, or if none is positive.
+    Raises KcalcError if an eigenvalue is negative beyond rounding, or if none is positive.
     """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
@@ -175,7 +175,7 @@ def condition_number(matrix: Any) -> float:
 def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
     """Return a matrix as a float array; float32 stays float32.
 
-    Raises: KcalcError for other shapes, nan, infinities, and asymmetry beyond rounding.
+    Raises KcalcError for other shapes, nan, infinities, and asymmetry beyond rounding.
     """
     given = float_matrix(matrix, what)
     if given.shape[0] != given.shape[1]:
@@ -192,7 +192,10 @@ def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
 
 
 def float_matrix(matrix: Any, what: str) -> Array:
-    """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
+    """Return a non-empty (n, m) array of finite floats.
+
+    Raises KcalcError for anything else.
+    """
     if isinstance(matrix, Mapping):
         raise KcalcError(
             f"{what} must be a single array, but there is one for each output "
@@ -214,7 +217,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
 def ridge_value(ridge: Any, what: str = "ridge") -> float:
     """Return a ridge or noise variance as a float.
 
-    Raises: KcalcError unless it is a single finite number >= 0.
+    Raises KcalcError unless it is a single finite number >= 0.
     """
     value = one_number(ridge, what)
     if value < 0:

@@ -52,7 +52,10 @@ class QTable(Shown):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """Return Q at q, of any shape. Raises: KcalcError for nan and q outside [low, high]."""
+        """Return Q at q, of any shape.
+
+        Raises KcalcError for nan and q outside [low, high].
+        """
         array = self._inside(q)
         return finished(
             chunked(array, lambda part: np.exp(self.logarithm(self._place(part)))),
@@ -189,7 +192,7 @@ def tabulate_q(
     """Tabulate a Q map, a function of float64 arrays of q values, for low <= q <= high.
 
     Panels are halved, at most 8 times, until their polynomials have a relative error below
-    ``tolerance`` between the nodes. Raises: KcalcError unless 0 < low < high, if the function is
+    ``tolerance`` between the nodes. Raises KcalcError unless 0 < low < high, if the function is
     not finite and positive there, and if the error of the table is 1e-6 or more.
     """
     if not 0 < tolerance < 1:

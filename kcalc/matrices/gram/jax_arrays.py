@@ -197,7 +197,7 @@ def _check(value: Any, what: str) -> None:
 def _q(value: Any, what: str) -> Array:
     """Return |x|^2/d of the rows as concrete numbers.
 
-    Raises: KcalcError for rows that are not finite.
+    Raises KcalcError for rows that are not finite.
     """
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():

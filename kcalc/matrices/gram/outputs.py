@@ -61,7 +61,7 @@ class FileOutput:
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
         """Open new files, or the files of a run that was interrupted.
 
-        Raises: KcalcError if the files belong to another run.
+        Raises KcalcError if the files belong to another run.
         """
         shape = (len(job.left), len(job.right))
         record = {
@@ -223,7 +223,7 @@ def _fingerprint(job: Job) -> str:
 def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
     """Return {part: path or array}, from one path or array, or from a pair for two kernels.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     given = (
         [out]

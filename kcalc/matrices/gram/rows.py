@@ -40,7 +40,7 @@ class RowSet:
     def of(cls, data: Any, what: str = "X") -> RowSet:
         """Make a RowSet from a data matrix.
 
-        Raises: KcalcError unless ``data`` is a matrix of finite real numbers.
+        Raises KcalcError unless ``data`` is a matrix of finite real numbers.
         """
         array = real_matrix(data, what)
         rows = np.ascontiguousarray(array, dtype=np.float64)
@@ -93,7 +93,7 @@ class RowSet:
 def real_matrix(data: Any, what: str) -> Array:
     """Return ``data`` as a NumPy matrix of real numbers, with integers as float64.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     array = raw_array(data, what)
     if np.ma.is_masked(data):

@@ -213,7 +213,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
     """Return the table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of each bank.
 
     ``odd`` means that the kernels belong to an odd network, with NNGP(-c) = -NNGP(c), and likewise
-    for the NTK. c < 0 is then not evaluated. Raises: KcalcError if the function is not finite.
+    for the NTK. c < 0 is then not evaluated. Raises KcalcError if the function is not finite.
     """
     return AngleTable(
         fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks

@@ -86,7 +86,7 @@ def planned(
 ) -> ChunkPlan:
     """Return the plan for rows with q values ``left`` and ``right``, some of which may be 0.
 
-    Raises: KcalcError for zero rows if only angles count, and under the conditions of
+    Raises KcalcError for zero rows if only angles count, and under the conditions of
     ``kernels.plan``.
     """
     zero = left == 0, right == 0
