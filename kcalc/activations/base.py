@@ -102,7 +102,10 @@ class Activation(PiecewiseFunction):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """Return (C', C'') at c = 1 - gap; a divergent derivative is infinite."""
+        """Return (C', C'') at c = 1 - gap in closed form, or None without a closed form.
+
+        A divergent derivative is returned as inf.
+        """
         return None
 
     @property
@@ -816,7 +819,7 @@ class Transformed(Activation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composed(Activation):
-    """outer(inner(x)), with derivatives from Faa di Bruno's formula."""
+    """The activation outer(inner(x)), with derivatives from Faa di Bruno's formula."""
 
     outer: Activation = field(default=None)  # type: ignore[assignment]
     inner: Activation = field(default=None)  # type: ignore[assignment]

@@ -43,7 +43,7 @@ class Multiplication(Activation):
 def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activation:
     """Return the activation ``phi(x) psi(x)``.
 
-    Raises KcalcError for other arguments.
+    Raises KcalcError unless both arguments are activations.
     """
     first, second = checked(phi), checked(psi)
     for factor in (first, second):

@@ -22,7 +22,7 @@ _TURN = Core(-4, 4)  # contains more than one period
 
 @dataclass(frozen=True)
 class _Form:
-    """The parts of the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
+    """The terms in the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
 
     With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a
     (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. The suffix 1 marks values at c =

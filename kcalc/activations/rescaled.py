@@ -64,7 +64,7 @@ def _gabors(expr: Any) -> Iterator[Activation]:
 
 
 def _monomial(expr: Any) -> tuple[Any, Any]:
-    """Return (c, n) of c x^n, with floats as exact rationals; (nan, n) if c is not real."""
+    """Return (c, n) for c x^n, with floats as exact rationals; (nan, n) if c is not real."""
     factor, power = expr.as_coeff_exponent(X)
     if not factor.is_number or not factor.is_real:
         return sp.nan, power

@@ -118,7 +118,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
-    """Return 1/(1 + exp(-argument)), accurate on both sides of 0; argument has the sign of X."""
+    """Return 1/(1 + exp(-argument)), accurate on both sides of 0, if argument has the sign of X."""
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
 

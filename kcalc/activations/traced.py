@@ -123,7 +123,7 @@ class FusedActivation(TracedMaps):
 
 
 def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
-    """Replace some constants of an activation.
+    """Return the activation with some constants replaced by numbers that JAX may trace.
 
     Raises KcalcError for unknown names and for an activation that jumps.
     """

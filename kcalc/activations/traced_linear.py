@@ -309,10 +309,10 @@ def _density(x: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _orthants() -> Any:
-    """Return (h, l, P(z > max(h, l)), gap) -> (L, drop), a function with cheap derivatives.
+    """Return a function that maps (h, l, P(z > max(h, l)), gap) to (L, drop).
 
     L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from a gap of 0 to
-    ``gap``.
+    ``gap``. The derivatives of the function are closed forms.
     """
     import jax
     import jax.numpy as jnp
