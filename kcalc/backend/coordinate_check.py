@@ -31,7 +31,7 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 
 @dataclass(frozen=True)
 class CoordinateCheck(Shown):
-    """Root-mean-square outputs of every Affine at each width, and fitted powers of the width.
+    """Root-mean-square outputs of every Affine layer at each width, and the fitted powers of width.
 
     The check covers initialisation only; it does not test whether learning rates transfer.
 
@@ -40,7 +40,7 @@ class CoordinateCheck(Shown):
     widths
         The measured widths.
     rms
-        {node: root mean squares, (widths, draws)}.
+        {node: root mean squares, with shape (widths, draws)}.
     slopes
         {node: (power, standard error)}.
     expected
@@ -58,7 +58,7 @@ class CoordinateCheck(Shown):
     def deviates(self, node: Node, errors: float = 4.0, slack: float = 0.02) -> bool:
         """Whether the measured power differs significantly from the expected one.
 
-        The difference is significant above ``errors`` standard errors plus ``slack``.
+        The difference is significant if it exceeds ``slack`` plus ``errors`` standard errors.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ def coordinate_check(
     key: Any = 0,
     **options: Any,
 ) -> CoordinateCheck:
-    """Measure how coordinates grow with width at initialisation.
+    """Measure how the entries of layer outputs (coordinates) grow with width at initialisation.
 
     Parameters
     ----------

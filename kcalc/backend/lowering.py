@@ -90,9 +90,9 @@ class Lowering:
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """Return the channels per part.
+        """Return the number of channels per part.
 
-        Raises KcalcError if ``parts`` does not divide them.
+        Raises KcalcError if ``channels`` is not divisible by ``parts``.
         """
         if channels % parts:
             raise KcalcError(

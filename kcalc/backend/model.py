@@ -141,7 +141,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]:
-        """Return the output, (..., channels), or {output: array} if there are several.
+        """Return the output, with shape (..., channels), or {output: array} for several outputs.
 
         Parameters
         ----------
@@ -475,7 +475,7 @@ class Model(Shown):
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
-        """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
+        """Return the parameters of the model, given {node: {"weight": ..., "bias": ...}}.
 
         This method is the inverse of :meth:`unstack`.
 

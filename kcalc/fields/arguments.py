@@ -108,7 +108,7 @@ def as_number(value: Any, what: str) -> Any:
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
     """Return a number without symbols, as a float, if ``allowed`` accepts it.
 
-    Raises KcalcError(refusal) for other values.
+    Raises KcalcError with the text ``refusal`` for other values.
     """
     number = as_number(value, what)
     if getattr(number, "free_symbols", None) or not allowed(number):
@@ -175,7 +175,8 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """Return ``read(value, name)`` for both q values.
 
-    If both inputs have the same q (``q2`` is None), its name is q and the second result is None.
+    If both inputs have the same q value (``q2`` is None), ``name`` is "q" and the second result is
+    None. Otherwise the names are "q1" and "q2".
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
@@ -227,9 +228,10 @@ def series_length(n: Any) -> int:
 def per_input(
     inputs: tuple[Node, ...],
 ) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """Return a reader of arguments given as one value for all inputs, or as {input: value}.
+    """Return a function that reads an argument given as one value or as {input: value}.
 
-    The reader maps (given, convert, name) to {input: array}.
+    A single value applies to all inputs. The function maps (given, convert, name) to
+    {input: converted value}.
     """
 
     def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
@@ -295,7 +297,7 @@ def q_of_inputs(
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """Return the q value of each input as a ball of a field.
+    """Return the q value of each input as a ball in ``field``.
 
     Raises KcalcError if a q value is not positive.
     """
@@ -307,7 +309,7 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """Return 1 - c for each input as a ball of a field.
+    """Return 1 - c for each input as a ball in ``field``.
 
     Raises KcalcError if |c| > 1.
     """
@@ -328,9 +330,9 @@ def single_precision(*values: Any) -> bool:
 
 
 def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    """Return ``array`` broadcast to ``shape`` as a new float64 array, or a number for shape ``()``.
+    """Return ``array`` broadcast to ``shape`` as a new array, or as a number for shape ``()``.
 
-    The result is float32 if ``single`` is set.
+    The result is float32 if ``single`` is set, and float64 otherwise.
     """
     out = np.broadcast_to(np.asarray(array, dtype=float), shape)
     return (out.astype(np.float32) if single else out.copy())[()]

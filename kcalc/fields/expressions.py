@@ -74,8 +74,8 @@ class Fold(Generic[V]):
 
     Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
     ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions;
-    ``self(expression)`` returns the value of an expression. Without a symbol, numbers are also
-    decomposed.
+    ``self(expression)`` returns the value of an expression. If the fold has no symbol, numerical
+    expressions are decomposed too.
     """
 
     def __init__(self, symbol: Any = None) -> None:

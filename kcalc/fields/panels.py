@@ -2,9 +2,9 @@
 
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
-As a function of s, a kernel is equally smooth everywhere, even near c = 1, where the kernel may
-have square roots or the many scales of a chaotic network. A power series in c with coefficients >=
-0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
+As a function of s, a kernel is equally smooth everywhere, even near c = 1, where it may behave like
+a square root or vary on many scales, as for chaotic networks. A power series in c with coefficients
+>= 0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
 ``|Im s| >= pi / (2 ln 2) = 2.27``.
 """
 
@@ -92,7 +92,7 @@ class Fitted:
     """
 
     def at(self, s: Array, upper: Array) -> Array:
-        """Return values (functions, n)."""
+        """Return the values at s on the upper or lower side, with shape (functions, n)."""
         out = np.empty((len(self.error), s.size))
         out[:, ~upper], out[:, upper] = self.lower(s[~upper]), self.upper(s[upper])
         return out

@@ -151,7 +151,7 @@ def items(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def mapping(value: Any, what: str) -> Mapping[Any, Any]:
-    """Check that the value is a mapping.
+    """Return the value, after checking that it is a mapping.
 
     Raises KcalcError otherwise.
     """

@@ -217,8 +217,8 @@ def q_array(q: Any, what: str = "q") -> Array:
 def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
     """Return (q1, q2) for two inputs.
 
-    ``q`` applies to both inputs. Otherwise ``q1`` defaults to 1 and ``q2`` to q1. Raises
-    KcalcError if ``q`` is given together with ``q1`` or ``q2``.
+    If ``q`` is given, it applies to both inputs. Otherwise ``q1`` defaults to 1 and ``q2`` to
+    ``q1``. Raises KcalcError if ``q`` is given together with ``q1`` or ``q2``.
     """
     if q is not None and not (q1 is None and q2 is None):
         raise KcalcError(

@@ -65,9 +65,10 @@ class Overlap:
 
     The derivatives are taken with respect to the covariance and the variances of the rows' scores.
 
-    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``. For variances up
-    to 25, relative errors are 1e-13 (S) and 1e-12 (derivatives). ``more`` is the number of tokens
-    that only the second row sees, as in a causal layer.
+    The arguments must satisfy ``tokens >= 1``, variances >= 0 and
+    ``|covariance| <= sqrt(variance1 variance2)``. For variances up to 25, relative errors are 1e-13
+    (S) and 1e-12 (derivatives). ``more`` is the number of tokens that only the second row sees, as
+    in a causal layer.
     """
 
     tokens: int
@@ -145,8 +146,8 @@ def self_overlap(tokens: int, variance: float) -> float:
 def row_entropy(tokens: int, variance: float) -> float:
     """Return ``-E sum_j A_j ln A_j`` for a row, in nats; ``ln T`` if all weights are equal.
 
-    The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
-    ``v (1 - S_self)`` by Stein's lemma, the first is
+    The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second expectation
+    is ``v (1 - S_self)`` by Stein's lemma, and the first is
     ``ln T + int [exp(-T e^u) - (E f(u + a))^T] du``.
     """
     if tokens == 1:
@@ -198,8 +199,9 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
     """Return the overlaps S of rows over the tokens that they see, shape (T, T).
 
-    ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
-    tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
+    ``sees[i, j]`` tells whether row i sees token j; the mask is the same for both sequences. For
+    rows that see a and b tokens, m of them in common,
+    ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
     """
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)

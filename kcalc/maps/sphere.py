@@ -236,9 +236,9 @@ def _counted(count: int) -> str:
 
 
 def sole_input(inputs: tuple[Hashable, ...], outputs: tuple[Hashable, ...]) -> tuple[Any, Any]:
-    """Return the input and the output.
+    """Return the only input and the only output.
 
-    Raises KcalcError if there are several.
+    Raises KcalcError if there are several inputs or outputs.
     """
     for what, nodes in (("input", inputs), ("output", outputs)):
         if len(nodes) != 1:

@@ -1,6 +1,7 @@
 """The eigenvalues of a kernel matrix.
 
-They determine the condition number, the effective dimension, and the numerical resolution.
+The eigenvalues determine the condition number, the effective dimension, and the numerical
+resolution.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 def condition_number(matrix: Any) -> float:
     """Return lambda_max / lambda_min of a kernel matrix, infinite if it is numerically singular.
 
-    Raises: the errors of :func:`spectrum`.
+    Raises KcalcError under the same conditions as :func:`spectrum`.
     """
     return spectrum(matrix).condition_number
 

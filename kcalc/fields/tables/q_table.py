@@ -52,9 +52,9 @@ class QTable(Shown):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """Return Q at q, of any shape.
+        """Return Q(q), with the shape of ``q``.
 
-        Raises KcalcError for nan and q outside [low, high].
+        Raises KcalcError for nan and for q outside [low, high].
         """
         array = self._inside(q)
         return finished(
@@ -68,7 +68,9 @@ class QTable(Shown):
     @overload
     def slope(self, q: Numbers) -> Array: ...
     def slope(self, q: Any) -> float | Array:
-        """Return Q'(q) for q of any shape, to about 1e-11 relative to Q'(q) and to Q(q) / q.
+        """Return Q'(q) for q of any shape.
+
+        The error is about 1e-11, relative to both Q'(q) and Q(q) / q.
 
         Parameters
         ----------

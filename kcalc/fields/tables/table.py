@@ -1,4 +1,6 @@
-"""Tables of C maps, made from a few thousand exact values and about as fast as a few arccos.
+"""Tables of C maps, made from a few thousand exact values.
+
+Evaluating a table takes about as long as a few calls of arccos.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
 intervals (:mod:`.dyadic`). Near u = 0, the error of the polynomials is relative. A table is

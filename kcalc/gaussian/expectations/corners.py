@@ -2,8 +2,9 @@
 
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
 in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
-of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. Each of
-these singular terms is either conditioned on or paired with a singular term of the other function.
+of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. The
+product of a singular term with the smooth part of the other function is integrated by conditioning
+on the kink. The product of two singular terms is a value of the joint density or its derivatives.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Corners:
     def total(self, order: int, symmetric: bool) -> float:
         """Return E[D^n phi D^n psi] minus the expectation of the smooth parts.
 
-        ``symmetric``: whether both functions and both q values are the same.
+        ``symmetric`` tells whether both functions and both q values are the same.
         """
         other = self if symmetric else self.turned
         total = (

@@ -127,7 +127,7 @@ def _highest(terms: int) -> int:
 
 
 def _after(z: Array, last: Array, start: int) -> Array:
-    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1, computed from the last two n."""
+    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1; ``last`` contains the last two."""
     rows = np.empty((_BLOCK, z.size))
     previous, current = last
     for row in range(_BLOCK):

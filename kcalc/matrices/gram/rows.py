@@ -150,12 +150,12 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 def cluster_distances(
     left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
 ) -> tuple[Array, Array]:
-    """Return (w, found): the distances in a whole block, if many pairs in it are near.
+    """Return (w, found): distances in a block with many near pairs, and a mask of accurate ones.
 
     The distances are computed from the Gram matrix of the rows relative to one row, the centre.
 
-    ``found`` marks pairs of ``near`` that are not much closer to each other than to the centre (or
-    its negative).
+    ``found`` marks the pairs in ``near`` whose rows are close to the centre (or its negative) and
+    not much closer to each other. Only for these pairs is w accurate.
     """
     i, j = np.unravel_index(int(near.argmax()), near.shape)
     centre = left.rows[rows][i]

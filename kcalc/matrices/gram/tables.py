@@ -45,7 +45,8 @@ _FEW = 4096  # up to this many gaps are evaluated on the panels if no deep rows 
 class OctaveRows:
     """The intervals of ``octaves`` octaves on both sides, as polynomials.
 
-    ``coefficients`` is (2, degree + 1, banks * 2 * rows), in ascending powers, NNGP first.
+    ``coefficients`` has shape (2, degree + 1, banks * 2 * rows), with the NNGP first and powers in
+    ascending order.
     """
 
     coefficients: Array
@@ -223,7 +224,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
 def _floor(end: Array) -> Array:
     """Return a hundredth of the NNGP at c = 1, the smallest scale for relative errors.
 
-    A smaller NNGP comes from 1 - u and has no more digits.
+    A smaller NNGP is computed from 1 - u, whose absolute error does not decrease any further.
     """
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 
