@@ -26,7 +26,7 @@ def _double_factorial(n: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RectifiedPower(Closed):
-    """max(x, 0)^k, whose kernel is the arc-cosine kernel of order k [Cho and Saul 2009].
+    """The activation max(x, 0)^k, with the arc-cosine kernel of order k [Cho and Saul 2009].
 
     Q = (2k-1)!! q^k/2 and C_k = J_k/(pi (2k-1)!!) at every q1, q2.
 

@@ -25,7 +25,7 @@ _ODD = (-1,), (1,)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Erf(ClosedKernel):
-    """(erf(a x) + b)/(1 + b) with b = 0 or 1; probit has a = 1/sqrt 2 and b = 1.
+    """The activation (erf(a x) + b)/(1 + b) with b = 0 or 1; probit has a = 1/sqrt 2 and b = 1.
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
     E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))

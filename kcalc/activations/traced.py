@@ -48,7 +48,7 @@ class TracedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name in messages."""
+        """The name used in messages."""
         return self.phi.name
 
     def __call__(self, x: Any, n: int = 0) -> Any:
@@ -92,7 +92,7 @@ class FusedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name in messages."""
+        """The name used in messages."""
         return f"{self.outer.name}({' + '.join(f.name for _, f, _ in self.terms)})"
 
     def __call__(self, x: Any, n: int = 0) -> Any:

@@ -270,7 +270,7 @@ def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
 
 
 def _panels(kinks: list[Any]) -> tuple[Any, Any]:
-    """Return the nodes and Gaussian weights on [-13, 13], split at kinks."""
+    """Return nodes and Gaussian weights on panels that cover [-13, 13] and end at the kinks."""
     import jax.numpy as jnp
 
     if not kinks:
@@ -282,8 +282,8 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
     """Merge edges and kinks in ascending order, clipped to [-reach, reach].
 
-    The result is differentiable with respect to the kinks; integrals do not depend on the other
-    edges.
+    Only derivatives with respect to the kinks are kept, because integrals do not depend on the
+    other edges.
     """
     import jax
     import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Distributions (laws) of initial weights.
+"""Distributions of initial weights.
 
 An initialiser gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor
 that multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose

@@ -644,7 +644,7 @@ def to_jax(
     parameterization
         "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
     weights
-        The distribution (law) of initial weights, or {node: distribution}, in which the key None
+        The distribution of initial weights, or {node: distribution}, in which the key None
         sets all other nodes. The names are "delta_orthogonal" (which is "orthogonal" in dense
         layers), "delta_gaussian", "orthogonal", "gaussian", "geometric" and the others in
         ``kcalc.backend.LAWS``.

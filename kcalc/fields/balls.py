@@ -133,7 +133,7 @@ class Numbers:
         return u**exponent
 
     def function(self, kind: Any, u: Ball) -> Ball:
-        """Return a function from ``FUNCTIONS`` at u."""
+        """Return the value at u of a function in ``FUNCTIONS``."""
         return getattr(u, FUNCTIONS[kind].name)()
 
 
@@ -149,7 +149,7 @@ def _whole_power(u: Ball, n: int) -> Ball:
 
 
 class _Enclosing(Fold[Any]):
-    """Converts numbers to balls."""
+    """Convert numbers to balls."""
 
     def is_number(self, expr: Any) -> bool:
         return not expr.args or isinstance(expr, sp.CRootOf)

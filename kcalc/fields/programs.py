@@ -59,7 +59,7 @@ def taylor_program(kind: Any, order: int) -> Program:
 
 
 class Program(Fold[int]):
-    """Expressions in one symbol as a list of steps. Equal parts are shared.
+    """Expressions in one symbol as a list of steps. Equal subexpressions are evaluated once.
 
     Raises KcalcError for functions that have no enclosures.
     """

@@ -45,7 +45,7 @@ class LowRank:
     """The coefficients of a series in x, symmetric in the two rows.
 
     ``ranks`` contains the number of products for each degree. ``basis`` (sum of the ranks, count)
-    contains the Chebyshev coefficients in log q of their factors. ``signs`` contains the signs of
+    contains the Chebyshev coefficients in log q of the factors. ``signs`` contains the signs of
     the products.
     """
 
