@@ -68,7 +68,7 @@ copyreg.pickle(_Named, _reduced)
 class FromCallable(Activation):
     """An activation given as a Python or JAX callable; numeric only.
 
-    Two of these activations are equal if they have the same callable object and the same kinks.
+    Two activations of this class are equal if they have the same callable object and kinks.
 
     ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
     no mpmath values and no certified enclosures. Results are cached, so the callable must not

@@ -106,8 +106,8 @@ class ClosedKernel(Closed):
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
         """Return 1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
 
-        ``apart`` is this value as a difference, which loses digits if it is small. If 1 - C(c), the
-        sum of ``apart`` and ``drop``, is small, 1 - C(1) is therefore integrated instead.
+        ``apart`` is the same value, computed as a difference. If 1 - C(c), the sum of ``apart`` and
+        ``drop``, is small, this difference loses digits, and 1 - C(1) is integrated instead.
         """
         close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
         if not close.any():

@@ -42,7 +42,7 @@ def finite(name: str, q: Array, value: Array) -> Array:
 
 
 def distinct(columns: Array) -> tuple[Array, Any]:
-    """Return the distinct columns of an array (rows, n) and, for each column, its index in them."""
+    """Return the distinct columns of an array, and the index of each column among them."""
     if (columns == columns[:, :1]).all():
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
     values, which = np.unique(columns, return_inverse=True)
@@ -111,7 +111,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """Return the Taylor coefficients that ``integrate`` computes, at every q value in an array."""
+    """Return the Taylor coefficients in q from ``integrate``, each with the shape of ``q``."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])

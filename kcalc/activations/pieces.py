@@ -46,8 +46,9 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
     These points are the candidates for kinks of ``expr``.
 
-    Where a polynomial in X decides, all switches are found. Otherwise, all switches are found for
-    |x| <= 128, and only isolated switches beyond. Raises KcalcError for more than 500 points.
+    If the zeros of polynomials in X determine the switches, all of them are found. Otherwise, all
+    switches are found for |x| <= 128, and only isolated switches beyond. Raises KcalcError for more
+    than 500 points.
     """
     roots = sorted((root for level in switches(expr) for root in real_roots(level)), key=float)
     points: list[sp.Expr] = []

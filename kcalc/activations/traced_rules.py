@@ -270,7 +270,7 @@ def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
 
 
 def _panels(kinks: list[Any]) -> tuple[Any, Any]:
-    """Return nodes and Gaussian weights on panels that cover [-13, 13] and end at the kinks."""
+    """Return nodes and Gaussian weights on panels that cover [-13, 13], split at kinks."""
     import jax.numpy as jnp
 
     if not kinks:

@@ -131,9 +131,9 @@ def cosine_array(c: Any) -> Array:
 
 
 def one_cosine(c: Any, what: str = "c") -> float:
-    """Return one c value, clipped.
+    """Return one c value as a float, clipped to [-1, 1].
 
-    Raises KcalcError for anything else, and if |c| > 1.
+    Raises KcalcError for anything else, and if |c| > 1 beyond rounding.
     """
     return float(cosine_array(one_number(c, what)))
 
@@ -152,7 +152,7 @@ def angle_array(theta: Any) -> Array:
 def derivative_order(n: Any) -> int:
     """Return the order of a derivative.
 
-    Raises KcalcError unless it is an integer in 0..100.
+    Raises KcalcError unless it is an integer from 0 to 100.
     """
     return whole(n, "the order of a derivative", 0, 100)
 
@@ -254,7 +254,7 @@ def per_input(
 def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
     """Return 1 - c for each input from c values.
 
-    Raises KcalcError outside [-1, 1].
+    Raises KcalcError if a c value is outside [-1, 1].
     """
     return {
         node: Gap.from_cosine(value)

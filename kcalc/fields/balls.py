@@ -297,8 +297,8 @@ class BallField(Field):
     def sine_excess(self, gap: Ball) -> Ball:
         """Return sin t - t cos t, which increases with the gap u and has the derivative t.
 
-        The value at the midpoint is computed with more bits. Its radius is the radius of u,
-        multiplied by a bound on t.
+        The value at the midpoint of u is computed with more bits. The radius of the result is the
+        radius of u, multiplied by a bound on t.
         """
         from flint import arb
 

@@ -44,7 +44,7 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 def within(cosine: Any, low: float) -> Any:
     """Check that the c values in a JAX array are in [low, 1] up to rounding, and return them.
 
-    In a traced array, values outside become nan. Otherwise, they raise KcalcError.
+    If the array is traced, values outside become nan. Otherwise, they cause a KcalcError.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -59,9 +59,9 @@ def within(cosine: Any, low: float) -> Any:
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
     """Apply a NumPy function of doubles to a JAX array, also inside compiled code.
 
-    The function maps shape (k, ...) to shape (...). Doubles are passed as pairs of integers.
-    Otherwise, JAX would round them to single precision in its callback threads, unless double
-    precision is enabled for the whole process.
+    The function maps shape (k, ...) to shape (...). Doubles are passed as pairs of integers,
+    because JAX would otherwise round them to single precision in its callback threads, unless
+    double precision is enabled for the whole process.
     """
     import jax
     import jax.numpy as jnp

@@ -180,8 +180,8 @@ class _Numpy(Field):
     def angle(self, gap: Number) -> Number:
         """Return 2 atan2(sqrt u, sqrt(2 - u)).
 
-        The angle theta has full relative accuracy even for tiny u, and so has pi - theta for tiny
-        2 - u.
+        The angle theta has full relative accuracy even if u is tiny, and so has pi - theta if 2 - u
+        is tiny.
         """
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
 

@@ -147,7 +147,7 @@ def real_array(value: Any, what: str) -> Array:
 def raw_array(value: Any, what: str) -> Array:
     """Convert ``value`` to a real (or boolean) array and keep the dtype.
 
-    Raises KcalcError for ragged lists, text, objects and anything else.
+    Raises KcalcError for anything else, such as ragged lists, text and objects.
     """
     try:
         if hasattr(value, "__len__") and not (

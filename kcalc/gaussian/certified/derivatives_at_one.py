@@ -58,7 +58,7 @@ def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
     """Return the points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
 
-    The jumps are limits from above minus limits from below in the argument sign sqrt q z of phi.
+    Each jump is the limit from above minus the limit from below in the argument sign sqrt q z.
     """
     pattern = jumping(phi, k - 1)
     if not any(pattern):

@@ -213,7 +213,7 @@ class Plane:
     def _cuts(self, lines: list[Line], start: Ball) -> list[tuple[Ball, Ball]]:
         """Return intervals of b that contain all points where two lines cross or a line ends.
 
-        Lines end at |a| = reach. The first and the last interval are the ends of the b axis.
+        Lines end at |a| = reach. The first and the last interval contain the ends of b's range.
         Intervals that touch are merged.
         """
         from flint import arb

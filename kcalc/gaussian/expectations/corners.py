@@ -2,9 +2,10 @@
 
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
 in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
-of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. The
-product of a singular term with the smooth part of the other function is integrated by conditioning
-on the kink. The product of two singular terms is a value of the joint density or its derivatives.
+of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. If a
+singular term is multiplied by the smooth part of the other function, the expectation is computed by
+conditioning on the kink. For two singular terms, it is a value of the joint density or of one of
+its derivatives.
 """
 
 from __future__ import annotations

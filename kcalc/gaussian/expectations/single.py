@@ -127,7 +127,7 @@ def _highest(terms: int) -> int:
 
 
 def _after(z: Array, last: Array, start: int) -> Array:
-    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1; ``last`` contains the last two."""
+    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1, given the two values before."""
     rows = np.empty((_BLOCK, z.size))
     previous, current = last
     for row in range(_BLOCK):

@@ -96,7 +96,7 @@ class NormTable:
     error_bound: float = 0.0
 
     def factors(self, part: int, q: Array) -> Array:
-        """Return the factors for rows with q values ``q`` (n,), shape (sum of the ranks, n)."""
+        """Return the factors (sum of the ranks, n) for rows with q values ``q`` (n,)."""
         log = self._log(q)
         waves = np.polynomial.chebyshev.chebvander(log, len(self.scale) - 1)
         size = np.exp(waves @ self.scale)
@@ -178,7 +178,7 @@ def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTab
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
-    """Return the coordinate with the shortest series for kernels at one q value, and a length.
+    """Return (coordinate with the shortest series, length) for kernels at one q value.
 
     The length is even and slightly larger than that of the series.
     """

@@ -45,8 +45,8 @@ class LowRank:
     """The coefficients of a series in x, symmetric in the two rows.
 
     ``ranks`` contains the number of products for each degree. ``basis`` (sum of the ranks, count)
-    contains the Chebyshev coefficients in log q of the factors. ``signs`` contains the signs of
-    the products.
+    contains the Chebyshev coefficients of the products' factors, as functions of log q. ``signs``
+    contains the signs of the products.
     """
 
     ranks: tuple[int, ...]
