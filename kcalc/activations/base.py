@@ -270,7 +270,7 @@ class Activation(PiecewiseFunction):
         )
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
-        """Return the Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
+        """Return the Taylor coefficients in q of E phi(sqrt(q) z)^power, up to ``order``.
 
         Power 1 gives the mean, power 2 gives Q. NumPy only.
 
@@ -687,7 +687,7 @@ class Transformed(Activation):
         )
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
-        """Scale the jumps of the original.
+        """Return the jumps, scaled from the jumps of the original activation.
 
         Transformed kinks are rounded, so one-sided limits there would show spurious jumps.
         """
@@ -833,7 +833,7 @@ class Composed(Activation):
 
 
 def transform(activation: Activation, constants: Transformation) -> Activation:
-    """Transform an activation; successive transformations are merged into one."""
+    """Return a transformed activation; successive transformations are merged into one."""
     constants.check()
     before = activation.transformation
     base = activation.base

@@ -87,7 +87,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
-    """Evaluate ``expr`` piece by piece.
+    """Return a function that evaluates ``expr`` piece by piece.
 
     Each piece is only evaluated at arguments from its interval, so unused pieces do not overflow.
     """

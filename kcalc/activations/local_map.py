@@ -375,7 +375,7 @@ class LocalQMap(_Local, QMap):
 
 @dataclass(frozen=True)
 class _Euler:
-    """x phi'(x) as a profile for quadrature.
+    """The function x phi'(x), as a profile for quadrature.
 
     Its n-th derivative is x phi^(n+1) + n phi^(n).
     """

@@ -19,7 +19,7 @@ __all__ = ["Multiplication", "multiply"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Multiplication(Activation):
-    """``phi(x) psi(x)``, with derivatives from the product rule."""
+    """The product ``phi(x) psi(x)``, with derivatives from the product rule."""
 
     factors: tuple[Activation, ...] = ()
 

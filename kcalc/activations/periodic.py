@@ -226,7 +226,7 @@ def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Nu
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sine(ClosedKernel):
-    """The activation sin x  [Rahimi and Recht 2007].
+    """The activation sin x [Rahimi and Recht 2007].
 
     Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2).
     """

@@ -1,4 +1,4 @@
-"""The smooth pieces of a SymPy expression in one real symbol, and its fast numeric form.
+"""The smooth pieces of a SymPy expression in one real symbol, and their fast numeric form.
 
 The pieces lie between the kinks of the expression.
 """

@@ -32,7 +32,7 @@ class Rescaled(Transformed):
 
 
 def rescaled(candidate: Activation, known: Iterable[Activation]) -> Activation | None:
-    """Give the candidate the closed forms of a known smooth activation phi.
+    """Return the candidate with the closed forms of a known smooth activation phi.
 
     Returns None unless the candidate is s phi(a x) for numbers s and a.
     """

@@ -53,7 +53,7 @@ class Erf(ClosedKernel):
         return 2 * a / field.sqrt(field.pi * (1 + 2 * a * a * q)) / (1 + self.offset)
 
     def _arc(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """Return E[erf erf] times pi/2, in SymPy."""
+        """Return E[erf erf] multiplied by pi/2, in SymPy."""
         p1, p2 = self._widths(q1, q2, SYMPY)
         if p1 == p2:
             return sp.asin(2 * p1 * c / (1 + 2 * p1))

@@ -74,7 +74,7 @@ class Gelu(ClosedKernel):
         return root * (field.pi / 2 + field.atan(root / at_one) + tail) / (2 * field.pi)
 
     def _rest(self, gap: Number, q1: Number, q2: Number) -> Number:
-        """Return D without cancellation."""
+        """Return D, defined in the class docstring, without cancellation."""
         return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:

@@ -354,7 +354,7 @@ def _over_pairs(
 def _plane(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any, Any]:
-    """Quadrature nodes and weights (u, v, weights) in the plane, in the last two axes.
+    """Return (u, v, weights) for quadrature in the plane; the nodes are in the last two axes.
 
     ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` is the argument of g.
     """

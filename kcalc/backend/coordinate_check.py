@@ -1,6 +1,7 @@
-"""A test of whether the size of a network's coordinates depends on its width.
+"""A test of whether the sizes of a network's coordinates depend on its width.
 
-The sizes are measured at initialisation, at several widths.
+The coordinates are the entries of layer outputs. Their sizes are measured at initialisation, for
+several widths.
 """
 
 from __future__ import annotations

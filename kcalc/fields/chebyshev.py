@@ -172,7 +172,7 @@ def halved(
     scaled: Callable[[Array, Array], Array],
     most: int,
 ) -> Iterator[tuple[Piecewise, tuple[Array, Array], tuple[Array, Array]]]:
-    """Yield tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
+    """Yield fits of a function on 1, 2, 4, ..., 2^most equal panels of t in [0, 1].
 
     ``place`` maps t to the argument, and ``inverse`` is its inverse. ``exact`` is the function.
     ``scaled`` maps (arguments, values) to the fitted quantity. Each item contains the fit,

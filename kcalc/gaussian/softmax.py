@@ -92,19 +92,19 @@ class Overlap:
 
     @property
     def by_covariance(self) -> float:
-        """``dS/dk``."""
+        """The derivative ``dS/dk``."""
         if self.tokens == 1:
             return 0.0
         return self._derivative(self._grid.crossed, self._grid.slope1, self._grid.slope2)
 
     @property
     def by_variance1(self) -> float:
-        """``dS/dv1`` at a fixed covariance."""
+        """The derivative ``dS/dv1`` at a fixed covariance."""
         return self._by_variance(0)
 
     @property
     def by_variance2(self) -> float:
-        """``dS/dv2`` at a fixed covariance."""
+        """The derivative ``dS/dv2`` at a fixed covariance."""
         return self._by_variance(1)
 
     def _by_variance(self, row: int) -> float:
@@ -375,7 +375,7 @@ class _ScoreGrid:
 
 
 def _shared(width1: float, width2: float, covariance: float) -> tuple[float, float]:
-    """Choose ``(l1, l2)`` with ``l1 l2 = covariance``, equal if the widths allow it."""
+    """Return ``(l1, l2)`` with ``l1 l2 = covariance``, equal if the widths allow it."""
     root, small = math.sqrt(covariance), min(width1, width2)
     if root <= small:
         return root, root

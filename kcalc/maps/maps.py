@@ -115,7 +115,7 @@ class Approximable:
 
     @property
     def heuristic(self) -> bool:
-        """True if the result used a rule whose hypothesis fails or holds only in part."""
+        """True if the result used a rule whose hypothesis fails or only partly holds."""
         return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
 
 
@@ -408,7 +408,7 @@ class CMap(KernelMap):
     ) -> Table:
         """Return C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        A million values take about 20 ms. The table has an error bound.
+        Evaluating the table at a million points takes about 20 ms. The table has an error bound.
 
         All inputs share one c value.
 
@@ -613,7 +613,7 @@ class CMap(KernelMap):
 
 @dataclass(frozen=True)
 class GapAt:
-    """1 - C as a function of 1 - c at fixed q values, for tables."""
+    """The function that maps 1 - c to 1 - C at fixed q values, for tables."""
 
     base: CMap
     q1: dict[Node, Array]

@@ -70,7 +70,7 @@ class SphereEigenvalues(Shown):
 
     @property
     def heuristic(self) -> bool:
-        """True if the kernel used a rule whose hypothesis fails or holds only in part."""
+        """True if the kernel used a rule whose hypothesis fails or only partly holds."""
         return any(a.kind == "heuristic" for a in self.assumptions)
 
     @property

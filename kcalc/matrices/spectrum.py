@@ -57,7 +57,7 @@ class Spectrum(Shown):
 
     @property
     def condition_number(self) -> float:
-        """lambda_max / lambda_min, or infinity.
+        """The ratio lambda_max / lambda_min, or infinity.
 
         It is infinite if lambda_min is below ``resolution`` (equal inputs, or a collapsed kernel).
         """
@@ -76,15 +76,15 @@ class Spectrum(Shown):
 
     @property
     def participation(self) -> float:
-        """(sum lambda)^2 / sum lambda^2.
+        """The participation ratio (sum lambda)^2 / sum lambda^2.
 
-        This participation ratio ranges from 1 (rank one) to n (equal eigenvalues).
+        It ranges from 1 (rank one) to n (equal eigenvalues).
         """
         return float(np.sum(self.eigenvalues) ** 2 / np.sum(self.eigenvalues**2))
 
     @property
     def learning_rate_bound(self) -> float:
-        """2 / lambda_max, an upper bound on the learning rate.
+        """The upper bound 2 / lambda_max on the learning rate.
 
         Gradient descent on the summed square loss converges for smaller learning rates [DKS sec.
         24.2].

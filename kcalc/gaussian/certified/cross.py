@@ -87,7 +87,7 @@ def _at_end(
 def _exact(
     phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, field: BallField
 ) -> tuple[Ball, ...]:
-    """Return the coefficients at exact arguments with 0 <= gap <= 2."""
+    """Return Gamma^(k)/k! for k = 0 ... order, at exact arguments with 0 <= gap <= 2."""
     from flint import arb
 
     gap, q1, q2 = arb(gap_key), arb(key1), arb(key2)

@@ -158,7 +158,7 @@ Panel = tuple[Ball, Ball, int, Any, Any]
 def _panels(
     factor: Factor, reach: float, terms: int, log_allowed: float, field: BallField
 ) -> tuple[list[Panel], float]:
-    """Return panels on [0, reach] whose rules integrate both halves against h_n for n <= terms.
+    """Return panels on [0, reach] whose rules integrate f(r z) h_n and f(-r z) h_n, n <= terms.
 
     Also return the log of the sum of their errors.
     """

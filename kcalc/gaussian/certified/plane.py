@@ -144,7 +144,7 @@ class Plane:
     def _bounds(
         self, which: tuple[int, ...], factor: Ball, scaled: bool = True
     ) -> list[tuple[Growth, float]]:
-        """Return the growth bounds of the factors as functions of only a (or b).
+        """Return the growth bounds of the factors, as functions of a only or of b only.
 
         (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if both G r^2 are equal.
         """
@@ -287,7 +287,7 @@ class Plane:
     def _log_integrand(
         self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball
     ) -> float:
-        """Return the log of a bound on the integrand, with the Jacobian, on boxes of tau and b."""
+        """Return the log of a bound on integrand and Jacobian together, on boxes of tau and b."""
         c0, c1, h0, h1 = affine
         total = 0.0
         for piece, (_, r), s in zip(cell.pieces, self.factors, (self.B, -self.B), strict=True):

@@ -94,7 +94,7 @@ class Corners:
 
     @property
     def _slope(self) -> float:
-        """d E[v | u]/du."""
+        """The derivative d E[v | u]/du."""
         return self.sign * (1 - self.far) * math.sqrt(self.q2 / self.q1)
 
     @property

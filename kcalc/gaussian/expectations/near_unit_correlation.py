@@ -152,7 +152,7 @@ class EndZone:
 
     @cached_property
     def _drop_table(self) -> Piecewise:
-        """Table of R, with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
+        """A table of R in sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
 
         R is positive and regular, so its relative error is small.
         """

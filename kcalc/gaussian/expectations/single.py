@@ -272,7 +272,7 @@ class Hermite:
 
     @property
     def tail(self) -> float:
-        """Sum of a_n^2 over the omitted terms (an upper bound, up to rounding)."""
+        """The sum of a_n^2 over the omitted terms (an upper bound, up to rounding)."""
         return (
             0.0
             if self.complete

@@ -1,4 +1,4 @@
-"""Kernels for rows with many norms: one Chebyshev table in the angle and in log q of both rows.
+"""Kernels for rows of any norms: one Chebyshev table in the angle and in log q of both rows.
 
 The kernel of two rows is a function F(x, log q1, log q2), with x a coordinate of the gap 1 - c. The
 coefficients of its Chebyshev series in x are symmetric functions of q1 and q2 with low rank. The

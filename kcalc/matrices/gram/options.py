@@ -94,7 +94,7 @@ class Options:
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raise KcalcError if an option without effect was given."""
+        """Raise KcalcError if an option was given that would have no effect."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= has no effect here: {why}")

@@ -135,7 +135,7 @@ class AngleTable:
         return self._rows[octaves]
 
     def at(self, w: Array, upper: Array, bank: Array | int = 0) -> Array:
-        """Return NNGP and NTK, (2, n), at any distances w <= 1 (n,).
+        """Return NNGP and NTK, with shape (2, n), at n arbitrary distances w <= 1.
 
         The distances are from c = 1, or from c = -1 if ``upper`` is set.
         """

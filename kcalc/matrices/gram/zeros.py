@@ -21,8 +21,8 @@ class WithZeros:
     """A plan for rows, some of which are zero.
 
     ``plan`` is a plan with other rows in place of the zero rows. ``zero`` contains masks of the
-    zero rows and of the zero columns. ``kernels`` contains arrays (2, n) with the kernels between a
-    zero row and every row, and every column.
+    zero rows and of the zero columns. ``kernels`` contains two arrays (2, n): the kernels
+    between a zero row and every row, and between a zero row and every column.
     """
 
     plan: ChunkPlan
