@@ -63,8 +63,8 @@ def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
 def simplest(where: float, reach: float = 2e-6) -> float:
     """Return the number with the fewest decimals within ``reach`` of ``where``.
 
-    The tolerance is absolute up to |where| = 1 and relative beyond. By default it is the precision
-    of the search for kinks, about 1e-6.
+    The tolerance is absolute up to |where| = 1 and relative beyond. The default is slightly larger
+    than the precision of the search for kinks, about 1e-6.
     """
     rounded = (round(where, decimals) for decimals in range(12))
     return next(
@@ -85,9 +85,9 @@ def _place(kink: sp.Expr) -> float:
 
 
 def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
-    """Reject nan, infinities near 0 and functions that are zero everywhere.
+    """Reject functions that return nan, are infinite near 0 or are zero everywhere.
 
-    Returns the values at PROBES and ``extra``.
+    Returns the function's values at the points PROBES and ``extra``.
     """
     probes = np.concatenate([PROBES, np.asarray(extra, dtype=float)])
     with np.errstate(all="ignore"):

@@ -102,7 +102,10 @@ class Activation(PiecewiseFunction):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """Return (C', C'') at c = 1 - gap; a divergent derivative is infinite."""
+        """Return (C', C'') at c = 1 - gap in closed form, or None without a closed form.
+
+        A divergent derivative is returned as inf.
+        """
         return None
 
     @property
@@ -267,7 +270,7 @@ class Activation(PiecewiseFunction):
         )
 
     def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
-        """Return the Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
+        """Return the Taylor coefficients in q of E phi(sqrt(q) z)^power, up to ``order``.
 
         Power 1 gives the mean, power 2 gives Q. NumPy only.
 
@@ -684,7 +687,7 @@ class Transformed(Activation):
         )
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
-        """Scale the jumps of the original.
+        """Return the jumps, scaled from the jumps of the original activation.
 
         Transformed kinks are rounded, so one-sided limits there would show spurious jumps.
         """
@@ -816,7 +819,7 @@ class Transformed(Activation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composed(Activation):
-    """outer(inner(x)), with derivatives from Faa di Bruno's formula."""
+    """The activation outer(inner(x)), with derivatives from Faa di Bruno's formula."""
 
     outer: Activation = field(default=None)  # type: ignore[assignment]
     inner: Activation = field(default=None)  # type: ignore[assignment]
@@ -830,7 +833,7 @@ class Composed(Activation):
 
 
 def transform(activation: Activation, constants: Transformation) -> Activation:
-    """Transform an activation; successive transformations are merged into one."""
+    """Return a transformed activation; successive transformations are merged into one."""
     constants.check()
     before = activation.transformation
     base = activation.base

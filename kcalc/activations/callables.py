@@ -35,7 +35,10 @@ _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances for JAX's derivatives
 
 
 class _Named(UndefinedFunction):
-    """Undefined SymPy functions for callables; functions of equal callables are equal."""
+    """An undefined SymPy function that represents a callable in expressions.
+
+    The functions are equal if their callables are equal.
+    """
 
 
 def _function(rule: Elementwise) -> Any:
@@ -65,7 +68,7 @@ copyreg.pickle(_Named, _reduced)
 class FromCallable(Activation):
     """An activation given as a Python or JAX callable; numeric only.
 
-    Two such activations are equal if they have the same callable object and the same kinks.
+    Two activations of this class are equal if they have the same callable object and kinks.
 
     ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
     no mpmath values and no certified enclosures. Results are cached, so the callable must not

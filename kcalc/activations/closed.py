@@ -1,4 +1,4 @@
-"""Base classes of activations with an elementary Gamma(c) = E[phi(u) phi(v)] at every (q1, q2).
+"""Base classes for activations with an elementary Gamma(c) = E[phi(u) phi(v)] at every (q1, q2).
 
 Each activation has two forms: Gamma(c) as in textbooks, for SymPy, and Gamma(1) - Gamma(c) without
 cancellation, for floating point. If the norms in the denominator of C use the same expression as
@@ -22,7 +22,7 @@ NEARLY_ONE = 1e-7  # below this gap, unequal q values need an integral to keep t
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
-    """Return numerator/denominator, infinite if the denominator is zero.
+    """Return numerator/denominator, or infinity if the denominator is zero.
 
     For example, the denominator of a derivative of C is zero at c = +-1.
     """
@@ -46,7 +46,7 @@ def whole_power(x: Number, n: int) -> Number:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Closed(Activation):
-    """An activation with closed forms of Q and of C.
+    """An activation with closed forms for Q and C.
 
     Subclasses define ``_cosine`` and ``_gap``, or the hooks of :class:`ClosedKernel`.
     """
@@ -54,7 +54,7 @@ class Closed(Activation):
     closed_in_numpy = True
 
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """C in SymPy in textbook form."""
+        """Return C in textbook form, as a SymPy expression."""
         raise NotImplementedError
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
@@ -106,7 +106,8 @@ class ClosedKernel(Closed):
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
         """Return 1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
 
-        Small values are integrated, because the difference ``apart`` cancels.
+        ``apart`` is the same value, computed as a difference. If 1 - C(c), the sum of ``apart`` and
+        ``drop``, is small, this difference loses digits, and 1 - C(1) is integrated instead.
         """
         close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
         if not close.any():

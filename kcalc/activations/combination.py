@@ -24,7 +24,7 @@ __all__ = ["Combination", "combine"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Combination(Activation):
-    """sum_k coefficient_k phi_k(input_scale_k x)."""
+    """The activation sum_k coefficient_k phi_k(input_scale_k x)."""
 
     terms: tuple[tuple[sp.Expr, Activation, sp.Expr], ...] = ()
 

@@ -42,7 +42,7 @@ def finite(name: str, q: Array, value: Array) -> Array:
 
 
 def distinct(columns: Array) -> tuple[Array, Any]:
-    """Return the distinct columns of an array (rows, n), and the index of each column in them."""
+    """Return the distinct columns of an array, and the index of each column among them."""
     if (columns == columns[:, :1]).all():
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
     values, which = np.unique(columns, return_inverse=True)
@@ -54,7 +54,7 @@ def distinct(columns: Array) -> tuple[Array, Any]:
 
 
 def groups(which: Any, count: int) -> list[Any]:
-    """Return, for each of 0 ... count - 1, its positions in ``which``."""
+    """Return, for each number from 0 to count - 1, its positions in ``which``."""
     order = np.argsort(which, kind="stable")
     return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
 
@@ -91,7 +91,7 @@ def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
 
 
 def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
-    """Return a moment of phi at every q value in ``flat``."""
+    """Return the moment of phi that ``integrate`` computes, at every q value in ``flat``."""
     (unique,), inverse = distinct(flat.reshape(1, -1))
     with np.errstate(over="ignore"):
         found = _moments_together(phi, integrate, unique)
@@ -111,7 +111,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """Return the Taylor coefficients in q, from ``integrate``, at every q value of an array."""
+    """Return the Taylor coefficients in q from ``integrate``, each with the shape of ``q``."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])

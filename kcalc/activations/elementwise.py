@@ -142,7 +142,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
     """Evaluate a function of JAX arrays at a flat array, in blocks of equal shape.
 
-    The last block is padded with the last number.
+    The last block is padded with copies of the last entry of ``x``.
     """
     jax = sys.modules["jax"]
     padded = np.concatenate([x, np.full(-x.size % _BLOCK, x[-1])]).reshape(-1, _BLOCK)
@@ -164,7 +164,7 @@ def _called(function: Callable[..., Any], argument: Any, name: str) -> Array:
 
 
 def _outcome(function: Callable[..., Any], argument: Any) -> Any:
-    """Call the function; JAX arrays are converted inside the float64 context."""
+    """Return the function's result, with a JAX array converted inside the float64 context."""
     with np.errstate(all="ignore"), in_double_precision():
         result = function(argument)
         return np.asarray(result) if is_jax(result) else result
@@ -378,7 +378,7 @@ def _check_alone(rule: Elementwise) -> None:
 
 
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
-    """Return the callable without blocks and compilation.
+    """Return the callable, applied to whole arrays and without compilation.
 
     Blocks and compilation would hide how the callable behaves on arrays of other lengths.
     """

@@ -27,8 +27,8 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     """Return the weight scale ``sigma_w = sqrt(q / Q(q))`` that preserves q after an activation.
 
     If the preactivations have mean square q, so do the outputs of ``Affine(sigma_w=gain)`` after
-    the activation. Weights that sum to zero over their inputs (weight standardisation) depend only
-    on the variance of phi; use ``centred=True`` for them.
+    the activation. If weights sum to zero over their inputs (weight standardisation), the mean
+    square of the outputs depends only on the variance of phi; use ``centred=True`` for them.
 
     Parameters
     ----------

@@ -27,9 +27,9 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
     """Return phi^(n) as an elementwise function of JAX arrays, for jit, vmap and grad.
 
     The function is right-continuous at kinks. Its gradient is ``jax_function(phi, n + 1)``, which
-    is itself differentiable; delta functions at kinks are ignored. float32 and float64 are kept;
-    integers become floats. Raises KcalcError if n is not an integer >= 0, and for functions that
-    JAX lacks.
+    is itself differentiable; delta functions at kinks are ignored. Results have the dtype of the
+    argument (float32 or float64); integers are converted to floats. Raises KcalcError if n is not
+    an integer >= 0, and for functions that JAX lacks.
     """
     import jax
     import jax.numpy as jnp
@@ -87,7 +87,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
-    """Evaluate ``expr`` piece by piece.
+    """Return a function that evaluates ``expr`` piece by piece.
 
     Each piece is only evaluated at arguments from its interval, so unused pieces do not overflow.
     """

@@ -25,7 +25,7 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
     They are differentiable with respect to gap and, with a closed form, to q1 and q2. An infinite
-    C' at c = +-1 is returned as inf, but gradients use C' one rounding unit away.
+    C' at c = +-1 is returned as inf, but gradients use the finite C' one rounding unit away from c.
 
     Raises KcalcError if there is no closed form and q is traced, q has several values, or the order
     is above 1.
@@ -48,7 +48,7 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 def cosine(phi: Any, c: Any, q1: Any = 1, q2: Any = None) -> Any:
     """Return C(c, q1, q2) for JAX arrays, in their precision; nan for |c| > 1 beyond rounding.
 
-    Gradients and errors are the same as in :func:`taylor`.
+    Gradients and exceptions are the same as for :func:`taylor`.
     """
     field = jax_field()
     one = field.number(q1)

@@ -127,7 +127,7 @@ def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, di
 
 @lru_cache(maxsize=1024)
 def _with_constants(piece: sp.Expr) -> tuple[Callable[..., Any], tuple[sp.Float, ...]]:
-    """Return the piece as an mpmath function of X and its floats, and those floats."""
+    """Return the piece as an mpmath function of X and of the piece's floats, and these floats."""
     floats = _long_floats(piece)
     names = sp.symbols(f"_f:{len(floats)}")
     expr = piece.xreplace(dict(zip(floats, names, strict=True)))

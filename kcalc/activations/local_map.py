@@ -211,7 +211,7 @@ class LocalCMap(_Local, CMap):
         return out / self._power(size)
 
     def tail(self, n: int, q: Any = 1) -> float:
-        """Return the tail sum_{k >= n} b_k of the series of C at uniform q.
+        """Return the tail sum_{k >= n} b_k of the series of C if both inputs have the same q.
 
         The tail bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the
         cancellation in 1 - sum b_k.
@@ -375,7 +375,7 @@ class LocalQMap(_Local, QMap):
 
 @dataclass(frozen=True)
 class _Euler:
-    """x phi'(x) as a profile for quadrature.
+    """The function x phi'(x), as a profile for quadrature.
 
     Its n-th derivative is x phi^(n+1) + n phi^(n).
     """

@@ -19,7 +19,7 @@ __all__ = ["Multiplication", "multiply"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Multiplication(Activation):
-    """``phi(x) psi(x)``, with derivatives from the product rule."""
+    """The product ``phi(x) psi(x)``, with derivatives from the product rule."""
 
     factors: tuple[Activation, ...] = ()
 
@@ -41,7 +41,10 @@ class Multiplication(Activation):
 
 
 def multiply(phi: Activation, psi: Activation, name: str | None = None) -> Activation:
-    """Return the activation ``phi(x) psi(x)``. Raises KcalcError for other arguments."""
+    """Return the activation ``phi(x) psi(x)``.
+
+    Raises KcalcError unless both arguments are activations.
+    """
     first, second = checked(phi), checked(psi)
     for factor in (first, second):
         factor.refuse_symbols("a product")

@@ -1,6 +1,7 @@
 """The parameters of activation factories.
 
-They are checked real numbers; errors name the factory, parameter and value.
+Each parameter is checked and converted to a real number. Error messages name the factory, the
+parameter and the value.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ def label(value: sp.Expr) -> str:
 
 
 def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
-    """Return ``value`` as a positive real number.  Raises KcalcError otherwise."""
+    """Return ``value`` as a SymPy number.
+
+    Raises KcalcError unless it is a positive real number.
+    """
     number = real(factory, parameter, value)
     if not float(number) > 0:
         raise KcalcError(f"{factory}: {parameter} must be positive, got {value}")
@@ -99,5 +103,8 @@ def positive(factory: str, parameter: str, value: Any) -> sp.Expr:
 
 
 def whole(factory: str, parameter: str, value: Any, low: int, high: int) -> int:
-    """Return ``value`` as an integer in [low, high].  Raises KcalcError otherwise."""
+    """Return ``value`` as an integer.
+
+    Raises KcalcError unless it is an integer in [low, high].
+    """
     return plain_arguments.whole(value, f"{factory}: {parameter}", low, high)

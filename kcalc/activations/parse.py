@@ -67,7 +67,7 @@ def activation(
         expression in one variable, or a Python, NumPy or JAX callable (numeric only; see
         :func:`kcalc.activations.callables.from_callable`).
     name
-        The name in results.
+        The name shown in results.
     kinks
         The points where the function or a derivative jumps. With None, the kinks of an expression
         are found from Piecewise, Abs, Max, Min, Heaviside and sign; a callable has no kinks.

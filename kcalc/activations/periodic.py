@@ -22,7 +22,7 @@ _TURN = Core(-4, 4)  # contains more than one period
 
 @dataclass(frozen=True)
 class _Form:
-    """The parts of the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
+    """The terms in the kernel of exp(-a x^2) cos(w x) at one (gap, q1, q2).
 
     With r = sqrt(q1 q2), k = c r, m = (q1+q2)/2: D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 (m + 2a
     (r^2-k^2))/D, K = w^2 k/D and Gamma = D^(-1/2) e^(-E) cosh K. The suffix 1 marks values at c =
@@ -41,7 +41,9 @@ class _Form:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gabor(ClosedKernel):
-    """exp(-a x^2) cos(w x), a, w >= 0: the Gabor function; w = 0 is the Gaussian, a = 0 the cosine.
+    """The Gabor function exp(-a x^2) cos(w x) with a, w >= 0.
+
+    It is a Gaussian for w = 0 and a cosine for a = 0.
 
     Gamma = D^(-1/2) e^(-E) cosh K with D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 ((q1+q2)/2 + 2a
     (q1 q2 - k^2))/D, K = w^2 k/D and k = c sqrt(q1 q2), by completing the square. For a = 0, C =
@@ -224,7 +226,7 @@ def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Nu
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sine(ClosedKernel):
-    """The activation sin x  [Rahimi and Recht 2007].
+    """The activation sin x [Rahimi and Recht 2007].
 
     Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2).
     """
@@ -252,7 +254,7 @@ class Sine(ClosedKernel):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Snake(ClosedKernel):
-    """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a) with a > 0 [Ziyin et al. 2020].
+    """The activation x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a) with a > 0 [Ziyin et al. 2020].
 
     With p = 4 a^2 q and r = sqrt(q1 q2),
     Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2).
@@ -342,7 +344,7 @@ def snake(a: Any = 1, name: str | None = None) -> Activation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rbf(Closed):
-    """sin x + cos x, with Q = 1 and the Gaussian kernel C = exp(-Var(u-v)/2)."""
+    """The activation sin x + cos x, with Q = 1 and the Gaussian kernel C = exp(-Var(u-v)/2)."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(-q / 2)
@@ -372,7 +374,7 @@ class Rbf(Closed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exponential(Rbf):
-    """e^x, with Q = e^(2q) and C = exp(-Var(u-v)/2), the same C as for sin x + cos x."""
+    """The activation e^x, with Q = e^(2q) and C = exp(-Var(u-v)/2), as for sin x + cos x."""
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return field.exp(q / 2)

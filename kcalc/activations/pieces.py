@@ -1,4 +1,4 @@
-"""The smooth pieces of a SymPy expression in one real symbol, and its fast numeric form.
+"""The smooth pieces of a SymPy expression in one real symbol, and their fast numeric form.
 
 The pieces lie between the kinks of the expression.
 """
@@ -46,8 +46,9 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
     These points are the candidates for kinks of ``expr``.
 
-    All switches of a polynomial in X are found. For other expressions they are found for |x| <= 128
-    (and isolated switches beyond). Raises KcalcError for more than 500 points.
+    If the zeros of polynomials in X determine the switches, all of them are found. Otherwise, all
+    switches are found for |x| <= 128, and only isolated switches beyond. Raises KcalcError for more
+    than 500 points.
     """
     roots = sorted((root for level in switches(expr) for root in real_roots(level)), key=float)
     points: list[sp.Expr] = []
@@ -64,7 +65,10 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """Return 0 for an exact number, and a value for a float that is larger for fewer digits."""
+    """Return 0 for an exact number, and a positive value for a number with floats.
+
+    The value is larger if the floats have fewer digits.
+    """
     floats: Any = point.atoms(sp.Float)
     return max((1 / number._prec for number in floats), default=0.0)
 
@@ -229,14 +233,14 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """Return the pieces between the points, from left to right, or the whole expression."""
+    """Return the pieces between the points, from left to right; without points, ``expr`` itself."""
     if not points:
         return [expr]
     return [resolve(expr, points, index) for index in range(len(points) + 1)]
 
 
 class _Resolved(Rewriting):
-    """Replaces expressions with corners by the smooth expressions that equal them near a point."""
+    """Replace expressions with corners by the smooth expressions that equal them near a point."""
 
     def __init__(self, inside: sp.Expr) -> None:
         super().__init__()

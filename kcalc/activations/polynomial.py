@@ -151,7 +151,7 @@ class HermitePolynomial(Polynomial):
     def _compile(self, n: int) -> Callable[[Array], Array]:
         """Return He_m^(n) = m!/(m-n)! He_(m-n), by the three-term recurrence.
 
-        A sum of powers would cancel.
+        Summing the powers of x would lose digits to cancellation.
         """
         top = self.order - n
 

@@ -25,9 +25,10 @@ def midpoints(
 ) -> tuple[Number, ...]:
     """Return the midpoints of the balls from ``read``, as numbers of an mpmath field.
 
-    ``positive`` is True if the first value is known to be nonzero; a ball that contains 0 is then
-    too wide. Other balls around 0 count as 0 if their radius is at most 10^-12 of the field's last
-    digit. Raises KcalcError if 1000 digits are not enough, and passes on the errors of ``read``.
+    Digits are added until every ball is narrow enough. ``positive`` is True if the first value is
+    known to be nonzero; its ball is then too wide if it contains 0. Other balls around 0 count as 0
+    if their radius is at most 10^-12 of the field's last digit. Raises KcalcError if 1000 digits
+    are not enough. Errors raised by ``read`` propagate.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:

@@ -26,7 +26,7 @@ def _double_factorial(n: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RectifiedPower(Closed):
-    """max(x, 0)^k, whose kernel is the arc-cosine kernel of order k [Cho and Saul 2009].
+    """The activation max(x, 0)^k, with the arc-cosine kernel of order k [Cho and Saul 2009].
 
     Q = (2k-1)!! q^k/2 and C_k = J_k/(pi (2k-1)!!) at every q1, q2.
 
@@ -97,8 +97,8 @@ class RectifiedPower(Closed):
     def _derivative(self, k: int, order: int, gap: Number, field: Field) -> Number:
         """Return the derivative of C_k with the given order.
 
-        It is k^2/(2k-1) times the derivative of C_(k-1) with order one less, down to
-        C_0' = 1/(pi sin t).
+        It is k^2/(2k-1) times the derivative of C_(k-1) of the next lower order; the recursion ends
+        with C_0' = 1/(pi sin t).
         """
         if order == 0:
             return 1 - self._gaps(gap, field)[k]

@@ -20,7 +20,7 @@ _ORIGIN = (sp.Integer(0),)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leaky(Closed):
-    """b x for x > 0 and a x for x < 0, with any real a and b that are not both 0.
+    """The activation b x for x > 0 and a x for x < 0, with any real a and b that are not both 0.
 
     For example, relu has a = 0, b = 1, and abs has a = -1, b = 1.
 
@@ -192,7 +192,7 @@ def trelu(negative_slope: Any) -> Activation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sign(Closed):
-    """-1 for x < 0 and 1 for x >= 0.
+    """The activation that is -1 for x < 0 and 1 for x >= 0.
 
     Q = 1 and C = 1 - 2 t/pi = (2/pi) asin c with t = arccos c, at every q1, q2.
     """

@@ -32,7 +32,7 @@ class Rescaled(Transformed):
 
 
 def rescaled(candidate: Activation, known: Iterable[Activation]) -> Activation | None:
-    """Give the candidate the closed forms of a known smooth activation phi.
+    """Return the candidate with the closed forms of a known smooth activation phi.
 
     Returns None unless the candidate is s phi(a x) for numbers s and a.
     """
@@ -64,7 +64,7 @@ def _gabors(expr: Any) -> Iterator[Activation]:
 
 
 def _monomial(expr: Any) -> tuple[Any, Any]:
-    """Return (c, n) of c x^n, with floats as exact rationals; (nan, n) if c is not real."""
+    """Return (c, n) for c x^n, with floats as exact rationals; (nan, n) if c is not real."""
     factor, power = expr.as_coeff_exponent(X)
     if not factor.is_number or not factor.is_real:
         return sp.nan, power

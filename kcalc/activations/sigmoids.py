@@ -25,7 +25,7 @@ _ODD = (-1,), (1,)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Erf(ClosedKernel):
-    """(erf(a x) + b)/(1 + b) with b = 0 or 1; probit has a = 1/sqrt 2 and b = 1.
+    """The activation (erf(a x) + b)/(1 + b) with b = 0 or 1; probit has a = 1/sqrt 2 and b = 1.
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,
     E[erf erf] = (2/pi) asin(2 c sqrt(p1 p2/((1+2p1)(1+2p2)))) = (2/pi) atan(2 c sqrt(p1 p2/D))
@@ -53,7 +53,7 @@ class Erf(ClosedKernel):
         return 2 * a / field.sqrt(field.pi * (1 + 2 * a * a * q)) / (1 + self.offset)
 
     def _arc(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """Return E[erf erf] times pi/2, in SymPy."""
+        """Return E[erf erf] multiplied by pi/2, in SymPy."""
         p1, p2 = self._widths(q1, q2, SYMPY)
         if p1 == p2:
             return sp.asin(2 * p1 * c / (1 + 2 * p1))
@@ -118,7 +118,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
-    """Return 1/(1 + exp(-argument)), accurate on both sides of 0; argument has the sign of X."""
+    """Return 1/(1 + exp(-argument)), accurate on both sides of 0, if argument has the sign of X."""
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
 

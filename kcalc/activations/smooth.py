@@ -74,7 +74,7 @@ class Gelu(ClosedKernel):
         return root * (field.pi / 2 + field.atan(root / at_one) + tail) / (2 * field.pi)
 
     def _rest(self, gap: Number, q1: Number, q2: Number) -> Number:
-        """Return D without cancellation."""
+        """Return D, defined in the class docstring, without cancellation."""
         return 1 + (q1 + q2) + q1 * q2 * gap * (2 - gap)
 
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
@@ -109,7 +109,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     name
         The printed name.
     alpha
-        The limit at minus infinity is ``-alpha scale``; a real number.
+        A real number. The limit at minus infinity is ``-alpha * scale``.
     scale
         A real number other than 0.
 
@@ -144,7 +144,7 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
     Parameters
     ----------
     alpha
-        The limit at minus infinity is ``-alpha``; a number > 0.
+        A number > 0. The limit at minus infinity is ``-alpha``.
     name
         The printed name; None derives one.
 

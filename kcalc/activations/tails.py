@@ -43,7 +43,7 @@ Tails = tuple[Tail | None, Tail | None] | Core
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:
     """Return tails beyond -start and start.
 
-    ``left`` and ``right`` are the limits of phi, phi' and phi'', the last two 0 by default.
+    ``left`` and ``right`` contain the limits of phi, phi' and phi''. The last two default to 0.
     """
     return Tail(-start, *left), Tail(start, *right)
 

@@ -48,7 +48,7 @@ class TracedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name in messages."""
+        """The name used in messages."""
         return self.phi.name
 
     def __call__(self, x: Any, n: int = 0) -> Any:
@@ -92,7 +92,7 @@ class FusedActivation(TracedMaps):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name in messages."""
+        """The name used in messages."""
         return f"{self.outer.name}({' + '.join(f.name for _, f, _ in self.terms)})"
 
     def __call__(self, x: Any, n: int = 0) -> Any:
@@ -123,7 +123,7 @@ class FusedActivation(TracedMaps):
 
 
 def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
-    """Replace some constants of an activation.
+    """Return the activation with some constants replaced by numbers that JAX may trace.
 
     Raises KcalcError for unknown names and for an activation that jumps.
     """

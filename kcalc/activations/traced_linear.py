@@ -34,7 +34,7 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Pieces:
-    """``start + slope x + sum_k jumps_k max(x - kinks_k, 0)``."""
+    """The function ``start + slope x + sum_k jumps_k max(x - kinks_k, 0)``."""
 
     start: float
     slope: float
@@ -276,7 +276,7 @@ class Standard:
     kinks: tuple[Kink, ...]
 
     def wide(self, shape: tuple[int, ...]) -> Standard:
-        """Broadcast all arrays to one shape.
+        """Return the same data, with all arrays broadcast to one shape.
 
         Gradients are then added before they are reduced to the original shapes, which shortens
         compilation.
@@ -309,10 +309,10 @@ def _density(x: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _orthants() -> Any:
-    """Return (h, l, P(z > max(h, l)), gap) -> (L, drop), a function with cheap derivatives.
+    """Return a function that maps (h, l, P(z > max(h, l)), gap) to (L, drop).
 
     L is the orthant probability. The drop is the decrease of E (x - h)+ (y - l)+ from a gap of 0 to
-    ``gap``.
+    ``gap``. The derivatives of the function are closed forms.
     """
     import jax
     import jax.numpy as jnp
@@ -363,7 +363,7 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[np.ndarray, ...]:
-    """Quadrature nodes and weights on [-36, 0] and on [0, 1]."""
+    """Return quadrature nodes and weights on [-36, 0] and on [0, 1]."""
     rules = (
         panel_nodes(np.linspace(low, low + length, PANELS + 1), NODES)
         for low, length in ((-DEPTH, DEPTH), (0.0, 1.0))

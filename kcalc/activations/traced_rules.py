@@ -270,7 +270,7 @@ def _kinks(f: TracedMaps, spread: Any, most: int | None = None) -> Any:
 
 
 def _panels(kinks: list[Any]) -> tuple[Any, Any]:
-    """Return the nodes and Gaussian weights on [-13, 13], split at kinks."""
+    """Return nodes and Gaussian weights on panels that cover [-13, 13], split at kinks."""
     import jax.numpy as jnp
 
     if not kinks:
@@ -282,8 +282,8 @@ def _panels(kinks: list[Any]) -> tuple[Any, Any]:
 def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
     """Merge edges and kinks in ascending order, clipped to [-reach, reach].
 
-    The result is differentiable with respect to the kinks; integrals do not depend on the other
-    edges.
+    Only derivatives with respect to the kinks are kept, because integrals do not depend on the
+    other edges.
     """
     import jax
     import jax.numpy as jnp
@@ -354,7 +354,7 @@ def _over_pairs(
 def _plane(
     f: TracedMaps, g: TracedMaps, gap: Any, q1: Any, q2: Any, most: int | None
 ) -> tuple[Any, Any, Any]:
-    """Quadrature nodes and weights (u, v, weights) in the plane, in the last two axes.
+    """Return (u, v, weights) for quadrature in the plane; the nodes are in the last two axes.
 
     ``u = sqrt(q1) x`` is the argument of f, ``v = sqrt(q2) (c x + s y)`` is the argument of g.
     """

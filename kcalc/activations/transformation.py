@@ -92,7 +92,10 @@ class Transformation:
 
 
 def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
-    """Return the sorted transformed kinks of ``base``; KcalcError if they cannot be ordered."""
+    """Return the sorted transformed kinks of ``base``.
+
+    Raises KcalcError if they cannot be ordered.
+    """
     a, b = constants.input_scale, constants.input_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(

@@ -194,7 +194,7 @@ def _evaluate(
     q: Number,
     field: Field,
 ) -> Number:
-    """Return the sum of the moments of all pieces, plus jump times density for each jump."""
+    """Return the sum of the moments of all pieces, plus each jump multiplied by the density."""
 
     def total(q: Number, field: Field) -> Number:
         ends: list[Any] = [None, *phi.kinks, None]

@@ -46,7 +46,10 @@ def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
 
 
 def refuse_traced(what: str, tree: Any) -> None:
-    """Raise KcalcError if ``tree`` is traced, because JAX would then draw in single precision."""
+    """Raise KcalcError if ``tree`` is traced.
+
+    JAX would otherwise draw random numbers in single precision.
+    """
     import jax
     from jax.core import Tracer
 

@@ -1,6 +1,7 @@
-"""A test of whether the size of a network's coordinates depends on its width.
+"""A test of whether the sizes of a network's coordinates depend on its width.
 
-The sizes are measured at initialisation, at several widths.
+The coordinates are the entries of layer outputs. Their sizes are measured at initialisation, for
+several widths.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 
 @dataclass(frozen=True)
 class CoordinateCheck(Shown):
-    """Root-mean-square outputs of every Affine at each width, and fitted powers of the width.
+    """Root-mean-square outputs of every Affine layer at each width, and the fitted powers of width.
 
     The check covers initialisation only; it does not test whether learning rates transfer.
 
@@ -40,7 +41,7 @@ class CoordinateCheck(Shown):
     widths
         The measured widths.
     rms
-        {node: root mean squares, (widths, draws)}.
+        {node: root mean squares, with shape (widths, draws)}.
     slopes
         {node: (power, standard error)}.
     expected
@@ -58,7 +59,7 @@ class CoordinateCheck(Shown):
     def deviates(self, node: Node, errors: float = 4.0, slack: float = 0.02) -> bool:
         """Whether the measured power differs significantly from the expected one.
 
-        The difference is significant above ``errors`` standard errors plus ``slack``.
+        The difference is significant if it exceeds ``slack`` plus ``errors`` standard errors.
 
         Parameters
         ----------
@@ -130,7 +131,7 @@ def coordinate_check(
     key: Any = 0,
     **options: Any,
 ) -> CoordinateCheck:
-    """Measure how coordinates grow with width at initialisation.
+    """Measure how the entries of layer outputs (coordinates) grow with width at initialisation.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Distributions (laws) of initial weights.
+"""Distributions of initial weights.
 
 An initialiser gives the variance of an entry (``variance``, for sigma_w = 1) and a fixed factor
 that multiplies the weights (``multiplier``). It turns standard normals into *unit* weights, whose
@@ -152,9 +152,10 @@ class Geometric(Initialiser):
 
     The weights are multiplied by ``sqrt(k_typ / k)``.
 
-    n and m are the input and output channels, k is the side of the kernel, and ``typical`` = k_typ
-    is the kernel side of most layers of the network. With this distribution, all weights have the
-    same scaling if the activation scaling is constant. relu needs sigma_w^2 = 2.
+    n and m are the numbers of input and output channels, k is the side of the kernel, and
+    ``typical`` = k_typ is the side of the kernel in most layers of the network. With this
+    distribution, all weights have the same scaling if the activation scaling is constant. relu
+    needs sigma_w^2 = 2.
     """
 
     name: str = "geometric"
@@ -196,9 +197,9 @@ class Zeros(Initialiser):
 
 @dataclass(frozen=True)
 class Mirrored(Initialiser):
-    """``(W, -W)`` over the two halves of the input channels [DKS sec. 26.5].
+    """Weights ``(W, -W)`` for the two halves of the input channels [DKS sec. 26.5].
 
-    The two halves read phi(x) and phi(-x). ``half`` is the distribution of W.
+    The two halves contain phi(x) and phi(-x). ``half`` is the distribution of W.
     """
 
     name: str = "looks_linear"

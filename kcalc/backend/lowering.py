@@ -90,7 +90,10 @@ class Lowering:
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """Return the channels per part. Raises KcalcError if ``parts`` does not divide them."""
+        """Return the number of channels per part.
+
+        Raises KcalcError if ``channels`` is not divisible by ``parts``.
+        """
         if channels % parts:
             raise KcalcError(
                 f"node {node!r}: its {channels} {of} cannot be split into {parts} equal {what}"
@@ -101,7 +104,10 @@ class Lowering:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """Return the shape of a layer's output. Raises NoRule or KcalcError, naming the node."""
+        """Return the shape of a layer's output.
+
+        Raises NoRule or KcalcError, naming the node.
+        """
         raise no_rule("arrays", layer, node)
 
     @rule.register
@@ -306,7 +312,10 @@ class Lowering:
         return self.weighted(node, inputs, shape, sigma, (layer.heads, buckets), layer)
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
-        """Return the (rows, columns) of the tokens. Raises KcalcError if there are no tokens."""
+        """Return the (rows, columns) of the tokens.
+
+        Raises KcalcError if there are no tokens.
+        """
         if shape.locations is None:
             raise KcalcError(
                 f"node {node!r} reads tokens, but its input has no tokens; pass token ids, or "

@@ -141,7 +141,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]:
-        """Return the output, (..., channels), or {output: array} if there are several.
+        """Return the output, with shape (..., channels), or {output: array} for several outputs.
 
         Parameters
         ----------
@@ -475,7 +475,7 @@ class Model(Shown):
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
-        """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
+        """Return the parameters of the model, given {node: {"weight": ..., "bias": ...}}.
 
         This method is the inverse of :meth:`unstack`.
 
@@ -644,7 +644,7 @@ def to_jax(
     parameterization
         "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
     weights
-        The distribution (law) of initial weights, or {node: distribution}, in which the key None
+        The distribution of initial weights, or {node: distribution}, in which the key None
         sets all other nodes. The names are "delta_orthogonal" (which is "orthogonal" in dense
         layers), "delta_gaussian", "orthogonal", "gaussian", "geometric" and the others in
         ``kcalc.backend.LAWS``.
@@ -710,7 +710,10 @@ def to_jax(
 
 
 def as_model(model: Any) -> Model:
-    """Return ``model``. Raises KcalcError unless it is a Model."""
+    """Return ``model``.
+
+    Raises KcalcError unless it is a Model.
+    """
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "

@@ -112,7 +112,7 @@ class ArrayPlan:
     # -- trees of arrays ---------------------------------------------------------------------------
 
     def check(self, tree: Any, kind: str = "tensors") -> None:
-        """Check that the arrays belong to this network and inputs of this shape.
+        """Check that the arrays belong to this network, for inputs with the shapes of the plan.
 
         Raises KcalcError otherwise, naming the first array that does not fit.
         """
@@ -139,7 +139,7 @@ class ArrayPlan:
             _check_leaves(f"{what}[{name!r}]", tree[name], stacked, maker)
 
     def holds(self, tree: Any) -> bool:
-        """Whether :meth:`check` accepts the parameters."""
+        """Whether :meth:`check` accepts ``tree``."""
         try:
             self.check(tree)
         except KcalcError:
@@ -154,7 +154,7 @@ class ArrayPlan:
         }
 
     def by_name(self, found: Mapping[Node, dict[str, Array]]) -> Params:
-        """Return the new state by entry name, from {first node: arrays}."""
+        """Return the new state by entry name, given {first node of each entry: its arrays}."""
         return {entry.name: found[entry.nodes[0]] for entry in self.states}
 
     def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
@@ -169,7 +169,7 @@ class ArrayPlan:
         return out
 
     def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
-        """Return the parameters by entry, stacked, from {node: its arrays}."""
+        """Return the stacked parameters by entry name, given {node: its arrays}."""
         import jax.numpy as jnp
 
         if not isinstance(own, Mapping):

@@ -1,7 +1,7 @@
-"""Parameterizations, which split the size of each weight between its initial draw and a factor.
+"""Parameterizations, which split a weight's size between its initial draw and a fixed multiplier.
 
-At the base width, all of them give the same initial function for the same random draws. They differ
-in gradients and in how sizes change with width.
+At the base width, all of them define the same initial function for the same random draws. They
+differ in their gradients and in how the sizes of weights change with width.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Parameterization:
     name: str = "standard"
 
     def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
-        """Split a weight of total size ``multiplier * std`` into a draw and a factor.
+        """Split the size ``multiplier * std`` between the scale of the initial draw and a factor.
 
         ``role`` is the role of the layer in the network.
         """
         return Size(std, multiplier)
 
     def vector(self, std: float) -> Size:
-        """Split a bias, or another weight without fan-in, into a draw and a factor."""
+        """Split the size of a bias, or another weight without fan-in, in the same way."""
         return Size(std, 1.0)
 
     def keeps_bias(self, sigma_b: float) -> bool:
@@ -74,8 +74,9 @@ class ABC(Parameterization):
     Here r = n / base_width, and n is the number of channels that a hidden or output layer reads or
     that an input layer emits. The exponents (a, b) depend on the role of the layer: ``input``
     layers have no weights before them, ``output`` layers have no weights after them, and all others
-    are ``hidden``. The default is muP. At n = base_width it is the standard parameterization, which
-    has the exponents (0, 0), (0, 1/2), (0, 1/2) at every width.
+    are ``hidden``. The default is muP. At n = base_width, it agrees with the standard
+    parameterization, whose exponents are (0, 0) for input layers and (0, 1/2) for hidden and output
+    layers.
     """
 
     name: str = "mup"

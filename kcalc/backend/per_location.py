@@ -112,7 +112,10 @@ def normalise_locations(
 
 
 def _numbers(x: Any) -> np.ndarray:
-    """Return ``x`` as float64. Raises KcalcError for text, complex numbers, nan and infinities."""
+    """Return ``x`` as float64.
+
+    Raises KcalcError for text, complex numbers, nan and infinities.
+    """
     array = np.asarray(x) if isinstance(x, np.ndarray | np.generic) else None
     if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

@@ -74,7 +74,7 @@ MEANT = {"c": "a c value", "theta": "an angle", "psi": "a slope", "kappa": "a cu
 def as_number(value: Any, what: str) -> Any:
     """Return ``value`` as a Python or SymPy real number (or symbolic expression).
 
-    Raises: KcalcError for nan, infinities, complex numbers, Booleans, strings and arrays. ``what``
+    Raises KcalcError for nan, infinities, complex numbers, Booleans, strings and arrays. ``what``
     is the name of the value in messages.
     """
     if isinstance(value, bool | str | bytes) or value is None:
@@ -108,7 +108,7 @@ def as_number(value: Any, what: str) -> Any:
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
     """Return a number without symbols, as a float, if ``allowed`` accepts it.
 
-    Raises: KcalcError(refusal) for other values.
+    Raises KcalcError with the text ``refusal`` for other values.
     """
     number = as_number(value, what)
     if getattr(number, "free_symbols", None) or not allowed(number):
@@ -119,7 +119,7 @@ def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal:
 def cosine_array(c: Any) -> Array:
     """Check c values and clip them to [-1, 1].
 
-    Raises: KcalcError if |c| > 1 beyond rounding.
+    Raises KcalcError if |c| > 1 beyond rounding.
     """
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
@@ -131,12 +131,18 @@ def cosine_array(c: Any) -> Array:
 
 
 def one_cosine(c: Any, what: str = "c") -> float:
-    """Return one c value, clipped. Raises: KcalcError for anything else, and if |c| > 1."""
+    """Return one c value as a float, clipped to [-1, 1].
+
+    Raises KcalcError for anything else, and if |c| > 1 beyond rounding.
+    """
     return float(cosine_array(one_number(c, what)))
 
 
 def angle_array(theta: Any) -> Array:
-    """Return angles in radians. Raises: KcalcError for angles outside [0, pi]."""
+    """Return angles in radians.
+
+    Raises KcalcError for angles outside [0, pi].
+    """
     array = real_array(theta, "theta")
     if np.any((array < 0) | (array > np.pi + ROUNDING)):
         raise KcalcError("theta is an angle between two vectors and must be in [0, pi]")
@@ -144,14 +150,17 @@ def angle_array(theta: Any) -> Array:
 
 
 def derivative_order(n: Any) -> int:
-    """Return the order of a derivative. Raises: KcalcError unless it is an integer in 0..100."""
+    """Return the order of a derivative.
+
+    Raises KcalcError unless it is an integer from 0 to 100.
+    """
     return whole(n, "the order of a derivative", 0, 100)
 
 
 def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
     """Check c, q1 and q2 (None means q1) and broadcast them together.
 
-    Raises: KcalcError for values outside the domain, and for shapes that do not broadcast.
+    Raises KcalcError for values outside the domain, and for shapes that do not broadcast.
     """
     cosine, (one, two) = cosine_array(c), read_pair(q_array, q1, q2)
     try:
@@ -166,7 +175,8 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """Return ``read(value, name)`` for both q values.
 
-    If both inputs have the same q (``q2`` is None), its name is q and the second result is None.
+    If both inputs have the same q value (``q2`` is None), ``name`` is "q" and the second result is
+    None. Otherwise the names are "q1" and "q2".
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
@@ -175,7 +185,7 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
     """Return a q value as a SymPy number or expression.
 
     ``what`` and ``signature`` name the argument and the call in messages. ``cosines`` are symbols
-    of c values in the formula, in addition to those of ``kc.symbols``. Raises: KcalcError for
+    of c values in the formula, in addition to those of ``kc.symbols``. Raises KcalcError for
     values that are not positive, and for symbols of other quantities.
     """
     q = SYMPY.number(value)
@@ -193,7 +203,7 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
     """Return ``own``, the arguments of a formula, followed by its other symbols sorted by name.
 
-    Raises: KcalcError if two symbols have the same name.
+    Raises KcalcError if two symbols have the same name.
     """
     every = (*own, *sorted(others, key=str))
     names = Counter(sp.latex(symbol) for symbol in every)
@@ -210,7 +220,7 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 def series_length(n: Any) -> int:
     """Check and return a number of series coefficients.
 
-    Raises: KcalcError unless it is an integer from 1 to a million.
+    Raises KcalcError unless it is an integer from 1 to a million.
     """
     return whole(n, "a number of coefficients", 1, MOST_COEFFICIENTS)
 
@@ -218,9 +228,10 @@ def series_length(n: Any) -> int:
 def per_input(
     inputs: tuple[Node, ...],
 ) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """Return a reader of arguments given as one value for all inputs, or as {input: value}.
+    """Return a function that reads an argument given as one value or as {input: value}.
 
-    The reader maps (given, convert, name) to {input: array}.
+    A single value applies to all inputs. The function maps (given, convert, name) to
+    {input: converted value}.
     """
 
     def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
@@ -241,7 +252,10 @@ def per_input(
 
 
 def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
-    """Return 1 - c for each input from c values. Raises: KcalcError outside [-1, 1]."""
+    """Return 1 - c for each input from c values.
+
+    Raises KcalcError if a c value is outside [-1, 1].
+    """
     return {
         node: Gap.from_cosine(value)
         for node, value in per_input(inputs)(c, cosine_array, "c").items()
@@ -251,7 +265,7 @@ def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
     """Return 1 - c for each input from angles theta = arccos c. Small angles keep their digits.
 
-    Raises: KcalcError for angles outside [0, pi].
+    Raises KcalcError for angles outside [0, pi].
     """
     angles = per_input(inputs)(theta, angle_array, "theta")
     return {
@@ -265,7 +279,7 @@ def q_of_inputs(
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
     """Return ({input: q1}, {input: q2} or None if equal, common shape of the q values and gaps).
 
-    All q values are broadcast to this shape. Raises: KcalcError if a q value is not positive, or if
+    All q values are broadcast to this shape. Raises KcalcError if a q value is not positive, or if
     shapes do not broadcast.
     """
     first, second = read_pair(
@@ -283,9 +297,9 @@ def q_of_inputs(
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """Return the q value of each input as a ball of a field.
+    """Return the q value of each input as a ball in ``field``.
 
-    Raises: KcalcError if a q value is not positive.
+    Raises KcalcError if a q value is not positive.
     """
     given = per_input(inputs)(q, field.number, what)
     for value in given.values():
@@ -295,7 +309,10 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """Return 1 - c for each input as a ball of a field. Raises: KcalcError if |c| > 1."""
+    """Return 1 - c for each input as a ball in ``field``.
+
+    Raises KcalcError if |c| > 1.
+    """
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():
@@ -313,9 +330,9 @@ def single_precision(*values: Any) -> bool:
 
 
 def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    """Return ``array`` broadcast to ``shape`` as a new float64 array, or a number for shape ``()``.
+    """Return ``array`` broadcast to ``shape`` as a new array, or as a number for shape ``()``.
 
-    The result is float32 if ``single`` is set.
+    The result is float32 if ``single`` is set, and float64 otherwise.
     """
     out = np.broadcast_to(np.asarray(array, dtype=float), shape)
     return (out.astype(np.float32) if single else out.copy())[()]

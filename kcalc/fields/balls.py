@@ -133,7 +133,7 @@ class Numbers:
         return u**exponent
 
     def function(self, kind: Any, u: Ball) -> Ball:
-        """Return a function from ``FUNCTIONS`` at u."""
+        """Return the value at u of a function in ``FUNCTIONS``."""
         return getattr(u, FUNCTIONS[kind].name)()
 
 
@@ -149,7 +149,7 @@ def _whole_power(u: Ball, n: int) -> Ball:
 
 
 class _Enclosing(Fold[Any]):
-    """Converts numbers to balls."""
+    """Convert numbers to balls."""
 
     def is_number(self, expr: Any) -> bool:
         return not expr.args or isinstance(expr, sp.CRootOf)
@@ -194,9 +194,9 @@ def _unknown(expr: Any) -> KcalcError:
 
 
 def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | None:
-    """Return the ends of a ball's overlap with [low, high], which contains the true value.
+    """Return the ends of the overlap between a ball and [low, high].
 
-    Return None if the whole ball lies in the interval.
+    The true value is known to lie in [low, high]. Return None if the whole ball does.
     """
     from flint import arb
 
@@ -282,7 +282,7 @@ class BallField(Field):
         return self._apply("acos", x, -1, 1)
 
     def angle(self, gap: Ball) -> Ball:
-        """Return 2 atan2(sqrt u, sqrt(2 - u)), which is tight at both ends."""
+        """Return 2 atan2(sqrt u, sqrt(2 - u)), a tight enclosure even near u = 0 and u = 2."""
         from flint import arb
 
         with self.working():
@@ -295,9 +295,10 @@ class BallField(Field):
             return self.sqrt(gap) * self.sqrt(2 - gap)
 
     def sine_excess(self, gap: Ball) -> Ball:
-        """Return sin t - t cos t, which increases in u with derivative t.
+        """Return sin t - t cos t, which increases with the gap u and has the derivative t.
 
-        It is computed at the midpoint with more bits. The radius is multiplied by the slope t.
+        The value at the midpoint of u is computed with more bits. The radius of the result is the
+        radius of u, multiplied by a bound on t.
         """
         from flint import arb
 

@@ -62,8 +62,8 @@ def power_rows(terms: int, parts: int, degree: int) -> Array:
 
     The shape is (terms, parts, degree + 1), and x = middle + 2 t/parts.
 
-    To limit rounding, the recurrence expands to twice the degree in t. The tiny highest powers are
-    then interpolated by the lower ones.
+    To limit rounding errors, the recurrence keeps powers of t up to about twice ``degree``. The
+    higher powers, whose coefficients are tiny, are then replaced by interpolants of that degree.
     """
     order = 2 * degree + 2
     middle = (2 * np.arange(parts) + 1) / parts - 1
@@ -172,7 +172,7 @@ def halved(
     scaled: Callable[[Array, Array], Array],
     most: int,
 ) -> Iterator[tuple[Piecewise, tuple[Array, Array], tuple[Array, Array]]]:
-    """Yield tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
+    """Yield fits of a function on 1, 2, 4, ..., 2^most equal panels of t in [0, 1].
 
     ``place`` maps t to the argument, and ``inverse`` is its inverse. ``exact`` is the function.
     ``scaled`` maps (arguments, values) to the fitted quantity. Each item contains the fit,
@@ -197,8 +197,8 @@ def adaptive(
     """Fit f on [left, right]; bisect panels until the last coefficients are rounding errors.
 
     Rounding errors are measured relative to the size of f on the whole interval, or to ``floor`` if
-    that is larger. Rounding errors may grow like noise/t. Raises: KcalcError if too many panels are
-    needed.
+    that is larger. Towards an argument t = 0 they may grow like noise/t. Raises KcalcError if too
+    many panels are needed.
     """
     done: list[tuple[float, Array]] = []
     waiting = [(left, right)]

@@ -21,8 +21,9 @@ class Degrees(Fold[Counts]):
     """Bounds on the degrees of expressions, in their symbols and in functions of the symbols.
 
     The degrees of sums, products, powers (including noninteger powers), corners and choices follow
-    from their parts. Any other function, and any fraction, has degree 0 in the symbols and 1 in
-    itself. ``greatest`` is the largest degree of all parts, including arguments of functions.
+    from the degrees of their operands. Any other function, and any fraction, has degree 0 in the
+    symbols and counts as degree 1 in functions. ``greatest`` is the largest degree of all
+    subexpressions, including arguments of functions.
     """
 
     def __init__(self) -> None:
@@ -70,9 +71,9 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 
 
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
-    """Reject an expression if a part has too high a degree.
+    """Raise KcalcError if the degree of an expression, or of a subexpression, is too high.
 
-    ``degrees`` contains bounds that are already known for the parts. Raises: KcalcError.
+    ``degrees`` contains bounds that are already known for subexpressions.
     """
     degrees = Degrees() if degrees is None else degrees
     degrees(expr)
@@ -101,7 +102,7 @@ class Terms(Fold[float]):
         return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
 
     def function(self, kind: Any, *arguments: Any) -> float:
-        """Count one term, unless an argument is too large; ``sp.expand`` also expands arguments."""
+        """Return 1, or inf if an argument, which ``sp.expand`` also expands, has too many terms."""
         return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
 
 
@@ -111,7 +112,7 @@ def expandable(expr: Any) -> bool:
 
 
 class _Polynomials(Fold[Any]):
-    """Combines polynomials by sums, products and powers."""
+    """Combine polynomials by sums, products and powers."""
 
     def number(self, expr: Any) -> Any:
         return sp.Poly(expr, self.symbol)
@@ -123,7 +124,8 @@ class _Polynomials(Fold[Any]):
 def poly(expr: Any, symbol: Any) -> sp.Poly:
     """Return a polynomial expression as a SymPy polynomial in one symbol.
 
-    Powers of long sums are computed as powers of polynomials, which SymPy would expand first.
+    Powers of long sums are computed as powers of SymPy polynomials, because ``sp.Poly`` would first
+    expand them term by term.
     """
     return sp.Poly(expr, symbol) if expandable(expr) else _Polynomials(symbol)(expr)
 

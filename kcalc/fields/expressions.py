@@ -1,7 +1,8 @@
-"""The only traversal of SymPy expressions: a fold with one method per kind of part.
+"""The only traversal of SymPy expressions: a fold with one method per kind of subexpression.
 
 A number system, a bound, an estimate or a code generator defines sums, products, powers and
-functions in its methods. The fold computes the value of an expression from the values of its parts.
+functions in its methods. The fold computes the value of an expression from the values of its
+subexpressions.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ FUNCTIONS: dict[Any, Known] = {
 
 
 class Fold(Generic[V]):
-    """Evaluate expressions in one symbol, each distinct part once.
+    """Evaluate expressions in one symbol, each distinct subexpression once.
 
-    Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
-    ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions;
-    ``self(expression)`` returns the value of an expression. Without a symbol, numbers are also
-    decomposed.
+    Subclasses have a method for each kind of subexpression: ``number``, ``variable``, ``sum``,
+    ``product``, ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions;
+    ``self(expression)`` returns the value of an expression. If the fold has no symbol, numerical
+    expressions are decomposed too.
     """
 
     def __init__(self, symbol: Any = None) -> None:
@@ -199,7 +200,7 @@ def switches(expr: Any) -> list[Any]:
 
 
 def factors(expr: Any) -> Sequence[Any]:
-    """Return the parts whose zeros make a product or power zero: the factors, or the base."""
+    """Return the expressions whose zeros make a product or power zero: the factors, or the base."""
     if isinstance(expr, sp.Mul):
         return expr.args
     return expr.args[:1] if isinstance(expr, sp.Pow) else (expr,)

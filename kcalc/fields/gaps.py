@@ -22,14 +22,14 @@ class Gap(np.ndarray):
 
     @classmethod
     def of(cls, gap: Any, rest: Any) -> Gap:
-        """Combine a gap with 1 + c of the same shape."""
+        """Return a Gap with the values ``gap`` = 1 - c and ``rest`` = 1 + c, of the same shape."""
         out = np.array(gap, dtype=np.float64).view(cls)
         out.rest = np.asarray(rest, dtype=np.float64)
         return out
 
     @classmethod
     def from_cosine(cls, c: Any) -> Gap:
-        """Return the gap, with 1 - c and 1 + c, for a float64 array of c values."""
+        """Return the Gap that stores 1 - c and 1 + c for a float64 array of c values."""
         return cls.of(1 - np.asarray(c), 1 + np.asarray(c))
 
     def __array_finalize__(self, _: Any) -> None:

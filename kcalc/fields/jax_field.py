@@ -42,9 +42,9 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 
 
 def within(cosine: Any, low: float) -> Any:
-    """Check c values of a JAX array. A traced value outside [low, 1], beyond rounding, becomes nan.
+    """Check that the c values in a JAX array are in [low, 1] up to rounding, and return them.
 
-    Raises: KcalcError if an untraced value is outside [low, 1].
+    If the array is traced, values outside become nan. Otherwise, they cause a KcalcError.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -57,10 +57,11 @@ def within(cosine: Any, low: float) -> Any:
 
 
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
-    """Call a NumPy function of doubles, shape (k, ...) to (...), from a compiled function.
+    """Apply a NumPy function of doubles to a JAX array, also inside compiled code.
 
-    Doubles are passed as pairs of integers. In its callback threads, JAX would otherwise round them
-    to single precision, unless double precision is enabled for the whole process.
+    The function maps shape (k, ...) to shape (...). Doubles are passed as pairs of integers,
+    because JAX would otherwise round them to single precision in its callback threads, unless
+    double precision is enabled for the whole process.
     """
     import jax
     import jax.numpy as jnp
@@ -84,7 +85,7 @@ def on_host(function: Callable[[Any], Any], array: Any) -> Any:
 
 
 class JaxField(Field):
-    """JAX arrays of floats, float32 or float64, elementwise. Use :func:`jax_field`.
+    """JAX arrays of floats, float32 or float64, elementwise. Created by :func:`jax_field`.
 
     Numbers that are not JAX arrays stay Python floats. They are computed in double precision and
     adopt the precision of the arrays that they are combined with. The derivatives of ``angle`` and
@@ -121,7 +122,7 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """Clip the gap to [0, 2] to remove rounding errors. The derivative does not change."""
+        """Clip the gap to [0, 2] to remove rounding errors, but keep the derivative 1."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 

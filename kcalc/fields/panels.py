@@ -2,9 +2,9 @@
 
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
-As a function of s, a kernel is equally smooth everywhere, even near c = 1, where the kernel may
-have square roots or the many scales of a chaotic network. A power series in c with coefficients >=
-0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
+As a function of s, a kernel is equally smooth everywhere, even near c = 1, where it may behave like
+a square root or vary on many scales, as for chaotic networks. A power series in c with coefficients
+>= 0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
 ``|Im s| >= pi / (2 ln 2) = 2.27``.
 """
 
@@ -92,7 +92,7 @@ class Fitted:
     """
 
     def at(self, s: Array, upper: Array) -> Array:
-        """Return values (functions, n)."""
+        """Return the values at s on the upper or lower side, with shape (functions, n)."""
         out = np.empty((len(self.error), s.size))
         out[:, ~upper], out[:, upper] = self.lower(s[~upper]), self.upper(s[upper])
         return out
@@ -134,7 +134,7 @@ def fit(
 
     ``floor`` maps the values at u = 0 (functions,) to the floors (functions,). ``symmetric``
     contains signs (functions,) with f(2 - u) = sign f(u). The upper side is then reflected instead
-    of evaluated. Raises: KcalcError if the function is not finite.
+    of evaluated. Raises KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)

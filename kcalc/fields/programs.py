@@ -59,7 +59,7 @@ def taylor_program(kind: Any, order: int) -> Program:
 
 
 class Program(Fold[int]):
-    """Expressions in one symbol as a list of steps. Equal parts are shared.
+    """Expressions in one symbol as a list of steps. Equal subexpressions are evaluated once.
 
     Raises KcalcError for functions that have no enclosures.
     """
@@ -141,7 +141,10 @@ class Program(Fold[int]):
         return self.record(lambda values, numbers: numbers.function(kind, values[inner]))
 
     def corner(self, kind: Any, *arguments: Any) -> int:
-        """Add a function with corners: the branch at x, or an enclosure of both branches."""
+        """Add the step for a function with corners.
+
+        It selects a branch, or encloses both branches if the sign of the argument is uncertain.
+        """
         is_extreme = kind in (sp.Max, sp.Min)
         first, *others = map(self, arguments if is_extreme else arguments[:1])
         side = -1 if kind is sp.Min else 1

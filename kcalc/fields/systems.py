@@ -180,7 +180,8 @@ class _Numpy(Field):
     def angle(self, gap: Number) -> Number:
         """Return 2 atan2(sqrt u, sqrt(2 - u)).
 
-        The relative accuracy is full even for tiny u, and for pi - theta at tiny 2 - u.
+        The angle theta has full relative accuracy even if u is tiny, and so has pi - theta if 2 - u
+        is tiny.
         """
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
 
@@ -306,7 +307,10 @@ def _mpmath_field(digits: int) -> _Mpmath:
 
 
 def as_field(field: Any) -> Any:
-    """Check that a value is a number system and return it. Raises KcalcError for anything else."""
+    """Return ``field`` if it is a number system.
+
+    Raises KcalcError for anything else.
+    """
     if not callable(getattr(field, "number", None)):
         raise KcalcError(
             "a number system must come from kcalc.fields, such as mpmath_field(30), got "

@@ -38,9 +38,10 @@ def _call(place: str) -> None:
 
 
 def after_import(library: str, place: str) -> None:
-    """Call the function at ``"room.module:name"`` after a library is imported.
+    """Call the function at ``place`` when a library is imported, or now if it already is.
 
-    If the library is already imported, call it now. If the room is not installed, do nothing.
+    ``place`` is a location ``"package.module:name"`` below ``kcalc``. If that part of kcalc is not
+    installed, nothing is called.
     """
     if library in sys.modules:
         _call(place)

@@ -46,7 +46,7 @@ Advice = str | Remedy | tuple[str | Remedy, ...]
 
 
 def either(*remedies: Advice) -> str:
-    """Join remedies into one list, such as "a, b, or c"; empty remedies are omitted."""
+    """Join remedies into one text, such as "a, b, or c"; empty remedies are omitted."""
     firsts = (advice[0] if isinstance(advice, tuple) else advice for advice in remedies if advice)
     texts = list(map(str, firsts))
     *others, last = texts or [""]
@@ -149,7 +149,8 @@ class NoRule(KcalcError):
 class FreshnessError(KcalcError):
     """A hypothesis of a kernel rule does not hold.
 
-    The hypotheses are that pre-activations are fresh Gaussians and that addends are independent.
+    The hypotheses are that pre-activations are Gaussian and independent of earlier layers, and that
+    the terms of a sum are independent.
 
     Attributes
     ----------
@@ -181,8 +182,8 @@ class UnreachableTarget(KcalcError):
 def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
     """Return a :class:`KcalcError` that lists known names similar to an unknown name.
 
-    Parameters: ``kind`` is the kind of name ("activation"), ``name`` is the unknown name, and
-    ``known`` lists the valid names.
+    ``kind`` is the kind of name ("activation"), ``name`` is the unknown name, and ``known`` lists
+    the valid names.
     """
     names = sorted(set(known))
     text = name if isinstance(name, str) else glimpse(name)

@@ -21,8 +21,8 @@ _KEPT = 40  # characters of the file name kept in the name of the temporary file
 def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) -> Path:
     """Write a file atomically; text is written as UTF-8 with unchanged line endings.
 
-    Returns: the path. Raises: KcalcError if the file cannot be written; the old file then stays,
-    and no temporary file remains.
+    Returns the path. Raises KcalcError if the file cannot be written. In that case, an existing
+    file stays unchanged and no temporary file remains.
     """
     with replacing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
@@ -37,8 +37,8 @@ def read_at_most(path: str | os.PathLike[str], what: str, most: int | None = Non
 
     ``what`` describes the file in messages; ``most`` is the largest number of bytes, by default
     MOST_BYTES. The function never reads more than that, because devices, pipes and files in
-    ``/proc`` do not report their size. Raises: OSError if the file cannot be read, KcalcError if it
-    is too large.
+    ``/proc`` do not report their size. Raises OSError if the file cannot be read, and KcalcError if
+    it is too large.
     """
     most = MOST_BYTES if most is None else most
     with Path(path).open("rb") as stream:
@@ -59,7 +59,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     replaced. An existing file keeps its permissions, and a new one gets the default permissions.
     Pipes and devices are written directly.
 
-    Raises: KcalcError if the path is a folder, its folder is missing, permission is denied or the
+    Raises KcalcError if the path is a folder, its folder is missing, permission is denied or the
     disk is full. Other errors of the block propagate.
     """
     target = destination(path)
@@ -85,7 +85,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def destination(path: str | os.PathLike[str]) -> Path:
     """Resolve a path to the file that will be written, following links.
 
-    Raises: KcalcError if no file can be written; nothing is changed.
+    Nothing is changed. Raises KcalcError if no file can be written there.
     """
     target = Path(path)
     try:

@@ -146,7 +146,7 @@ def activation_name(name: str) -> str:
 def local_definition(
     name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any
 ) -> str:
-    """Define a local map by its closed form or by a Gaussian integral, in LaTeX."""
+    """Return the LaTeX definition of a local map, by its closed form or a Gaussian integral."""
     found = _MAP.fullmatch(name)
     head = latex(sp.Function(name)(*arguments))
     if closed is not None or found is None:

@@ -1,7 +1,7 @@
-"""Registries through which guest modules provide functions to the spine.
+"""Registries through which optional modules of kcalc (*guests*) provide functions to its core.
 
-The spine does not import guests. It asks a :class:`Registry` for a key, such as the type of a
-result, and the registry imports the guest's function. ``kcalc/wiring.py`` fills the registries.
+The core does not import these modules. It looks up a key, such as the type of a result, in a
+:class:`Registry`, which imports the registered function. ``kcalc/wiring.py`` fills the registries.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class MissingGuest(KcalcError):
 
 
 class Registry:
-    """{key: location ``"room.module:name"`` of the guest's function}.
+    """A mapping from keys to functions in optional modules, which are imported on first use.
 
-    ``what`` is a plural noun for the contents ("drawings"), used in messages and as the heading of
-    the printed table. ``library`` is an optional library that all guests of the registry need.
+    Each function is stored as its location ``"package.module:name"`` below ``kcalc``. ``what`` is a
+    plural noun for the contents ("drawings"), used in messages and as the heading of the printed
+    table. ``library`` is an optional library that all registered functions need.
     """
 
     def __init__(self, what: str, library: str | None = None) -> None:
@@ -33,7 +34,10 @@ class Registry:
         self.places: dict[Hashable, str] = {}
 
     def register(self, key: Hashable, place: str) -> None:
-        """Register a location. Raises: KcalcError if another location has the key."""
+        """Register the location of a function.
+
+        Raises KcalcError if another location is registered for the key.
+        """
         known = self.places.setdefault(key, place)
         if known != place:
             raise KcalcError(f"{self.what}: both {known} and {place} claim {key!r}")
@@ -42,10 +46,10 @@ class Registry:
         return key in self.places
 
     def __getitem__(self, key: Hashable) -> Any:
-        """Import and return the guest's function for a key.
+        """Import and return the function for a key.
 
-        Raises: MissingGuest if no guest claims the key or the guest's folder is missing,
-        MissingExtra if the library of the guests is missing.
+        Raises MissingGuest if the key is not registered or the function's package is missing, and
+        MissingExtra if the optional library of the registry is missing.
         """
         place = self.places.get(key)
         if place is None:
@@ -56,9 +60,9 @@ class Registry:
         return found
 
     def of(self, value: Any) -> Any:
-        """Return the guest's function for the type of ``value``, or None if there is none.
+        """Return the function for the type of ``value`` or a base class, or None if there is none.
 
-        The key of a kcalc class is "room.Class".
+        The key of a kcalc class is "package.Class".
         """
         for cls in type(value).__mro__:
             parts = cls.__module__.split(".")
@@ -77,9 +81,9 @@ class Registry:
 
 @lru_cache(maxsize=512)
 def brought(place: str) -> Any:
-    """Import the object at ``"room.module:name"``, a location below ``kcalc``.
+    """Import and return the object at ``"package.module:name"``, a location below ``kcalc``.
 
-    Without a name, return the module. Raises: MissingGuest if a part of kcalc is missing.
+    Without a name, return the module. Raises MissingGuest if that part of kcalc is not installed.
     """
     module, _, name = place.partition(":")
     full = f"kcalc.{module}"
@@ -96,10 +100,10 @@ def brought(place: str) -> Any:
 
 
 def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a room, which imports modules on first use of their names.
+    """Return a ``__getattr__`` for a package that imports its modules on first use of their names.
 
-    ``room`` is its ``__name__``; ``homes`` is {module: names that the room exports from it}. A
-    missing guest then affects only the modules that need it.
+    ``room`` is the package's ``__name__``. ``homes`` is {module: names that the package exports
+    from it}. If a module is missing, only the names from this module are unavailable.
     """
     own = room.partition(".")[2]
     places = {
@@ -118,8 +122,8 @@ def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 class Reading:
     """An alternative calculus for networks, selected by options of a call.
 
-    ``options`` is {option: default}; any other value selects this reading. ``answers`` is
-    {question: location of the function that answers it}.
+    ``options`` is {option: default}; any value other than the default selects this calculus.
+    ``answers`` is {question: location of the function that answers it}.
     """
 
     name: str
@@ -127,7 +131,7 @@ class Reading:
     answers: Mapping[str, str]
 
     def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of this reading that differ from their defaults."""
+        """Return the options of this calculus whose values differ from their defaults."""
         return {
             name: value
             for name, usual in self.options.items()
@@ -137,9 +141,10 @@ class Reading:
 
 
 class Readings:
-    """Select the calculus for a call: the first reading with a given option, if any.
+    """The alternative calculi (*readings*), one of which may be selected by the options of a call.
 
-    If no reading is selected, the call uses the plain calculus.
+    The first one with an option that differs from its default is selected. If there is none, the
+    call uses the plain calculus.
     """
 
     what = "readings"
@@ -150,9 +155,10 @@ class Readings:
     def register(
         self, name: str, options: Mapping[str, Any], places: Iterable[tuple[str, str]]
     ) -> None:
-        """Add a reading; ``places`` maps each module to the questions it answers.
+        """Add an alternative calculus.
 
-        Raises: KcalcError if another reading has the name or claims one of the options.
+        ``places`` contains pairs (module, names of the questions that the module answers). Raises
+        KcalcError if another calculus has the same name or one of the options.
         """
         answers = {q: f"{module}:{q}" for module, asked in places for q in asked.split()}
         made = Reading(name, options, answers)
@@ -165,9 +171,9 @@ class Readings:
     def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
         """Return the function that answers a question under the given options.
 
-        Call it with the remaining arguments. Return None if the plain calculus answers. Raises:
-        MissingGuest if the folder of the reading is missing, KcalcError if the reading has no
-        answer.
+        The function takes the remaining arguments. The result is None if the options select the
+        plain calculus. Raises KcalcError if the selected calculus does not answer the question, and
+        MissingGuest if its package is missing.
         """
         for reading in self.known.values():
             if asking := reading.given(options):
@@ -179,7 +185,7 @@ class Readings:
         return None
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the readings as rows of (options, question, location)."""
+        """Return the alternative calculi as rows of (options, question, location)."""
         return [
             (", ".join(f"{option}=" for option in one.options), question, place)
             for one in self.known.values()
@@ -220,9 +226,10 @@ SHAPING = Registry("parts of shaping")
 
 
 class FormerNames(Registry):
-    """{(room, former name): new location}, kept for one minor release.
+    """The new locations of renamed public names, as {(package, former name): new location}.
 
-    A location without a module, ``":name"``, is a public name of kcalc itself.
+    Entries are kept for one minor release. A location without a module, ``":name"``, is a public
+    name of kcalc itself.
     """
 
     def __getitem__(self, key: Hashable) -> Any:
@@ -230,7 +237,7 @@ class FormerNames(Registry):
         return getattr(import_module("kcalc"), place[1:]) if place[0] == ":" else brought(place)
 
     def public(self, room: str, name: str) -> str:
-        """Return the current path of a former name, below kcalc."""
+        """Return the current path, below kcalc, of the object with a former name."""
         return self.places[room, name].lstrip(":").replace(":", ".")
 
 

@@ -27,7 +27,7 @@ def _warn(old: str, new: str) -> None:
 
 
 class _Moved(ModuleType):
-    """Module at the old path of a room, which reads names from the new path."""
+    """Module at the old path of a package, which looks up names at the new path."""
 
     def __init__(self, old: str, new: str) -> None:
         super().__init__(f"{HERE}.{old}", f"The old path of ``{HERE}.{new}``.")
@@ -43,13 +43,13 @@ class _Moved(ModuleType):
 
 
 class _Below(MetaPathFinder, Loader):
-    """Import hook for moved modules, and modules of moved rooms, at their old paths."""
+    """Import hook for the old paths of moved modules and of modules in moved packages."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.modules = modules
 
     def _places(self, fullname: str) -> tuple[str, str] | None:
-        """Return (old path, new path) below kcalc, or None for other modules."""
+        """Return (old path, new path) of a moved module, below kcalc, or None for other modules."""
         root, _, old = fullname.partition(".")
         if root == HERE and "." in old:
             if old in self.modules:
@@ -60,12 +60,12 @@ class _Below(MetaPathFinder, Loader):
         return None
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Return a spec with this loader if the moved room has such a module."""
+        """Return a spec with this loader if the module was moved and exists at its new path."""
         places = self._places(fullname)
         return ModuleSpec(fullname, self) if places and find_spec(f"{HERE}.{places[1]}") else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Return a plain module, which exec_module replaces with the moved module."""
+        """Return None: Python creates a module, which exec_module replaces with the moved one."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Register the moved module itself under its old path, so its classes stay identical."""
@@ -80,7 +80,8 @@ def moved(modules: Mapping[str, str]) -> None:
 
     ``modules`` is {old: new}, with paths below kcalc.
 
-    Nothing is imported. Attributes of kcalc do not change; ``kc.audit`` remains a function.
+    Nothing is imported, and the attributes of kcalc do not change; for example, ``kc.audit``
+    remains a function.
     """
     for old, new in modules.items():
         if "." not in old:
@@ -89,10 +90,10 @@ def moved(modules: Mapping[str, str]) -> None:
 
 
 def former(room: str, ask: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a room that redirects former names, with a warning.
+    """Return a ``__getattr__`` for a package that redirects former names, with a warning.
 
-    ``room`` is its ``__name__``; ``ask`` is the room's existing ``__getattr__``, if any. The former
-    names are in ``FORMER``.
+    ``room`` is the package's ``__name__``, and ``ask`` is its existing ``__getattr__``, if any. The
+    former names are in ``FORMER``.
     """
     own = room.partition(".")[2]
 

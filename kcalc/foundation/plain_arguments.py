@@ -23,7 +23,7 @@ LARGEST = 2**63 - 1  # largest count that arrays and files support
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
     """Convert to an integer in [least, most]; accept NumPy, JAX, PyTorch and SymPy integers.
 
-    Raises: KcalcError for anything else, including booleans.
+    Raises KcalcError for anything else, including booleans.
     """
     try:
         number = _index(value)
@@ -38,7 +38,7 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
 def _index(value: Any) -> int:
     """Return the value of ``__index__``, for integers only.
 
-    Raises: TypeError for booleans and arrays, which PyTorch's ``__index__`` would accept, and any
+    Raises TypeError for booleans and arrays, which PyTorch's ``__index__`` would accept, and any
     error that a user object's ``__index__`` raises.
     """
     if (
@@ -53,7 +53,7 @@ def _index(value: Any) -> int:
 def extents(value: Any, what: str) -> tuple[int, ...]:
     """Return the sizes of an image, (height, width) or one per axis, as integers >= 1.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     sizes = tuple(
         whole(size, f"{what}[{axis}]", 1)
@@ -67,7 +67,10 @@ def extents(value: Any, what: str) -> tuple[int, ...]:
 
 
 def truth(value: Any, what: str) -> bool:
-    """Return a Python or NumPy boolean as a bool. Raises: KcalcError for anything else."""
+    """Return a Python or NumPy boolean as a bool.
+
+    Raises KcalcError for anything else.
+    """
     if not isinstance(value, bool | np.bool_):
         raise KcalcError(f"{what} must be True or False, got {glimpse(value)}")
     return bool(value)
@@ -76,7 +79,7 @@ def truth(value: Any, what: str) -> bool:
 def text(value: Any, what: str, empty: bool = False) -> str:
     """Check that the value is text, which may be empty only if ``empty`` is true.
 
-    Raises: KcalcError otherwise, and for characters that UTF-8 cannot encode.
+    Raises KcalcError otherwise, and for characters that UTF-8 cannot encode.
     """
     if not isinstance(value, str) or not (value or empty):
         raise KcalcError(
@@ -88,7 +91,7 @@ def text(value: Any, what: str, empty: bool = False) -> str:
 def utf8(value: str, what: str) -> str:
     """Check that text can be printed and written to a file.
 
-    Raises: KcalcError for half of a surrogate pair, which UTF-8 cannot encode.
+    Raises KcalcError for half of a surrogate pair, which UTF-8 cannot encode.
     """
     if not value.isascii():
         try:
@@ -105,7 +108,7 @@ def utf8(value: str, what: str) -> str:
 def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
     """Return the value if it is one of the known names.
 
-    Raises: a KcalcError that lists the known names, or the most similar ones.
+    Raises a KcalcError that lists the known names, or the most similar ones.
     """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
@@ -114,7 +117,10 @@ def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
 
 
 def file_path(value: Any, what: str = "path") -> Path:
-    """Return the path of a file, given as str or Path. Raises: KcalcError for anything else."""
+    """Return the path of a file, given as str or Path.
+
+    Raises KcalcError for anything else.
+    """
     given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(given, str) or not given:
         raise KcalcError(f"{what} must name a file, as in 'network.json', got {glimpse(value)}")
@@ -132,7 +138,7 @@ def is_key(value: Any, among: Any) -> bool:
 def items(value: Any, what: str) -> tuple[Any, ...]:
     """Return the members of a sequence, set or iterator; text and mappings are not accepted.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     try:
         if isinstance(value, str | bytes | Mapping) or not (
@@ -145,7 +151,10 @@ def items(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def mapping(value: Any, what: str) -> Mapping[Any, Any]:
-    """Check that the value is a mapping. Raises: KcalcError otherwise."""
+    """Return the value, after checking that it is a mapping.
+
+    Raises KcalcError otherwise.
+    """
     if not isinstance(value, Mapping):
         raise KcalcError(f"{what} must be a mapping, {{name: value}}, got {glimpse(value)}")
     return value

@@ -149,7 +149,7 @@ class Tabled:
     def to_dataframe(self) -> DataFrame:
         """Return the values with all digits, as a pandas DataFrame.
 
-        Raises: KcalcError if pandas is not installed.
+        Raises KcalcError if pandas is not installed.
         """
         pandas = imported("pandas")
         values = self._frame()

@@ -34,7 +34,7 @@ def refused(value: object, reason: str) -> KcalcError:
 def closed_value(value: sp.Basic) -> sp.Expr:
     """Check that ``value`` is a real, finite SymPy number without free symbols.
 
-    Raises: KcalcError otherwise.
+    Raises KcalcError otherwise.
     """
     if not isinstance(value, sp.Expr):
         raise refused(value, "pass a number")
@@ -93,7 +93,7 @@ def _as_float(value: int | float | Fraction | sp.Expr) -> float:
 def floats(value: object) -> Any:
     """Convert to a float, or to a float64 array of the same shape.
 
-    Raises: KcalcError for nan, infinities, complex values and text.
+    Raises KcalcError for nan, infinities, complex values and text.
     """
     if isinstance(value, sp.Basic):
         return _sympy_float(value)
@@ -126,7 +126,7 @@ def _float_array(values: Array) -> Array:
 def real_array(value: Any, what: str) -> Array:
     """Convert ``value`` to a float64 array.
 
-    Raises: KcalcError for text, complex numbers, nan, infinities or symbols.
+    Raises KcalcError for text, complex numbers, nan, infinities or symbols.
     """
     if isinstance(value, sp.Basic) and value.free_symbols:
         raise KcalcError(
@@ -147,7 +147,7 @@ def real_array(value: Any, what: str) -> Array:
 def raw_array(value: Any, what: str) -> Array:
     """Convert ``value`` to a real (or boolean) array and keep the dtype.
 
-    Raises: KcalcError for ragged lists, text, objects and anything else.
+    Raises KcalcError for anything else, such as ragged lists, text and objects.
     """
     try:
         if hasattr(value, "__len__") and not (
@@ -175,7 +175,10 @@ def raw_array(value: Any, what: str) -> Array:
 
 
 def one_number(value: Any, what: str) -> float:
-    """Return one finite real number as a float. Raises: KcalcError for anything else."""
+    """Return one finite real number as a float.
+
+    Raises KcalcError for anything else.
+    """
     array = real_array(value, what)
     if array.ndim:
         raise KcalcError(f"{what} must be a single number here, got {glimpse(value)}")
@@ -183,7 +186,10 @@ def one_number(value: Any, what: str) -> float:
 
 
 def positive_number(value: Any, what: str) -> float:
-    """Return one finite number > 0 as a float. Raises: KcalcError for anything else."""
+    """Return one finite number > 0 as a float.
+
+    Raises KcalcError for anything else.
+    """
     number = one_number(value, what)
     if not number > 0:
         raise KcalcError(f"{what} must be a number > 0, got {glimpse(value)}")
@@ -191,7 +197,10 @@ def positive_number(value: Any, what: str) -> float:
 
 
 def q_array(q: Any, what: str = "q") -> Array:
-    """Return q values as an array. Raises: KcalcError if a value is not positive."""
+    """Return q values as an array.
+
+    Raises KcalcError if a value is not positive.
+    """
     array = real_array(q, what)
     if np.any(array <= 0):
         raise KcalcError(
@@ -208,8 +217,8 @@ def q_array(q: Any, what: str = "q") -> Array:
 def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
     """Return (q1, q2) for two inputs.
 
-    ``q`` applies to both inputs. Otherwise ``q1`` defaults to 1 and ``q2`` to q1. Raises:
-    KcalcError if ``q`` is given together with ``q1`` or ``q2``.
+    If ``q`` is given, it applies to both inputs. Otherwise ``q1`` defaults to 1 and ``q2`` to
+    ``q1``. Raises KcalcError if ``q`` is given together with ``q1`` or ``q2``.
     """
     if q is not None and not (q1 is None and q2 is None):
         raise KcalcError(
@@ -222,7 +231,7 @@ def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
 def one_q(q: Any, what: str = "q") -> float:
     """Return one q value as a float.
 
-    Raises: KcalcError for arrays and for values that are not positive.
+    Raises KcalcError for arrays and for values that are not positive.
     """
     array = q_array(q, what)
     if array.ndim:

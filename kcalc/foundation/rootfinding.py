@@ -15,7 +15,7 @@ def zero_between(
 ) -> float:
     """Return the zero between two points where the function has opposite signs, by Brent's method.
 
-    ``options`` are passed to :func:`scipy.optimize.brentq`. Raises: ValueError if the signs are
+    ``options`` are passed to :func:`scipy.optimize.brentq`. Raises ValueError if the signs are
     equal.
     """
     from scipy.optimize import brentq

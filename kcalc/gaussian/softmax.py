@@ -65,9 +65,10 @@ class Overlap:
 
     The derivatives are taken with respect to the covariance and the variances of the rows' scores.
 
-    ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``. For variances up
-    to 25, relative errors are 1e-13 (S) and 1e-12 (derivatives). ``more`` is the number of tokens
-    that only the second row sees, as in a causal layer.
+    The arguments must satisfy ``tokens >= 1``, variances >= 0 and
+    ``|covariance| <= sqrt(variance1 variance2)``. For variances up to 25, relative errors are 1e-13
+    (S) and 1e-12 (derivatives). ``more`` is the number of tokens that only the second row sees, as
+    in a causal layer.
     """
 
     tokens: int
@@ -91,19 +92,19 @@ class Overlap:
 
     @property
     def by_covariance(self) -> float:
-        """``dS/dk``."""
+        """The derivative ``dS/dk``."""
         if self.tokens == 1:
             return 0.0
         return self._derivative(self._grid.crossed, self._grid.slope1, self._grid.slope2)
 
     @property
     def by_variance1(self) -> float:
-        """``dS/dv1`` at a fixed covariance."""
+        """The derivative ``dS/dv1`` at a fixed covariance."""
         return self._by_variance(0)
 
     @property
     def by_variance2(self) -> float:
-        """``dS/dv2`` at a fixed covariance."""
+        """The derivative ``dS/dv2`` at a fixed covariance."""
         return self._by_variance(1)
 
     def _by_variance(self, row: int) -> float:
@@ -145,8 +146,8 @@ def self_overlap(tokens: int, variance: float) -> float:
 def row_entropy(tokens: int, variance: float) -> float:
     """Return ``-E sum_j A_j ln A_j`` for a row, in nats; ``ln T`` if all weights are equal.
 
-    The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
-    ``v (1 - S_self)`` by Stein's lemma, the first is
+    The entropy is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second expectation
+    is ``v (1 - S_self)`` by Stein's lemma, and the first is
     ``ln T + int [exp(-T e^u) - (E f(u + a))^T] du``.
     """
     if tokens == 1:
@@ -198,8 +199,9 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
     """Return the overlaps S of rows over the tokens that they see, shape (T, T).
 
-    ``sees[i, j]`` tells whether row i sees token j, for both sequences. For rows that see a and b
-    tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
+    ``sees[i, j]`` tells whether row i sees token j; the mask is the same for both sequences. For
+    rows that see a and b tokens, m of them in common,
+    ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
     """
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)
@@ -373,7 +375,7 @@ class _ScoreGrid:
 
 
 def _shared(width1: float, width2: float, covariance: float) -> tuple[float, float]:
-    """Choose ``(l1, l2)`` with ``l1 l2 = covariance``, equal if the widths allow it."""
+    """Return ``(l1, l2)`` with ``l1 l2 = covariance``, equal if the widths allow it."""
     root, small = math.sqrt(covariance), min(width1, width2)
     if root <= small:
         return root, root

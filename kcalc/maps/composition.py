@@ -35,7 +35,8 @@ MOST_SYMBOLS = 5000  # limit for formulas in a notebook, about 40 kB of LaTeX
 class LocalFunction:
     """A local map with a name in a composition.
 
-    It has ``function(*arguments)``, a closed form or None, and its activation.
+    It stores the symbolic call ``function(*arguments)``, the closed form (or None) and the
+    activation.
     """
 
     function: Any
@@ -317,7 +318,7 @@ class Composition:
     def _activations(self) -> list[str]:
         """Return definitions of the activations that formulas write as letters.
 
-        These are unnamed activations and the activations in Gaussian integrals.
+        Letters represent unnamed activations, and activations in Gaussian integrals.
         """
         texts = {f.own_name: f.definition() for f in self.functions}
         return [text for text in texts.values() if text]
@@ -432,7 +433,10 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """Evaluate a local map at numbers. Raises KcalcError if it has no closed form."""
+    """Return the value of a local map at the given numbers.
+
+    Raises KcalcError if it has no closed form.
+    """
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map at numbers instead")
@@ -468,7 +472,7 @@ def differentiated(composition: Composition, order: int) -> Composition:
 
 
 class _Rate:
-    """Computes d/dx of expressions in a composition, where x is its first argument."""
+    """Compute d/dx of expressions in a composition, where x is its first argument."""
 
     def __init__(self, composition: Composition) -> None:
         self.rates: dict[Any, Any] = {composition.arguments[0]: sp.S.One}

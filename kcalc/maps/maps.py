@@ -115,7 +115,7 @@ class Approximable:
 
     @property
     def heuristic(self) -> bool:
-        """True if the result used a rule whose hypothesis fails or holds only in part."""
+        """True if the result used a rule whose hypothesis fails or only partly holds."""
         return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
 
 
@@ -138,7 +138,10 @@ def sole(found: dict[Node, Any]) -> Any:
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """Return the only output of a map. Raises KcalcError if there are several."""
+    """Return the only output of a map.
+
+    Raises KcalcError if the map has several outputs.
+    """
     if len(of.outputs) != 1:
         raise KcalcError(
             f"{what} need one output, but the network has {len(of.outputs)}: "
@@ -169,7 +172,8 @@ class CMap(KernelMap):
     ) -> dict[Node, Jet]:
         """Return 1 - C for each output as a jet of the given order.
 
-        The variable of the jet is a common change of all input c values. q2=None means uniform q.
+        The variable of the jet is a common change of all input c values. ``q2=None`` means that the
+        two inputs have the same q values.
         """
 
     def _jets(
@@ -311,7 +315,7 @@ class CMap(KernelMap):
         return CMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """Return the Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
+        """Return the Taylor coefficients b_0 ... b_{n-1} of C at c = 0, with q1 = q2 = q.
 
         Parameters
         ----------
@@ -342,7 +346,10 @@ class CMap(KernelMap):
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
-        """Return 1 - C for each output as balls, from balls at the inputs (q2=None: uniform q)."""
+        """Return 1 - C for each output as balls, from balls at the inputs.
+
+        ``q2=None`` means that the two inputs have the same q values.
+        """
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(
@@ -401,7 +408,7 @@ class CMap(KernelMap):
     ) -> Table:
         """Return C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        A million values take about 20 ms. The table has an error bound.
+        Evaluating the table at a million points takes about 20 ms. The table has an error bound.
 
         All inputs share one c value.
 
@@ -446,9 +453,9 @@ class CMap(KernelMap):
         return GapAt(self, first, second, output)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, in order.
+        """Return the isolated solutions of C(c) = c in [-1, 1] with q1 = q2 = q, in order.
 
-        For the identity map, return None.
+        If C is the identity map, the result is empty.
 
         Parameters
         ----------
@@ -458,7 +465,7 @@ class CMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
-            The fixed points with values and slopes, or None if every c is fixed.
+            The fixed points with values and slopes; empty if every c is fixed.
 
         """
         from ..foundation.rootfinding import sign_changes
@@ -606,7 +613,7 @@ class CMap(KernelMap):
 
 @dataclass(frozen=True)
 class GapAt:
-    """1 - C as a function of 1 - c at fixed q values, for tables."""
+    """The function that maps 1 - c to 1 - C at fixed q values, for tables."""
 
     base: CMap
     q1: dict[Node, Array]
@@ -863,7 +870,7 @@ class QMap(KernelMap):
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """Return the isolated solutions of Q(q) = q in [low, high], in increasing order.
 
-        Return None if every q is fixed.
+        If every q is fixed, the result is empty.
 
         Parameters
         ----------
@@ -875,7 +882,7 @@ class QMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
-            The fixed points with values and slopes, or None if every q is fixed.
+            The fixed points with values and slopes; empty if every q is fixed.
 
         """
         from ..foundation.rootfinding import finite_part, sign_changes

@@ -70,7 +70,7 @@ class SphereEigenvalues(Shown):
 
     @property
     def heuristic(self) -> bool:
-        """True if the kernel used a rule whose hypothesis fails or holds only in part."""
+        """True if the kernel used a rule whose hypothesis fails or only partly holds."""
         return any(a.kind == "heuristic" for a in self.assumptions)
 
     @property
@@ -236,7 +236,10 @@ def _counted(count: int) -> str:
 
 
 def sole_input(inputs: tuple[Hashable, ...], outputs: tuple[Hashable, ...]) -> tuple[Any, Any]:
-    """Return the input and the output. Raises KcalcError if there are several."""
+    """Return the only input and the only output.
+
+    Raises KcalcError if there are several inputs or outputs.
+    """
     for what, nodes in (("input", inputs), ("output", outputs)):
         if len(nodes) != 1:
             raise KcalcError(

@@ -1,6 +1,7 @@
 """The eigenvalues of a kernel matrix.
 
-They determine the condition number, the effective dimension, and the numerical resolution.
+The eigenvalues determine the condition number, the effective dimension, and the numerical
+resolution.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Spectrum(Shown):
 
     @property
     def condition_number(self) -> float:
-        """lambda_max / lambda_min, or infinity.
+        """The ratio lambda_max / lambda_min, or infinity.
 
         It is infinite if lambda_min is below ``resolution`` (equal inputs, or a collapsed kernel).
         """
@@ -75,15 +76,15 @@ class Spectrum(Shown):
 
     @property
     def participation(self) -> float:
-        """(sum lambda)^2 / sum lambda^2.
+        """The participation ratio (sum lambda)^2 / sum lambda^2.
 
-        This participation ratio ranges from 1 (rank one) to n (equal eigenvalues).
+        It ranges from 1 (rank one) to n (equal eigenvalues).
         """
         return float(np.sum(self.eigenvalues) ** 2 / np.sum(self.eigenvalues**2))
 
     @property
     def learning_rate_bound(self) -> float:
-        """2 / lambda_max, an upper bound on the learning rate.
+        """The upper bound 2 / lambda_max on the learning rate.
 
         Gradient descent on the summed square loss converges for smaller learning rates [DKS sec.
         24.2].
@@ -142,7 +143,7 @@ class Spectrum(Shown):
 def spectrum(matrix: Any) -> Spectrum:
     """Return the spectrum of a kernel matrix (n, n), in O(n^3) time.
 
-    Raises: KcalcError unless the matrix is symmetric, finite and positive semidefinite.
+    Raises KcalcError unless the matrix is symmetric, finite and positive semidefinite.
     """
     import scipy.linalg
 
@@ -153,7 +154,7 @@ def spectrum(matrix: Any) -> Spectrum:
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
     """Return the spectrum with the given descending eigenvalues.
 
-    Raises: KcalcError if an eigenvalue is negative beyond rounding, or if none is positive.
+    Raises KcalcError if an eigenvalue is negative beyond rounding, or if none is positive.
     """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
@@ -167,7 +168,7 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 def condition_number(matrix: Any) -> float:
     """Return lambda_max / lambda_min of a kernel matrix, infinite if it is numerically singular.
 
-    Raises: the errors of :func:`spectrum`.
+    Raises KcalcError under the same conditions as :func:`spectrum`.
     """
     return spectrum(matrix).condition_number
 
@@ -175,7 +176,7 @@ def condition_number(matrix: Any) -> float:
 def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
     """Return a matrix as a float array; float32 stays float32.
 
-    Raises: KcalcError for other shapes, nan, infinities, and asymmetry beyond rounding.
+    Raises KcalcError for other shapes, nan, infinities, and asymmetry beyond rounding.
     """
     given = float_matrix(matrix, what)
     if given.shape[0] != given.shape[1]:
@@ -192,7 +193,10 @@ def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
 
 
 def float_matrix(matrix: Any, what: str) -> Array:
-    """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
+    """Return a non-empty (n, m) array of finite floats.
+
+    Raises KcalcError for anything else.
+    """
     if isinstance(matrix, Mapping):
         raise KcalcError(
             f"{what} must be a single array, but there is one for each output "
@@ -214,7 +218,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
 def ridge_value(ridge: Any, what: str = "ridge") -> float:
     """Return a ridge or noise variance as a float.
 
-    Raises: KcalcError unless it is a single finite number >= 0.
+    Raises KcalcError unless it is a single finite number >= 0.
     """
     value = one_number(ridge, what)
     if value < 0:

@@ -103,7 +103,7 @@ def _kernels() -> dict[str, Callable[..., Any]]:
 
 
 def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    """Return the first of (value, slope) as a function with the second as its derivative."""
+    """Return a function whose value and derivative are the results (value, slope) of ``pair``."""
     import jax
 
     rate = _once(lambda *arguments: pair(*arguments)[1])
@@ -120,7 +120,7 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``rate``, changed to raise an error when it is differentiated.
+    """Return a version of ``rate`` that raises an error when it is differentiated.
 
     Otherwise the derivative of its bit operations would silently be zero.
     """

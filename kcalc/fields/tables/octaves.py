@@ -59,7 +59,7 @@ class Side:
         return 2 - w if self.upper else w
 
     def refine(self, panels: int, gap: Array, values: Array) -> None:
-        """Accept the new panels that are better.
+        """Accept the new panels whose errors are less than half of the previous ones.
 
         Octaves that still miss the tolerance and may benefit from bisection stay pending.
         """

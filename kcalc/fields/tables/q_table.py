@@ -52,7 +52,10 @@ class QTable(Shown):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """Return Q at q, of any shape. Raises: KcalcError for nan and q outside [low, high]."""
+        """Return Q(q), with the shape of ``q``.
+
+        Raises KcalcError for nan and for q outside [low, high].
+        """
         array = self._inside(q)
         return finished(
             chunked(array, lambda part: np.exp(self.logarithm(self._place(part)))),
@@ -65,7 +68,9 @@ class QTable(Shown):
     @overload
     def slope(self, q: Numbers) -> Array: ...
     def slope(self, q: Any) -> float | Array:
-        """Return Q'(q) for q of any shape, to about 1e-11 relative to Q'(q) and to Q(q) / q.
+        """Return Q'(q) for q of any shape.
+
+        The error is about 1e-11, relative to both Q'(q) and Q(q) / q.
 
         Parameters
         ----------
@@ -189,7 +194,7 @@ def tabulate_q(
     """Tabulate a Q map, a function of float64 arrays of q values, for low <= q <= high.
 
     Panels are halved, at most 8 times, until their polynomials have a relative error below
-    ``tolerance`` between the nodes. Raises: KcalcError unless 0 < low < high, if the function is
+    ``tolerance`` between the nodes. Raises KcalcError unless 0 < low < high, if the function is
     not finite and positive there, and if the error of the table is 1e-6 or more.
     """
     if not 0 < tolerance < 1:

@@ -1,4 +1,6 @@
-"""Tables of C maps, made from a few thousand exact values and about as fast as a few arccos.
+"""Tables of C maps, made from a few thousand exact values.
+
+Evaluating a table takes about as long as a few calls of arccos.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
 intervals (:mod:`.dyadic`). Near u = 0, the error of the polynomials is relative. A table is
@@ -83,7 +85,7 @@ class Table(Shown):
     def __call__(self, c: Any) -> JaxArray | float | Array:
         """Return C at c in [-1, 1], for c of any shape.
 
-        Raises: KcalcError if |c| > 1 beyond rounding, and for nan. JAX arrays give nan instead.
+        Raises KcalcError if |c| > 1 beyond rounding, and for nan. JAX arrays give nan instead.
         """
         if is_jax(c):
             return self._jax("value")(c)
@@ -339,7 +341,7 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
 
     ``tolerance`` is the allowed error of C, and 100 times ``tolerance`` is the allowed relative
     error of 1 - C near c = 1. Panels that miss these tolerances are bisected, at most three times,
-    as long as bisection helps; ``error_bound`` reports the result. Raises: KcalcError if the
+    as long as bisection helps; ``error_bound`` reports the result. Raises KcalcError if the
     function is not real and finite on [0, 2], and if the error stays above 1e-6.
     """
     if not 0 < tolerance < 1:

@@ -32,9 +32,9 @@ class CertifiedActivation:
     """A piecewise smooth function.
 
     ``kinks[i]()`` is the point between pieces i and i + 1, as a ball at the current precision.
-    ``growth`` bounds the function on the whole line. ``slack`` bounds |phi - this| for |x| <=
-    ``reach`` if pieces were saturated. ``centre`` is a guess for the point at which a function
-    without kinks is most curved.
+    ``growth`` bounds the function on the whole line. If the tanh in a piece was replaced by +-1,
+    ``slack`` bounds the resulting error for |x| <= ``reach``. ``centre`` is a guess for the point
+    at which a function without kinks is most curved.
     """
 
     name: str
@@ -201,9 +201,9 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
 
 
 class _Tidied(Rewriting):
-    """Rewrite derivatives so that balls stay narrow for large g.
+    """Rewrite the terms sinh g/cosh g and e^g/(1 + e^g) in derivatives.
 
-    The rewritten terms are sinh g/cosh g and e^g/(1 + e^g).
+    In the new form, tanh g and 1/(1 + e^-g), balls stay narrow for large g.
     """
 
     def visit(self, expr: Any) -> Any:
@@ -269,9 +269,10 @@ def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
 def _saturated(
     piece: sp.Expr, low: float, high: float, reach: float, digits: int, name: str
 ) -> tuple[list[Bound], list[tuple[sp.Expr, float]]]:
-    """Return the kinks and (expression, slack) of a piece with a saturated tanh(polynomial).
+    """Split a piece where its tanh(polynomial) is almost +-1, and replace the tanh by +-1 there.
 
-    The tanh is replaced where it is +-1 within |x| <= reach.
+    Returns the new kinks, and (expression, slack) for each part. The slack is valid for |x| <=
+    reach.
     """
     symbol = symbol_of(piece)
     atoms: Any = piece.atoms(sp.tanh)

@@ -1,11 +1,12 @@
 """Certified Gamma(c) = E[phi(u) psi(v)] and its Taylor coefficients at any c in [-1, 1].
 
-For |c| up to about 0.9, they come from Hermite series, with one table for all such c. For smooth
-functions, the series is also used beyond 0.9 if it converges fast enough. Otherwise, the integral
-is computed on the rotated plane, or in one dimension if c = +-1.
+For |c| up to about 0.9, the coefficients come from Hermite series, with one table for all these c.
+For smooth functions, the series is also used beyond 0.9 if it converges fast enough. Otherwise, the
+integral is computed on the rotated plane, or in one dimension if c = +-1.
 
-Arguments are balls, which are replaced by their midpoints. The change of the value over the radii
-is bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
+Arguments are balls, and values are computed at their midpoints. The change of Gamma^(k)/k! within
+the balls is bounded by sup_n binom(n, k) |c|^(n-k) times norms, and added to the radius of the
+result.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _at_end(
 def _exact(
     phi: Any, psi: Any, gap_key: Any, key1: Any, key2: Any, order: int, field: BallField
 ) -> tuple[Ball, ...]:
-    """Return the coefficients at exact arguments with 0 <= gap <= 2."""
+    """Return Gamma^(k)/k! for k = 0 ... order, at exact arguments with 0 <= gap <= 2."""
     from flint import arb
 
     gap, q1, q2 = arb(gap_key), arb(key1), arb(key2)

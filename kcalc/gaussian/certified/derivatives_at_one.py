@@ -2,8 +2,8 @@
 
 The derivatives are one-dimensional integrals plus a term for each corner: Gamma^(k)(1) = (q1
 q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions. A jump J of
-phi^(k-1) at a kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. The derivative is
-infinite if both functions have a jump at the same z.
+phi^(k-1) at a kink x adds J n(x/sqrt q1)/sqrt q1, multiplied by psi^(k) at the same z, where n is
+the normal density. The derivative is infinite if both functions have a jump at the same z.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
 def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Corner]:
     """Return the points z where phi^(k-1)(sign sqrt q z) jumps, and the jumps.
 
-    The jumps are taken in the direction of increasing ``sign * z``, so signs cancel in the pair.
+    Each jump is the limit from above minus the limit from below in the argument sign sqrt q z.
     """
     pattern = jumping(phi, k - 1)
     if not any(pattern):
@@ -82,7 +82,7 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
 
 
 def _point(corner: Corner, r: Ball, other: Factor) -> Ball:
-    """Return jump n(z)/r times the other factor at z."""
+    """Return the jump multiplied by n(z)/r, for the normal density n, and by ``other`` at z."""
     from flint import arb
 
     z, jump = corner

@@ -20,7 +20,7 @@ from kcalc.gaussian.certified.ranges import Spans, above, below, constant
 
 @dataclass(frozen=True)
 class Growth:
-    """|f(x)| <= exp(log_scale) (1 + |x|)^power exp(rate |x| + gauss x^2)."""
+    """The bound |f(x)| <= exp(log_scale) (1 + |x|)^power exp(rate |x| + gauss x^2)."""
 
     log_scale: float = 0.0
     power: float = 0.0

@@ -57,7 +57,7 @@ class CertifiedHermite:
         return self.second_moment.abs_upper().sqrt().upper()
 
     def coefficient(self, n: int) -> Ball:
-        """Return a_n of phi itself, with the error ``cut`` included."""
+        """Return a ball that contains a_n of phi itself: its radius includes the error ``cut``."""
         return self.coefficients[n] + uncertainty(log_upper(self.cut))
 
 
@@ -158,7 +158,7 @@ Panel = tuple[Ball, Ball, int, Any, Any]
 def _panels(
     factor: Factor, reach: float, terms: int, log_allowed: float, field: BallField
 ) -> tuple[list[Panel], float]:
-    """Return panels on [0, reach] whose rules integrate both halves against h_n for n <= terms.
+    """Return panels on [0, reach] whose rules integrate f(r z) h_n and f(-r z) h_n, n <= terms.
 
     Also return the log of the sum of their errors.
     """
@@ -279,9 +279,10 @@ def _mehler(x: float, y: float, n: int) -> float:
 def _nodes(
     factor: Factor, panels: list[Panel], bits: int
 ) -> tuple[list[Ball], list[Ball], list[Ball]]:
-    """Return the weights of the even chain, weights of the odd chain, and z^2, at every node.
+    """Return the weights for even n, the weights for odd n, and z^2, at every node z.
 
-    The weights are w n(z) (f(r z) +- f(-r z)) [times z for odd].
+    With the weight w of the quadrature rule and the normal density N, the weights are
+    w N(z) (f(r z) + f(-r z)) for even n and w N(z) (f(r z) - f(-r z)) z for odd n.
     """
     from flint import arb
 

@@ -1,4 +1,7 @@
-"""Intervals with ends of any size, possibly infinite, and jets of intervals, for programs."""
+"""Intervals with ends of any size, possibly infinite, and jets of such intervals.
+
+Expressions in the form of :class:`kcalc.fields.programs.Program` can be evaluated on both.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def around(*balls: Ball) -> Range:
 
 
 class Ranges(Numbers):
-    """Arithmetic of ranges: monotone functions act on the ends, roots ignore negative numbers."""
+    """Arithmetic of ranges. Monotone functions act on the ends; roots ignore negative numbers."""
 
     def sign(self, u: Range) -> int:
         return 1 if u.low > 0 else -1 if u.high < 0 else 0
@@ -126,7 +129,7 @@ class Ranges(Numbers):
         return taylor_program(kind, order).run(u, self)
 
     def flat(self, u: Range, factor: Any, power: Any, order: int) -> list[Range]:
-        """Return Taylor coefficients of exp(factor u^-power), factor < 0, 0 <= u <= ``u.high``."""
+        """Return Taylor coefficients of exp(factor u^-power) for factor < 0, ignoring u < 0."""
         found = []
         for k in range(order + 1):
             terms = _flat_terms(factor, power, k)
@@ -178,7 +181,7 @@ class Jets:
         return u.compose(self.ranges.outer(kind, u.value, self.order))
 
     def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
-        """Return exp(factor u^-power), also if u is 0 at an end of the interval."""
+        """Return exp(factor u^-power), even if u is 0 at an end of the interval."""
         u = -u if u.value.high == 0 and power.is_even else u
         if u.value.low == 0:
             return u.compose(self.ranges.flat(u.value, factor, power, self.order))

@@ -65,9 +65,9 @@ def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
 
 
 def breaks(factors: Sequence[Factor]) -> list[Break]:
-    """Return the places on the z axis where factors switch pieces, in order.
+    """Return the positions on the z axis at which factors switch pieces, in order.
 
-    Indistinguishable places are merged.
+    Indistinguishable positions are merged.
     """
     from flint import arb
 
@@ -145,7 +145,7 @@ def _slack(factors: Sequence[Factor], size: float, degree: int) -> Ball:
 
 
 def _sliver(bounds: Sequence[tuple[Growth, float]], place: Break, size: float, degree: int) -> Ball:
-    """Return an enclosure of the integral over an uncertain break."""
+    """Return an enclosure of the integral over a break whose position is uncertain."""
     width = place.high - place.low
     if width == 0:
         return uncertainty(-math.inf)

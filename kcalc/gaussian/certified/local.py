@@ -141,8 +141,9 @@ def _narrower(one: tuple[Ball, ...], other: tuple[Ball, ...]) -> tuple[Ball, ...
 def _better(
     found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, ...]], field: BallField
 ) -> tuple[Ball, ...]:
-    """Return the closed form if it is narrow, else the integral, else whichever exists.
+    """Return the balls ``found`` from the closed form if they are narrow.
 
+    Otherwise, return the narrower of these balls and the certified integral, or whichever exists.
     The result is rounded to the field's precision.
     """
     if found is None or _width(found) > _COARSE:

@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def affine(self) -> tuple[Ball, Ball, Ball, Ball]:
-        """(c0, c1, h0, h1) with a = c0 + c1 b + (h0 + h1 b) tau, tau in [-1, 1]."""
+        """The coefficients (c0, c1, h0, h1) in a = c0 + c1 b + (h0 + h1 b) tau, tau in [-1, 1]."""
         middle, half = (self.t0 + self.t1) / 2, (self.t1 - self.t0) / 2
         rise, turn = self.over.place - self.below.place, self.over.slope - self.below.slope
         return (
@@ -144,7 +144,7 @@ class Plane:
     def _bounds(
         self, which: tuple[int, ...], factor: Ball, scaled: bool = True
     ) -> list[tuple[Growth, float]]:
-        """Return the growth bounds of the factors as functions of only a (or b).
+        """Return the growth bounds of the factors, as functions of a only or of b only.
 
         (1 + r|Aa + Bb|)^p is bounded by a product, and so is exp(G z^2) if both G r^2 are equal.
         """
@@ -211,8 +211,9 @@ class Plane:
         return lines
 
     def _cuts(self, lines: list[Line], start: Ball) -> list[tuple[Ball, Ball]]:
-        """Return intervals of b that contain all points where lines cross each other or the ends.
+        """Return intervals of b that contain all points where two lines cross or a line ends.
 
+        Lines end at |a| = reach. The first and the last interval contain the ends of b's range.
         Intervals that touch are merged.
         """
         from flint import arb
@@ -286,7 +287,7 @@ class Plane:
     def _log_integrand(
         self, cell: Cell, affine: tuple[Ball, ...], tau: Any, b: Any, half: Ball
     ) -> float:
-        """Return the log of a bound on the integrand, with the Jacobian, on boxes of tau and b."""
+        """Return the log of a bound on integrand and Jacobian together, on boxes of tau and b."""
         c0, c1, h0, h1 = affine
         total = 0.0
         for piece, (_, r), s in zip(cell.pieces, self.factors, (self.B, -self.B), strict=True):
@@ -323,7 +324,7 @@ class Plane:
         )
 
     def _negligible(self, cell: Cell, share: float) -> float | None:
-        """Return the log of a growth bound on the cell's integral, or None for a large bound."""
+        """Return the log of a bound on a cell's integral, or None if it is not below ``share``."""
         b = cell.b0.union(cell.b1)
         c0, c1, h0, h1 = cell.affine
         from flint import arb
@@ -433,7 +434,10 @@ class Plane:
     def _rules(
         self, cell: Cell, share: float
     ) -> bool | tuple[tuple[int, float], tuple[int, float]]:
-        """Return the rules for t and b, or whether to bisect across t (otherwise across b)."""
+        """Return the rules for t and b, or a Boolean if one of them is not accurate enough.
+
+        The cell must then be bisected in t if the result is True, and in b if it is False.
+        """
         *_, h0, h1 = cell.affine
         width_b = upper(cell.b1 - cell.b0)
         width_t = 2 * upper(h0 + h1 * cell.b0.union(cell.b1))

@@ -129,7 +129,7 @@ def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
 
 
 class Spans(Fold[Interval]):
-    """Intervals that contain the values of an expression and its parts."""
+    """Intervals that contain the values of an expression and its subexpressions."""
 
     def __init__(self, symbol: sp.Symbol, low: float, high: float) -> None:
         super().__init__(symbol)

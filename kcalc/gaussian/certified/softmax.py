@@ -177,7 +177,11 @@ class _CertifiedSide:
 def _split(
     variances: tuple[Ball, Ball], size: Ball
 ) -> tuple[tuple[Ball, Ball], tuple[Ball, Ball], Ball]:
-    """Return the standard deviations of the shared and separate parts, and the change in S."""
+    """Return the standard deviations of the shared and the separate parts of both rows' scores.
+
+    If the variance of a separate part may be 0 or negative, the part is dropped. The last result
+    bounds the change in S.
+    """
     one, two = variances
     if size <= one and size <= two:
         shared, squares = (size.sqrt(),) * 2, (one - size, two - size)
@@ -200,8 +204,8 @@ def _split(
 def _smoothed(fine: Ball, first: int, count: int, width: Ball, goal: float) -> list[list[Ball]]:
     """Return f, -f' and g, averaged over a Gaussian of standard deviation ``width``.
 
-    The points are ``fine (first ... first + count - 1)``. The results include the errors of the
-    averages.
+    The points are the multiples ``first``, ..., ``first + count - 1`` of ``fine``. The results
+    include the errors of the averages.
     """
     if not width > 0:
         return _columns(_functions(fine * (first + j)) for j in range(count))

@@ -77,7 +77,7 @@ class _Search:
     def _push(self, cell: _Cell) -> None:
         """Bound a cell and add it to the heap.
 
-        Until then, its ``rank`` is the bound for the cell that contains it.
+        Before the call, its ``rank`` is the bound for the larger cell that contains it.
         """
         low, high = self._values(self.pieces[cell.piece], cell.a, cell.b)
         rank = -max(abs(low), abs(high)) if self.sign < 0 else max(0.0, low, -high)

@@ -2,8 +2,10 @@
 
 With Gamma(c) = E[phi(u) psi(v)], Gamma^(n) = (q1 q2)^(n/2) E[D^n phi(u) D^n psi(v)], with D^n phi
 in the sense of distributions. D^n phi is smooth between kinks and has a delta function at each jump
-of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. Each of
-these singular terms is either conditioned on or paired with a singular term of the other function.
+of phi^(n-1). For n = 2, it also has the derivative of a delta function at each jump of phi. If a
+singular term is multiplied by the smooth part of the other function, the expectation is computed by
+conditioning on the kink. For two singular terms, it is a value of the joint density or of one of
+its derivatives.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Corners:
     def total(self, order: int, symmetric: bool) -> float:
         """Return E[D^n phi D^n psi] minus the expectation of the smooth parts.
 
-        ``symmetric``: whether both functions and both q values are the same.
+        ``symmetric`` tells whether both functions and both q values are the same.
         """
         other = self if symmetric else self.turned
         total = (
@@ -92,7 +94,7 @@ class Corners:
 
     @property
     def _slope(self) -> float:
-        """d E[v | u]/du."""
+        """The derivative d E[v | u]/du."""
         return self.sign * (1 - self.far) * math.sqrt(self.q2 / self.q1)
 
     @property

@@ -78,9 +78,9 @@ class EndZone:
         return self._symmetric and self.sign > 0 and self.q1 > _LARGE
 
     def _variance(self, theta: float) -> float:
-        """Return the drop for one function, which is its variance given the common part.
+        """Return the drop for one function, the mean of its variance given the common part.
 
-        Rounding errors are relative to a standard deviation, so 12 digits are correct at CLOSE.
+        The variance is computed without cancellation.
         """
         far = 2 * math.sin(theta / 2) ** 2
         near, z = 1 - far, self._outer_rule(far)
@@ -152,7 +152,7 @@ class EndZone:
 
     @cached_property
     def _drop_table(self) -> Piecewise:
-        """Table of R, with sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
+        """A table of R in sign (Gamma(sign) - Gamma(c)) = R(theta) (2 sin(theta/2))^(2-p).
 
         R is positive and regular, so its relative error is small.
         """
@@ -185,10 +185,10 @@ class EndZone:
     def drop(self, theta: Array, absolute: bool = False) -> Array:
         """Return the drop Gamma(sign) - Gamma(sign cos theta).
 
-        The relative error of the drop is small, unless ``absolute`` or sign = -1.
+        The relative error of the drop is small, unless ``absolute`` is set or sign = -1.
 
-        For one function at two q values, the error is small relative to 1 - C, which
-        includes the distance at c = 1. For theta >= CLOSE, a plain difference is accurate enough.
+        For one function at two q values, 1 - C does not vanish at c = 1, and the error is small
+        relative to 1 - C. For theta >= CLOSE, a plain difference is accurate enough.
         """
         if not theta.any():
             return np.zeros(theta.shape)

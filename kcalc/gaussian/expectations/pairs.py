@@ -129,7 +129,7 @@ class PairMap:
 
         ``gap`` is a flat array of values in [0, 2], and ``rest`` is 1 + c if it is known more
         accurately than 2 - gap. The first result keeps its relative accuracy near c = 1, unless
-        ``absolute`` accuracy is enough, which is cheaper at few points.
+        ``absolute`` is set, which costs less if there are few points.
 
         Raises KcalcError for orders above 2 if the Hermite series cannot provide them.
         """

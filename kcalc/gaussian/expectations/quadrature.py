@@ -253,7 +253,7 @@ def trapezoid(step: float, count: int) -> Rule:
 
 
 def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
-    """Mesh edges on the axis of the standard normal z = x / sqrt q.
+    """Return mesh edges on the axis of the standard normal z = x / sqrt q.
 
     The edges are clipped to the range where the integrand is not negligible.
     """

@@ -127,7 +127,7 @@ def _highest(terms: int) -> int:
 
 
 def _after(z: Array, last: Array, start: int) -> Array:
-    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1, computed from the last two n."""
+    """Return the block of h_n(z) exp(-z^2/4) from n = start + 1, given the two values before."""
     rows = np.empty((_BLOCK, z.size))
     previous, current = last
     for row in range(_BLOCK):
@@ -272,7 +272,7 @@ class Hermite:
 
     @property
     def tail(self) -> float:
-        """Sum of a_n^2 over the omitted terms (an upper bound, up to rounding)."""
+        """The sum of a_n^2 over the omitted terms (an upper bound, up to rounding)."""
         return (
             0.0
             if self.complete

@@ -27,7 +27,7 @@ def compute(
 
     In ``parts``, 0 means NNGP and 1 means NTK. Y = None means X.
 
-    The result has the array type of the data: NumPy, JAX or dask. Raises: KcalcError for data and
+    The result has the array type of the data: NumPy, JAX or dask. Raises KcalcError for data and
     options that cannot be used.
     """
     if _is_dask(X) or _is_dask(Y):

@@ -83,9 +83,9 @@ class _Lookup:
     first: int
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """Return the kernels at distances w.
+        """Return the kernels at distances w of c from 1, or from -1 if ``upper`` is set.
 
-        rows and columns are (scales, classes); whole is (table,).
+        ``rows`` and ``columns`` contain (scales, classes), and ``whole`` contains (table,).
         """
         import jax.numpy as jnp
 
@@ -108,9 +108,9 @@ class _Clenshaw:
     coordinate: Coordinate
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """Return the kernels at distances w.
+        """Return the kernels at distances w of c from 1, or from -1 if ``upper`` is set.
 
-        rows and columns are factors (n, degrees, rank) for each part.
+        ``rows`` and ``columns`` contain factors (n, degrees, rank), one array for each kernel.
         """
         import jax.numpy as jnp
 
@@ -128,7 +128,10 @@ class _Layers:
     parts: tuple[int, ...]
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """Return the kernels at distances w. rows and columns are (q,)."""
+        """Return the kernels at distances w of c from 1, or from -1 if ``upper`` is set.
+
+        ``rows`` and ``columns`` contain (q,).
+        """
         import jax.numpy as jnp
 
         gap = jnp.where(upper, 2 - w, w)
@@ -138,7 +141,7 @@ class _Layers:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """A plan in the form that the compiled function takes.
+    """A plan for the kernels, in the form that the compiled function takes.
 
     ``program`` maps (w, upper, rows, columns, whole) to the kernels of a block. ``rows`` and
     ``columns`` are arrays with one entry per row and per column of the matrices. ``whole`` contains
@@ -197,7 +200,7 @@ def _check(value: Any, what: str) -> None:
 def _q(value: Any, what: str) -> Array:
     """Return |x|^2/d of the rows as concrete numbers.
 
-    Raises: KcalcError for rows that are not finite.
+    Raises KcalcError for rows that are not finite.
     """
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():

@@ -1,4 +1,4 @@
-"""Kernels for rows with many norms: one Chebyshev table in the angle and in log q of both rows.
+"""Kernels for rows of any norms: one Chebyshev table in the angle and in log q of both rows.
 
 The kernel of two rows is a function F(x, log q1, log q2), with x a coordinate of the gap 1 - c. The
 coefficients of its Chebyshev series in x are symmetric functions of q1 and q2 with low rank. The
@@ -41,7 +41,7 @@ _PAIRS_AT_ONCE = 1 << 14
 class Coordinate:
     """An increasing coordinate x in [-1, 1] of a gap u in [0, 2], for short Chebyshev series in x.
 
-    x is linear in log(u + offset), or in log((u + offset) / (2 - u + offset)) with ``both``. A
+    x is linear in log(u + offset), or in log((u + offset) / (2 - u + offset)) if ``both`` is set. A
     kernel may be singular beyond the ends of [0, 2], at distances of about the offset. As a
     function of x, the kernel is regular on a wide strip.
     """
@@ -82,10 +82,9 @@ class NormTable:
 
     ``scale`` contains Chebyshev coefficients in log q of log sqrt(NNGP(x, x)); both kernels are
     divided by the exponential of this function. ``parts`` contains the series in x of NNGP and NTK.
-    ``error_bound`` bounds
-    |table - kernel| relative to |kernel| or to a hundredth of sqrt(K(x, x) K(y, y)), whichever is
-    larger; this bound is 4 times the error measured at random pairs. ``evaluations`` is the number
-    of pairs at which the kernels were evaluated.
+    ``error_bound`` bounds |table - kernel| relative to |kernel| or to a hundredth of
+    sqrt(K(x, x) K(y, y)), whichever is larger; this bound is 4 times the error measured at random
+    pairs. ``evaluations`` is the number of pairs at which the kernels were evaluated.
     """
 
     coordinate: Coordinate
@@ -97,7 +96,7 @@ class NormTable:
     error_bound: float = 0.0
 
     def factors(self, part: int, q: Array) -> Array:
-        """Return the factors of rows with q values ``q`` (n,): (sum of the ranks, n)."""
+        """Return the factors (sum of the ranks, n) for rows with q values ``q`` (n,)."""
         log = self._log(q)
         waves = np.polynomial.chebyshev.chebvander(log, len(self.scale) - 1)
         size = np.exp(waves @ self.scale)
@@ -108,7 +107,7 @@ class NormTable:
         return np.clip((2 * np.log(q) - self.low - self.high) / (self.high - self.low), -1, 1)
 
     def at(self, gap: Gap, q1: Array, q2: Array) -> Array:
-        """Return (NNGP, NTK) for some pairs, (2, n)."""
+        """Return NNGP and NTK for n pairs of rows, with shape (2, n)."""
         flat, rest = np.asarray(gap), np.asarray(gap.rest)
         x = self.coordinate(np.minimum(flat, rest), flat > rest)
         out = np.empty((2, flat.size))
@@ -139,9 +138,9 @@ def q_range(*q: Array) -> tuple[float, float]:
 class NormFunctions:
     """The kernels to tabulate.
 
-    ``pairs`` computes exact (NNGP, NTK) from gaps, q1 and q2 (n,). ``blocks`` has the form of a
-    plan's function. ``angle`` maps q to the table for pairs with that q. ``odd`` has the same
-    meaning as in :func:`.tables.tabulate`.
+    ``pairs`` computes exact (NNGP, NTK) from gaps, q1 and q2 (n,). ``blocks`` does the same with
+    broadcasting, like the function of a :class:`.plans.PairPlan`. ``angle`` maps q to the table for
+    pairs of rows with that q. ``odd`` has the same meaning as in :func:`.tables.tabulate`.
     """
 
     pairs: Callable[[Gap, Array, Array], Array]
@@ -150,7 +149,7 @@ class NormFunctions:
     odd: bool = False
 
     def own(self, q: Array) -> Array:
-        """Return NNGP(x, x) of rows with the given q values."""
+        """Return NNGP(x, x) for rows x with the given q values."""
         return self.pairs(Gap.of(np.zeros(q.size), np.full(q.size, 2.0)), q, q)[0]
 
 
@@ -179,7 +178,10 @@ def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTab
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
-    """Return (coordinate with the shortest series, its even length) for kernels at one q value."""
+    """Return (coordinate with the shortest series, length) for kernels at one q value.
+
+    The length is even and slightly larger than that of the series.
+    """
     best: tuple[Coordinate, int] | None = None
     count = _MOST_ANGLES
     for both in (True,) if odd else (False, True):
@@ -213,7 +215,7 @@ def _tabulated(
     counts: tuple[int, int],
     ends: tuple[float, float],
 ) -> tuple[NormTable | None, tuple[int, int]]:
-    """Return (table, number of angles and number of norms with significant coefficients)."""
+    """Return the table (or None), and the numbers of significant coefficients in angle and norm."""
     (angles, norms), (low, high) = counts, ends
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     gap = coordinate.gaps(points(angles)[angles // 2 if functions.odd else 0 :])
@@ -242,7 +244,10 @@ def _tabulated(
 
 
 def _measured(table: NormTable, pairs: Callable[[Gap, Array, Array], Array]) -> NormTable:
-    """Measure the error at random pairs, some with close angles and q values; return the table."""
+    """Return the table with the error bound that was measured at random pairs.
+
+    Some of the pairs have close angles and q values.
+    """
     random = np.random.default_rng(0)
     some = np.exp(np.append(random.uniform(table.low, table.high, 6), (table.low, table.high)))
     some = np.append(some, some[:6] * (1 - 10.0 ** -random.uniform(2, 12, 6)))
@@ -287,7 +292,7 @@ class NormPlan:
         return {}
 
     def factors(self, part: int) -> tuple[Array, Array]:
-        """Return the factors of rows and columns; the column factors include the signs."""
+        """Return the factors for rows and for columns; the column factors include the signs."""
         if part not in self._factors:
             one = self.table.factors(part, self.q[0])
             two = one if self.q[1] is self.q[0] else self.table.factors(part, self.q[1])
@@ -317,7 +322,7 @@ class NormPlan:
             values[:] = clenshaw(x, ranks, one[:, rows], two[:, columns])
 
     def cut(self, rows: Array, columns: Array) -> NormPlan:
-        """Return the plan for some rows and columns."""
+        """Return the plan for the given rows and columns only."""
         return NormPlan(self.table, (self.q[0][rows], self.q[1][columns]))
 
     @cached_property

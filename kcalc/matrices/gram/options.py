@@ -36,10 +36,10 @@ class Widths(Protocol):
 class Kernels(Widths, Protocol):
     """Kernels from which an engine can fill matrices.
 
-    A kernel provides a plan for rows with known q values (with ``tabled``, always from a table).
-    For data that are not known yet, it provides a table T and a degree k with
-    ``K = T(c) (q1 q2)^(k/2)``. ``at_zero`` returns the kernels (2, n) between a zero
-    row and rows with q values >= 0. ``q`` is the q value assumed for all rows, or None.
+    ``plan`` returns a plan for rows with known q values, which uses a table if ``tabled`` is set.
+    For data that are not known yet, ``by_angle`` returns a table T and a degree k with
+    ``K = T(c) (q1 q2)^(k/2)``. ``at_zero`` returns the kernels (2, n) between a zero row and rows
+    with q values >= 0. ``q`` is the q value assumed for all rows, or None.
     """
 
     @property
@@ -94,7 +94,7 @@ class Options:
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raise KcalcError if an option without effect was given."""
+        """Raise KcalcError if an option was given that would have no effect."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= has no effect here: {why}")

@@ -32,7 +32,7 @@ class ArrayOutput:
         return self.arrays[part] if self.arrays[part].dtype == np.float64 else None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
-        """Write a block to its place."""
+        """Write a block to its position in the result."""
         self.arrays[part][rows, columns] = values
 
     def finished(self, stripe: int) -> None:
@@ -61,7 +61,7 @@ class FileOutput:
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
         """Open new files, or the files of a run that was interrupted.
 
-        Raises: KcalcError if the files belong to another run.
+        Raises KcalcError if the files belong to another run.
         """
         shape = (len(job.left), len(job.right))
         record = {
@@ -160,7 +160,7 @@ class FileOutput:
         return None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
-        """Write a block to its place."""
+        """Write a block to its position in the result."""
         self.arrays[part][rows, columns] = values
 
     def finished(self, stripe: int) -> None:
@@ -200,7 +200,7 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
-    """Return the rows per stripe of the run that created these files, or None without a run."""
+    """Return the rows per stripe of the run that created these files, or None if unknown."""
     try:
         return int(json.loads(read_at_most(_beside(paths), RECORD))["block_rows"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -223,7 +223,7 @@ def _fingerprint(job: Job) -> str:
 def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
     """Return {part: path or array}, from one path or array, or from a pair for two kernels.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     given = (
         [out]

@@ -57,7 +57,7 @@ class ChunkPlan(Protocol):
         ...
 
     def cut(self, rows: Array, columns: Array) -> ChunkPlan:
-        """Return the plan for some rows and columns."""
+        """Return the plan for the given rows and columns only."""
         ...
 
 
@@ -115,7 +115,7 @@ class TablePlan:
                 values *= self.scale[1][None, columns]
 
     def cut(self, rows: Array, columns: Array) -> TablePlan:
-        """Return the plan for some rows and columns."""
+        """Return the plan for the given rows and columns only."""
         classes, scale = (
             None if pair is None else (pair[0][rows], pair[1][columns])
             for pair in (self.classes, self.scale)
@@ -167,7 +167,7 @@ class PairPlan:
             values[:] = found[part]
 
     def cut(self, rows: Array, columns: Array) -> PairPlan:
-        """Return the plan for some rows and columns."""
+        """Return the plan for the given rows and columns only."""
         return replace(self, q=(self.q[0][rows], self.q[1][columns]))
 
     @cached_property

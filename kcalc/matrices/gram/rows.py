@@ -40,7 +40,7 @@ class RowSet:
     def of(cls, data: Any, what: str = "X") -> RowSet:
         """Make a RowSet from a data matrix.
 
-        Raises: KcalcError unless ``data`` is a matrix of finite real numbers.
+        Raises KcalcError unless ``data`` is a matrix of finite real numbers.
         """
         array = real_matrix(data, what)
         rows = np.ascontiguousarray(array, dtype=np.float64)
@@ -93,7 +93,7 @@ class RowSet:
 def real_matrix(data: Any, what: str) -> Array:
     """Return ``data`` as a NumPy matrix of real numbers, with integers as float64.
 
-    Raises: KcalcError for anything else.
+    Raises KcalcError for anything else.
     """
     array = raw_array(data, what)
     if np.ma.is_masked(data):
@@ -150,12 +150,12 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 def cluster_distances(
     left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
 ) -> tuple[Array, Array]:
-    """Return (w, found): the distances in a whole block, if many pairs in it are near.
+    """Return (w, found): distances in a block with many near pairs, and a mask of accurate ones.
 
     The distances are computed from the Gram matrix of the rows relative to one row, the centre.
 
-    ``found`` marks pairs of ``near`` that are not much closer to each other than to the centre (or
-    its negative).
+    ``found`` marks the pairs in ``near`` whose rows are close to the centre (or its negative) and
+    not much closer to each other. Only for these pairs is w accurate.
     """
     i, j = np.unravel_index(int(near.argmax()), near.shape)
     centre = left.rows[rows][i]

@@ -45,8 +45,8 @@ class LowRank:
     """The coefficients of a series in x, symmetric in the two rows.
 
     ``ranks`` contains the number of products for each degree. ``basis`` (sum of the ranks, count)
-    contains the Chebyshev coefficients in log q of their factors. ``signs`` contains the signs of
-    the products.
+    contains the Chebyshev coefficients of the products' factors, as functions of log q. ``signs``
+    contains the signs of the products.
     """
 
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class LowRank:
 
     @classmethod
     def of(cls, coefficients: Array) -> LowRank:
-        """Build the coefficients from an array over both log q and x, (norms, norms, degrees)."""
+        """Factorise coefficients in both log q and x, given with shape (norms, norms, degrees)."""
         ranks, bases, signs = [], [], []
         largest = np.abs(coefficients).max()
         for degree in range(needed(coefficients, 2)):
@@ -130,7 +130,7 @@ def clenshaw(x: Array, ranks: tuple[int, ...], one: Array, two: Array) -> Array:
 
 
 def scanned(x: Any, one: Any, two: Any) -> Any:
-    """Sum like :func:`clenshaw`, in JAX, with factors (degrees, rows or columns, rank)."""
+    """Return the sum of :func:`clenshaw` in JAX, for factors (degrees, rows or columns, rank)."""
     import jax.numpy as jnp
     from jax import lax
 

@@ -159,7 +159,7 @@ def _check_finite(values: Array) -> None:
 def _moved(
     job: Job, sink: MatrixOutput, rows: slice, columns: slice, part: int, values: Array
 ) -> None:
-    """Write a stripe to its place, and to the place of its transpose."""
+    """Write a stripe to its position in the matrix and, transposed, to the mirrored position."""
     try:
         with np.errstate(over="raise"):
             if values is not sink.direct(part):
@@ -177,7 +177,7 @@ def _moved(
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
     """Replace distances below NEAR, which are inaccurate in the Gram matrix, by exact distances.
 
-    Returns: the flat indices of the replaced distances, without the diagonal.
+    Returns the flat indices of the replaced distances, without the diagonal.
     """
     flat = w.reshape(-1)
     near = np.flatnonzero(flat < NEAR)

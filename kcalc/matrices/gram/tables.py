@@ -45,7 +45,8 @@ _FEW = 4096  # up to this many gaps are evaluated on the panels if no deep rows 
 class OctaveRows:
     """The intervals of ``octaves`` octaves on both sides, as polynomials.
 
-    ``coefficients`` is (2, degree + 1, banks * 2 * rows), in ascending powers, NNGP first.
+    ``coefficients`` has shape (2, degree + 1, banks * 2 * rows), with the NNGP first and powers in
+    ascending order.
     """
 
     coefficients: Array
@@ -134,7 +135,7 @@ class AngleTable:
         return self._rows[octaves]
 
     def at(self, w: Array, upper: Array, bank: Array | int = 0) -> Array:
-        """Return NNGP and NTK, (2, n), at any distances w <= 1 (n,).
+        """Return NNGP and NTK, with shape (2, n), at n arbitrary distances w <= 1.
 
         The distances are from c = 1, or from c = -1 if ``upper`` is set.
         """
@@ -213,7 +214,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
     """Return the table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of each bank.
 
     ``odd`` means that the kernels belong to an odd network, with NNGP(-c) = -NNGP(c), and likewise
-    for the NTK. c < 0 is then not evaluated. Raises: KcalcError if the function is not finite.
+    for the NTK. c < 0 is then not evaluated. Raises KcalcError if the function is not finite.
     """
     return AngleTable(
         fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks
@@ -223,7 +224,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
 def _floor(end: Array) -> Array:
     """Return a hundredth of the NNGP at c = 1, the smallest scale for relative errors.
 
-    A smaller NNGP comes from 1 - u and has no more digits.
+    A smaller NNGP is computed from 1 - u, whose absolute error does not decrease any further.
     """
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 

@@ -21,8 +21,8 @@ class WithZeros:
     """A plan for rows, some of which are zero.
 
     ``plan`` is a plan with other rows in place of the zero rows. ``zero`` contains masks of the
-    zero rows and of the zero columns. ``kernels`` contains arrays (2, n) with the kernels between a
-    zero row and every row, and every column.
+    zero rows and of the zero columns. ``kernels`` contains two arrays (2, n): the kernels
+    between a zero row and every row, and between a zero row and every column.
     """
 
     plan: ChunkPlan
@@ -75,7 +75,7 @@ class WithZeros:
         values[:, beside] = self.kernels[0][part, rows][:, None]
 
     def cut(self, rows: Array, columns: Array) -> WithZeros:
-        """Return the plan for some rows and columns."""
+        """Return the plan for the given rows and columns only."""
         zero = self.zero[0][rows], self.zero[1][columns]
         kernels = self.kernels[0][:, rows], self.kernels[1][:, columns]
         return replace(self, plan=self.plan.cut(rows, columns), zero=zero, kernels=kernels)
@@ -86,8 +86,8 @@ def planned(
 ) -> ChunkPlan:
     """Return the plan for rows with q values ``left`` and ``right``, some of which may be 0.
 
-    Raises: KcalcError for zero rows if only angles count, and under the conditions of
-    ``kernels.plan``.
+    Raises KcalcError for zero rows if the kernels depend on angles only. Errors raised by
+    ``kernels.plan`` propagate.
     """
     zero = left == 0, right == 0
     if not (zero[0].any() or zero[1].any()):
