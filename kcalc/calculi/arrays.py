@@ -97,10 +97,10 @@ class Arrays:
     """The array calculus: the rules for one evaluation of a network.
 
     ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}; the arrays
-    of repeated pieces are stacked under the node of the first piece.  ``train``: use batch
-    statistics and dropout, which need a random ``key``; ``active``: use active dropout only.
-    ``remat``: recompute repeated pieces in the backward pass.  ``keep``: collect every feature map.
-    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``.  A run
+    of repeated pieces are stacked under the node of the first piece. ``train``: use batch
+    statistics, and dropout, which needs a random ``key``; ``active``: use active dropout only.
+    ``remat``: recompute repeated pieces in the backward pass. ``keep``: collect every feature map.
+    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``. A run
     fills ``new_state`` and ``kept``.
     """
 
@@ -118,9 +118,10 @@ class Arrays:
     kept: dict[Node, Array] = field(default_factory=dict)
 
     def number(self, node: Node) -> tuple[Any, ...]:
-        """The constants of a node: floats, or traced scalars inside some scans.
+        """Return the constants of a node.
 
-        Inside a scan over pieces with different constants, the constants are traced scalars.
+        The constants are floats. Inside a scan over pieces with different constants, they are
+        traced scalars.
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
@@ -139,7 +140,10 @@ class Arrays:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """The feature map that a layer emits. Raises: NoRule, or KcalcError naming the node."""
+        """Return the feature map that a layer emits.
+
+        Raises: NoRule, or KcalcError naming the node.
+        """
         raise no_rule("arrays", layer, node)
 
     @rule.register

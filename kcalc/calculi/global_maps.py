@@ -508,7 +508,7 @@ class MapReading(KernelReading):
     def gaps(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C per output in a number system."""
+        """Return 1 - C for each output, computed in the number system ``field``."""
         if field is NUMPY:
             with np.errstate(all="ignore"):
                 return self.passed(q1, q2).gaps(gap)
@@ -624,7 +624,7 @@ class NetworkCMap(_OfNetwork, CMap):
     def _out(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C per output in a number system."""
+        """Return 1 - C for each output, computed in the number system ``field``."""
         return self._reading.gaps(gap, q1, q2, field)
 
     @overload
@@ -717,7 +717,7 @@ class NetworkQMap(_OfNetwork, QMap):
             return sole(self._out(per_input(self.inputs)(q, field.number, "q"), field))
 
     def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
-        """Q for each output, in a number system."""
+        """Return Q for each output, computed in the number system ``field``."""
         return self._reading.at_outputs(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:

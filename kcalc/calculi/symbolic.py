@@ -98,7 +98,7 @@ def symbolic_map(
 
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
-    """The assumptions of the kernel calculus for a network whose layers have symbols."""
+    """Return the assumptions of the kernel calculus for a network with symbols in its layers."""
     return _read(network, 1, None, "C", assume_independent).notes
 
 

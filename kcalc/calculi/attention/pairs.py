@@ -20,7 +20,7 @@ Number = Any
 
 
 class OwnPart:
-    """The :class:`Part` of one feature map times a number, with arrays computed on demand."""
+    """The :class:`Part` of a feature map, multiplied by a number; arrays are computed on demand."""
 
     def __init__(self, moments: Moments, geometric: Callable[..., Number], weight: Number = 1.0):
         self.moments, self.geometric, self.weight = moments, geometric, weight

@@ -6,7 +6,7 @@ each token separately use the rules of :class:`Backward` over pairs of tokens. A
 same draws as the kernel maps, with the derivatives of :mod:`.score_slopes`.
 
 Rotary embeddings rotate the queries and keys of a head, and their gradients rotate back. For them,
-the products ``n_ij`` of the gradient of a row and the values that it may read are also drawn, with
+the products ``n_ij`` of a row's gradient with the values that it may read are also sampled, with
 ``Cov(n_ij, n_kl) = N_ik V_jl``, and propagated through the head:
 
     ds_ij = A_ij (n_ij - sum_l A_il n_il),   dq = ds k / sqrt(d_k),   dk = ds^T q / sqrt(d_k)

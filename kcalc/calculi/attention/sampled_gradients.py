@@ -81,7 +81,7 @@ class Chains(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Chains]) -> Chains:
-        """Join the chains of several groups of one sequence."""
+        """Concatenate the chains of one sequence that were computed in several groups."""
         first, shares = parts[0], [len(next(iter(part.nodes.values()))) for part in parts]
         if len(parts) == 1:
             return first

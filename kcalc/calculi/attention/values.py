@@ -323,7 +323,7 @@ class _Summary:
         return float(mean), float(error)
 
     def _cosines(self, gap: Array) -> tuple[Any, ...]:
-        """The token cosine and c, each with its error, or None if it does not exist."""
+        """Return the token cosine and c, each with its error, or None for a missing value."""
         n = self.sequences
         places = gap.shape[-1] // n
         gaps = gap.reshape(-1, n, places, n, places)
