@@ -4,9 +4,10 @@ With BatchNorm, the output of one example has a gradient at every example of the
 example itself, the squared gradient is divided by ``(1 - b) q``, as in the C map of a large batch.
 At each of the n other examples, the gradient is of order 1/n. The squared norms of these gradients
 vanish, but their sum does not: the gradients at all examples of the batch sum to 0 before a
-BatchNorm. A message therefore contains ``d K_out / d K`` for the example with itself, and its sum
-over all pairs of different examples. Gradients at nodes only need the former; gradients of weights,
-which all examples share, need both. [De and Smith 2020; Yang et al. 2019]
+BatchNorm. A message therefore contains two derivatives ``d K_out / d K``: for an example paired
+with itself, and summed over all pairs of different examples. Gradients at nodes need only the
+first. Gradients of weights, which all examples share, need both.
+[De and Smith 2020; Yang et al. 2019]
 """
 
 from __future__ import annotations

@@ -81,13 +81,16 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps; by default a map whose slope at 1 is the sum of all slopes."""
+        """Return the product of C maps; by default a map whose slope at 1 is the sum of all slopes."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
     @singledispatchmethod
     def rule(self, op: Any, node: Node, inputs: list[State]) -> State:
-        """The state that a primitive emits. Raises: NoRule for BatchNorm and Opaque."""
+        """Return the state that a primitive emits.
+
+        Raises: NoRule for BatchNorm and Opaque.
+        """
         raise no_rule(self.name, op, node)
 
     @rule.register
@@ -101,7 +104,7 @@ class ConvexCalculus(ABC, Generic[State]):
         return self._centred(node, inputs[0])
 
     def _centred(self, node: Node, state: State) -> State:
-        """The state after a node subtracts channel means."""
+        """Apply the node's subtraction of channel means, if it has one, to a state."""
         slope = self.normalisations.get(node)
         return state if slope is None else self.normalise(slope, state)
 

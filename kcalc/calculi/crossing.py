@@ -50,7 +50,10 @@ def cross_moment_and_drop(
 def _drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, top: Number, joint: Number, by: Number
 ) -> Number:
-    """Decrease of the cross moment ``joint`` when the cosine ``top`` decreases."""
+    """Return the decrease of the cross moment if the cosine decreases from ``top`` by ``by``.
+
+    ``joint`` is the cross moment at ``top``.
+    """
     if not isinstance(by, Jet):
         return 0
     cosine = top - by
@@ -70,7 +73,10 @@ def alike(phi: Activation, psi: Activation, q: Number) -> Number:
 def dropped(
     phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number
 ) -> tuple[Number, Number]:
-    """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
+    """Return ``E[phi psi]`` at c = 1, and its decrease at the gap ``gap`` = 1 - c.
+
+    ``gap`` is a Jet or a plain 0, for which the decrease is 0.
+    """
     if isinstance(gap, TapeNumber):
         joint, _ = dropped(phi, psi, q1, q2, 0)
         return joint, recordable(lambda known: dropped(phi, psi, q1, q2, known)[1])(gap)

@@ -218,7 +218,10 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
 
 
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
-    """Mixing weights as floats. Raises: KcalcError naming any symbols."""
+    """Return mixing weights as floats.
+
+    Raises: KcalcError naming any symbols.
+    """
     try:
         known = {key: float(share) for key, share in {id(share): share for share in shares}.items()}
         return np.array([known[id(share)] for share in shares])
@@ -232,7 +235,7 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
 
 
 def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` for each run of rows.
+    """Return the log and the mean degree of ``sum_j weights_j exp(logs_j)`` for each run of rows.
 
     ``starts``: the first row of each run; the weights of a run sum to 1.
     ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500

@@ -79,7 +79,7 @@ def c_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkCMap | SpatialKernelMap:
-    """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)``.
+    """Return the global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)``.
 
     Its arguments are the c and q values of the inputs.
 
@@ -475,7 +475,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """``make()``, cached among the last KEPT results of the network."""
+        """Return ``make()``, cached among the last KEPT results of the network."""
         known = self.network.__dict__.setdefault("_kernel_passes", {})
         key = (self.assume, self.said, what)
         found = known.get(key)
@@ -495,7 +495,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node.
 
-        ``q2=None`` means uniform q, and ``gap=None`` follows only q.
+        ``q2=None`` means uniform q, and ``gap=None`` means that only q is followed.
         """
         second = q1 if q2 is None else q2
         kernel = self.plain_kernel(field, q2 is None, gap is not None)
@@ -515,7 +515,10 @@ class MapReading(KernelReading):
         return self.at_outputs(self.run(field, q1, q2, gap), 2)
 
     def at_outputs(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
-        """{output: its q value (``part`` 0 or 1) or its gap (2)} of a run."""
+        """Return {output: value} of a run.
+
+        ``part`` selects q1 (0), q2 (1) or the gap (2).
+        """
         kernel, states = run
         return {node: kernel.whole(states[node])[part] for node in self.network.outputs}
 

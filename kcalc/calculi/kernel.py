@@ -428,7 +428,7 @@ class KernelReading:
         """Raise KcalcError if the reading has only values: no enclosures, formulas or matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of one reading, after the assumptions common to every reading."""
+        """Return the notes of one reading, preceded by the assumptions common to every reading."""
         said = () if self.said is None else self.said.assumptions(self.network)
         varying = varying_values(self.network)
         return (first, *said, *self.network.assumptions, *varying, *notes)

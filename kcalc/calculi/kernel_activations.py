@@ -119,7 +119,7 @@ class Activations:
         return Atom(node, pair.moments, pair.support, True, terms=pair.terms), 1
 
     def _post(self, phi: Activation, source: Atom, scale: Number, node: Node) -> Pair:
-        """``phi(scale * source)`` with its moments: local q and c maps, and the channel mean."""
+        """Return ``phi(scale * source)``, with its moments from the local maps."""
         key = (phi, id(source), scale)
         if key in self._posts:  # a dense block repeats the same function of the same Gaussian
             return self._posts[key]

@@ -121,7 +121,10 @@ class MatrixKernel:
         return self.tabled((float(q),))
 
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
-        """The table with a bank per pair of q values, in the order (0, 0), (1, 0), (1, 1), ..."""
+        """Return a table with one set of kernels for each pair of q values.
+
+        The pairs are in the order (0, 0), (1, 0), (1, 1), ...
+        """
         if qs not in self._tables:
             odd = self._odd
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
@@ -369,7 +372,10 @@ class KernelOfRows:
 
     @cached_property
     def kernel(self) -> MatrixKernel:
-        """The kernel with its tables. Raises: KcalcError for kernels over tokens."""
+        """Return the kernel with its tables.
+
+        Raises: KcalcError for kernels over tokens.
+        """
         self.reading.require_closed()
         return MatrixKernel(self.reading, self.seeds)
 

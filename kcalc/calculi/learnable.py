@@ -166,10 +166,14 @@ class LearnableKernel(Shown):
 
         ``uniform``: whether all rows have the same mean square |x|^2/d. The kernel is then a
         function of the angle, which is cheap to interpolate at any depth; otherwise the recursion
-        runs over all pairs. None determines it from the data, or means False if X is traced.
-        Gradients at coinciding rows are finite: they omit the one-sided slope of the kernel in the
-        angle. Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for invalid
-        parameters and rows, and for results that are not finite, unless JAX traces them.
+        runs over all pairs. By default, this is determined from the data; if X is traced, it is
+        False. Gradients at coinciding rows are finite: they omit the one-sided slope of the kernel
+        in the angle.
+
+        Returns: an (N, M) array, or (NNGP, NTK) for ``kind="both"``.
+
+        Raises: KcalcError for invalid parameters and rows, and for results that are not finite,
+        unless JAX traces them.
         """
         choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)

@@ -237,7 +237,7 @@ class TracedCrossing:
 
     @staticmethod
     def dropped(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, gap: Jet) -> tuple[Any, Any]:
-        """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c."""
+        """Return ``E[phi psi]`` at c = 1, and its decrease at the gap ``gap`` = 1 - c."""
         return _with_drop(phi, psi, q1, q2, None, gap)
 
 

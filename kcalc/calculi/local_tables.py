@@ -171,7 +171,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """(table, number of norms with significant coefficients)."""
+    """Return (table, number of norms with significant coefficients), or None if no rule resolves phi."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -244,7 +244,7 @@ def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
 
 
 def _graded(length: float, steep: float) -> Array:
-    """0 and length / 2^k, ascending, down to about 1 / steep."""
+    """Return 0 and length / 2^k in ascending order, starting at about 1 / steep."""
     count = max(1, math.ceil(math.log2(max(length * steep, 2.0))))
     return np.array([0.0, *(length / 2.0**k for k in range(count, -1, -1))])
 

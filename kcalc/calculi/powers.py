@@ -233,8 +233,8 @@ class _Powers:
 class _Table:
     """The table of (U/u - offset, D - offset, A).
 
-    The offset is D(0) if that is near 1. Then the differences and their errors are small near u =
-    0.
+    The offset is D(0) if D(0) is near 1, so that the differences and their errors are small near u
+    = 0.
     """
 
     fitted: Fitted

@@ -179,7 +179,7 @@ def _passes(
 
 
 def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[Node]:
-    """The nodes between weights and an activation, or a product, that is fused with them."""
+    """Return the nodes after weights that a later activation or product fuses into one function."""
     inside: set[Node] = set()
     for node, op, reads in reversed(network.operations):
         if op is None or isinstance(op, P.Fresh):

@@ -1,8 +1,9 @@
 """Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-A Gaussian and an activation use Stein's formula. Two activations use a two-dimensional Gaussian
-expectation. A product of independent factors uses ``E (f g)(f' g') = E f f' E g g'``, where f, f'
-are independent of g, g'. A factor that shares no weights with the other atom contributes its mean.
+The cross moment of a Gaussian and an activation follows from Stein's formula, and that of two
+activations is a two-dimensional Gaussian expectation. For products of independent factors,
+``E (f g)(f' g') = E f f' E g g'``, where f, f' are independent of g, g'. A factor that shares no
+weights with the other atom contributes its mean.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Products:
         self._known: WeakKeyDictionary[Atom, dict[Atom, Both]] = WeakKeyDictionary()
 
     def product(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
+        """Return ``E a_i b_j`` as two parts, for (i, j) = 11, 22, 12 and for (i, j) = 11, 22, 21.
 
         Cross moments are cached, because sums of sums need the cross moments of their addends
         repeatedly. Raises: FreshnessError if the dependence of a and b has no rule.
@@ -57,9 +58,10 @@ class Products:
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
-        """The pair, and the unknown pairs that opened sums and factors need, oldest first.
+        """List the pair and all pairs of atoms whose unknown cross moments it needs, oldest first.
 
-        Listing these pairs avoids deep recursion along chains of sums.
+        Other pairs are needed if sums or products are opened. Listing them avoids deep recursion
+        along chains of sums.
         """
         found: dict[tuple[Atom, Atom], None] = {}
         waiting = [(older, newer)]
@@ -270,7 +272,10 @@ def _steins(a: Atom, b: Atom) -> bool:
 
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-    """Reject atoms of two different network inputs. Raises: FreshnessError."""
+    """Reject atoms of two different network inputs.
+
+    Raises: FreshnessError.
+    """
     raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(

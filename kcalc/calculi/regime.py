@@ -71,7 +71,7 @@ class Limit(Shown):
         return self.off_diagonal / self.diagonal
 
     def matrix(self, n: int) -> Array:
-        """The limiting matrix of n different inputs."""
+        """Return the limiting matrix for n different inputs."""
         n = whole(n, "n, the number of inputs,", 1)
         return self.diagonal * np.eye(n) + self.off_diagonal * (1 - np.eye(n))
 

@@ -38,7 +38,7 @@ class Moments:
 
     @property
     def fixed(self) -> Moments:
-        """The same moments without the derivatives of jets in the gap."""
+        """The same moments, with the derivatives of jets in the gap set to 0."""
         part = None if self.part is None else self.part.fixed
         return replace(self, gap=fixed(self.gap), part=part)
 
@@ -69,7 +69,7 @@ class Part:
 
     @property
     def fixed(self) -> Part:
-        """The same contribution without the derivatives of jets."""
+        """The same contribution, with the derivatives of jets set to 0."""
         first, second, joint, deficit = map(
             fixed, (self.first, self.second, self.joint, self.deficit)
         )
@@ -87,7 +87,7 @@ class Part:
 
 
 def fixed(value: Number) -> Number:
-    """The number itself, or the value of a jet without derivatives."""
+    """Return a number unchanged, or a jet with its derivatives set to 0."""
     if not isinstance(value, Jet):
         return value
     return Jet((value.value, *(0 * value.value for _ in value.coefficients[1:])))

@@ -88,11 +88,10 @@ class SymbolicReading(NamedTuple):
 def symbolic_map(
     network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False
 ) -> Any:
-    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
+    """Return the global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
 
-    Returns: {output: composition} for several outputs.
-
-    With ``q1=None`` (Q maps only), the q value of every input is a symbol.
+    For several outputs, the result is {output: composition}. With ``q1=None`` (Q maps only), the q
+    value of every input is a symbol.
     """
     return _read(network, q1, q2, letter, assume_independent).composed(letter)
 
@@ -411,7 +410,7 @@ class Namer:
     def composition(
         self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str
     ) -> Composition:
-        """The named value, with the local maps that it and the definitions use."""
+        """Return ``value`` as a composition, with the definitions and local maps that it uses."""
         value = rounded(value)
         return Composition(
             arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())

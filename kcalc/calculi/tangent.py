@@ -1,4 +1,4 @@
-"""The tangent kernel as a calculus: kernel maps with their derivatives in the covariances.
+"""The tangent kernel as a calculus: kernel maps with their derivatives with respect to covariances.
 
 Let ``k`` be the covariance of one channel of a feature map at two inputs. By Price's theorem,
 ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``. The right-hand side is the factor by which an activation
@@ -71,7 +71,11 @@ class Tangent:
         self._stopped: dict[Atom, Atom] = {}
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state that a primitive emits; weights add ``e`` times their parameters' kernel."""
+        """Return the state that a primitive emits.
+
+        New weights add ``e`` times the kernel of their parameters to the covariance of their
+        output.
+        """
         if isinstance(op, Post) and has_infinite_slope(op.activation):
             if node not in self.unseen and not all(map(_still, inputs[0].pairs)):
                 refuse_jumps(op.activation, node)
@@ -169,9 +173,10 @@ class Tangent:
         return self._stopped[atom]
 
     def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
-        """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
+        """Return the activation's values, and multiply the perturbation by ``E slope(u) slope(v)``.
 
-        Nothing else may depend on the same weights, because cross moments would need the slope.
+        Nothing else may depend on the same weights, because its cross moments would need the
+        surrogate slope.
         """
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
 
@@ -218,7 +223,7 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
 
 
 def with_separate_parameters(network: Network) -> Network:
-    """Write the network out if one of its nodes contains several layers of weights."""
+    """Return the network, written out if one of its nodes contains several layers of weights."""
     made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
     return network.written_out() if len(set(made)) < len(made) else network
 

@@ -96,7 +96,7 @@ class TapWindow:
         return flat
 
     def greatest(self, values: Array) -> Array:
-        """Upper bound on pooled mean squares: window means of mean squares (..., locations)."""
+        """Return upper bounds on pooled mean squares: the means of ``values`` over each window."""
         return self.summed(values) / self.counts
 
     def unfolded(self, values: Array) -> Array:
@@ -189,7 +189,7 @@ class Gather:
     """Output locations that each copy an input location, or are 0.
 
     ``sources``, (output locations,): the location that is read, or -1 for 0; ``factor``: the factor
-    of q values; ``channels``, (output locations,): equal numbers where the same channels are read.
+    of q values; ``channels``, (output locations,): equal for outputs that read the same channels.
     """
 
     shape: tuple[int, ...]

@@ -137,7 +137,7 @@ class ZeroMaps(FieldMaps):
 class ZeroStatistics(Statistics):
     """Statistics over channels of feature maps whose q may be 0; a norm maps 0 to 0.
 
-    This agrees with every framework, because norms there add a small number to the variance.
+    Deep learning frameworks do the same, because their norms add a small number to the variance.
     """
 
     def divided(
@@ -204,7 +204,10 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError if phi jumps at 0."""
+    """Return phi(0).
+
+    Raises: KcalcError if phi jumps at 0.
+    """
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
             f"{phi.name} jumps at 0, but its input is exactly 0 somewhere (a zero row, a black "

@@ -81,7 +81,10 @@ class ScalingForward:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
-        """The state that a primitive emits. Raises: NoRule, or KcalcError naming the node."""
+        """Return the state that a primitive emits.
+
+        Raises: NoRule, or KcalcError naming the node.
+        """
         divides = (
             "it divides by a statistic of its input, so second moments do not determine its "
             "gradient; use net.without_normalization() (and net.normalised() for the sums)"
@@ -285,7 +288,7 @@ class ScalingForward:
         )
 
     def _scaled(self, below: State, factor: Any) -> State:
-        """A multiple of a feature map."""
+        """Return the state of a feature map multiplied by ``factor``."""
         square = self.square(factor)
         law = self._scaled_law(below.law, factor, square)
         return below.with_parts(

@@ -36,7 +36,7 @@ class ChannelPart:
     rho: Number = 0
 
     def scaled(self, factor: Number) -> ChannelPart:
-        """The moments of the feature map times ``sqrt(factor)``."""
+        """Return the moments of the feature map multiplied by ``sqrt(factor)``."""
         return replace(
             self,
             level=self.level.scaled(factor),
@@ -169,7 +169,7 @@ class State:
     def with_parts(
         self, parts: Sequence[ChannelPart], factor: Number = 1, law: EntryLaw | None = None
     ) -> State:
-        """The state times ``factor``, with the moments ``parts``."""
+        """Return the state multiplied by ``factor``, with the moments ``parts``."""
         return replace(
             self,
             parts=tuple(parts),

@@ -49,7 +49,7 @@ class NormaliserBounds:
     second: float
 
     def scaled(self, factor: float) -> NormaliserBounds:
-        """The bounds of ``factor`` times the map."""
+        """Return the bounds for the map multiplied by ``factor``."""
         return NormaliserBounds(factor * self.value, factor * self.first, factor * self.second)
 
 
@@ -193,7 +193,7 @@ class BatchNormalisation(Normaliser):
         return n**0.5 * rows.value(y)
 
     def _of_rows(self, y: Array) -> tuple[int, WeightNormalisation]:
-        """(N, weight normalisation); v is sqrt(N) times this normalisation."""
+        """Return N and the weight normalisation wn with v = sqrt(N) wn."""
         n = _rows(y, "y")[1].shape[-1]
         return n, WeightNormalisation(n * self.epsilon)
 

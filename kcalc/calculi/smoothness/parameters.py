@@ -79,7 +79,10 @@ def of_node(given: Any, node: Node, default: Any = None) -> Any:
 
 
 def check_nodes(network: Network, choices: Choices) -> None:
-    """Check that options name only Affine nodes. Raises: KcalcError."""
+    """Check that options name only Affine nodes.
+
+    Raises: KcalcError.
+    """
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()

@@ -132,7 +132,10 @@ class ForwardSlope:
     @overload
     def __call__(self, psi: Numbers) -> Array: ...
     def __call__(self, psi: Any) -> float | Array:
-        """The largest slope, elementwise. Raises: KcalcError if psi < 1."""
+        """Evaluate the largest slope, elementwise.
+
+        Raises: KcalcError if psi < 1.
+        """
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
@@ -318,7 +321,7 @@ def newton(function: Any, targets: Array) -> Any:
 
 
 def as_slopes(psi: Any) -> Array:
-    """``log psi``.
+    """Check ``psi`` and return ``log psi``.
 
     Raises: KcalcError for ``psi < 1``, which is impossible for a C map with C(0) = 0.
     """
@@ -334,7 +337,7 @@ def as_slopes(psi: Any) -> Array:
 def _mixed(
     weights: Sequence[float], logs: Sequence[float], degrees: Sequence[float]
 ) -> tuple[float, float]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)``.
+    """Return the log and the mean degree of ``sum_j weights_j exp(logs_j)``.
 
     Both have full relative precision near ``psi = 1``.
     """

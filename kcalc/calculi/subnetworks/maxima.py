@@ -61,7 +61,10 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
+        """Return the expression ``which``, "greater" or "lesser", of a state and x.
+
+        x is the value at which a new subnetwork starts.
+        """
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -270,7 +273,10 @@ class Maximal(Approximable):
         return self._sweep.expressions.assumptions
 
     def _values(self, functions: Sequence[Function], x: Values) -> tuple[_Paths, list[Values]]:
-        """The values of all expressions at ``x``; for every subnetwork, if a factor is negative."""
+        """Return the paths that were evaluated, and the values of all their expressions at ``x``.
+
+        If a Product has a negative factor, every subnetwork is evaluated separately.
+        """
         with suppress(_NegativeFactor):
             return self._sweep, self._sweep.expressions.evaluate(functions, x)
         return self._intervals, self._intervals.expressions.evaluate(functions, x)
