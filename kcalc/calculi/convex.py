@@ -81,7 +81,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """Return the product of C maps; by default a map whose slope at 1 is the sum of all slopes."""
+        """Return the product of C maps; by default, a map with the sum of all slopes at 1."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 

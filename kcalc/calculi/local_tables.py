@@ -171,7 +171,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """Return (table, number of norms with significant coefficients), or None if no rule resolves phi."""
+    """Return (table, number of norms with significant coefficients), or None without a rule."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])

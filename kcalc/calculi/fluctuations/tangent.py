@@ -169,7 +169,7 @@ class _Program:
         self.noises: dict[Any, tuple[Node, int]] = {}
 
     def noise(self, node: Node, which: Any, width: int) -> Any:
-        """Return the key of a new noise variable, an average over ``width`` channels of ``node``."""
+        """Return the key of a new noise variable that averages ``width`` channels of ``node``."""
         self.noises[node, which] = (node, width)
         return node, which
 
