@@ -391,7 +391,7 @@ class Arrays:
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
         """Run one ``lax.scan`` over the pieces.
 
-        Numbers that are the same in all pieces become constants of the scan.
+        Layer constants that are the same in all pieces become constants of the scan.
         """
         import jax
 
@@ -442,9 +442,9 @@ class Arrays:
     def _columns(
         self, layer: Repeated, dtype: Any
     ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
-        """Return ({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
+        """Return {node: constants of the first piece} and {node: {index: constants of all pieces}}.
 
-        The second dictionary contains the numbers that differ between pieces.
+        The second dictionary contains only the constants that differ between pieces.
         """
         import jax.numpy as jnp
 

@@ -374,7 +374,7 @@ class LearnableKernel(Shown):
         return ntk(self.network).assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The network's own parameter values and the assumptions, as plain data.
+        """Return the network's own parameter values and the assumptions as plain data.
 
         Returns
         -------

@@ -107,8 +107,8 @@ class Tangent:
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's parameters, divided by sqrt(q1 q2).
 
-        In the NTK parameterisation it is the cosine c of the layer's output, because the
-        parameters' kernel equals the covariance of the output. In the standard parameterisation it
+        In the NTK parameterisation, the quotient is the cosine c of the layer's output, because the
+        parameters' kernel equals the covariance of the output. In the standard parameterisation, it
         is ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias. Here x is
         the layer's input, and q1 and q2 are the q values of its output. Only trained parameters
         count.
@@ -289,7 +289,7 @@ def refuse_indirect(op: Fresh, node: Node) -> None:
 
 
 def has_infinite_slope(phi: Activation) -> bool:
-    """Whether E phi'^2 is infinite, or phi jumps, which phi' does not show."""
+    """Whether E phi'^2 is infinite or phi jumps; phi' alone does not reveal jumps."""
     return any(phi.jump_sizes(0)) or bool(_steep_points(phi))
 
 
@@ -302,7 +302,7 @@ def _steep_points(phi: Activation) -> list[float]:
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
-    """Raise KcalcError if phi jumps, which phi' does not show, or if E phi'^2 is infinite."""
+    """Raise KcalcError if phi jumps, which phi' does not reveal, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps, so the slope of its C map at c = 1 is infinite "

@@ -125,7 +125,7 @@ class TokenBackward:
     def _(
         self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """Pass each token the gradient of a sum over tokens, times the token's weight.
+        """Pass each token the gradient of a sum over tokens, multiplied by the token's weight.
 
         Messages are means over tokens, and over pairs of different tokens. If tokens are reshaped
         to channels, each token receives a separate gradient.

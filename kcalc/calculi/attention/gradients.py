@@ -68,7 +68,7 @@ class SampledGradients(Gradients):
         return texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the tables over tokens, as plain data.
+        """Return everything except the tables over tokens as plain data.
 
         Returns
         -------

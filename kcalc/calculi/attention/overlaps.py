@@ -126,9 +126,10 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 
 
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
-    """The value, or a jet if an argument is a jet.
+    """Return the value, or a jet if an argument is a jet.
 
-    The first order of the jet is the sum of the arguments' first orders times the derivatives.
+    The first-order coefficient of the jet is the sum of the arguments' first-order coefficients,
+    each multiplied by the derivative with respect to that argument.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value

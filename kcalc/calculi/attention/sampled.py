@@ -404,8 +404,8 @@ class Sampled:
     ) -> Iterator[Drawn]:
         """The draws of a node's attention in one chain, the same at every call.
 
-        ``covariances``: the covariances of queries and of keys, each (places, places); ``counts``:
-        the numbers of rows and columns.
+        ``covariances``: the covariances of queries and of keys, each (positions, positions);
+        ``counts``: the numbers of rows and columns.
         """
         self.sampled, key = True, (node, chain)
         if key in self.drawn_before:
@@ -636,7 +636,7 @@ def row_entropies(op: P.Attend, weights: Array) -> Array:
 
 
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
-    """Block-diagonal matrices for two independent groups of places."""
+    """Return block-diagonal matrices for two independent groups of positions."""
     total = sum(map(len, places))
     whole = np.zeros((max(len(one), len(two)), total, total))
     for part, place in zip((one, two), places, strict=True):

@@ -42,7 +42,7 @@ Grams = tuple[Array, Array] | None
 class Blocks:
     """Covariances of queries (times ``factor``), keys and values, in blocks for pairs of sequences.
 
-    The covariances are jets over all places.
+    The covariances are jets over the positions of all sequences.
     """
 
     op: P.Attend
@@ -61,9 +61,9 @@ class Blocks:
     def tangent(self, one: int, two: int, weights: Array, softmax: Array, drawn: Grams) -> Array:
         """The tangent kernel between tokens of sequences ``one`` and ``two``, summed over draws.
 
-        ``weights``: (draws, sequences, rows, keys), the weights of values; ``softmax``: the part of
-        the weights that depends on scores; ``drawn``: queries and keys (draws, sequences, places,
-        width) or None.
+        ``weights``: (draws, sequences, rows, keys), the weights applied to the values; ``softmax``:
+        the part of these weights that depends on scores; ``drawn``: queries and keys (draws,
+        sequences, positions, width) or None.
         """
         g, h = (self._of(jet, 0, one, two) for jet in (self.queries, self.keys))
         g = g * self.factor

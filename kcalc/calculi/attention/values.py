@@ -109,7 +109,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the covariances, as plain data.
+        """Return everything except the covariances as plain data.
 
         Returns
         -------

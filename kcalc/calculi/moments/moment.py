@@ -89,7 +89,7 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, in which expressions and values beyond double precision are text.
+        """Return plain data, in which expressions and values beyond double precision are text.
 
         Returns
         -------

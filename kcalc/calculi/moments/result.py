@@ -60,7 +60,7 @@ class InputSize:
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with expressions as text.
+        """Return plain data, with expressions as text.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The smallest ``features=`` for which the output's relative variance is <= ``variance``.
+        """Find the smallest ``features=`` with relative output variance <= ``variance``.
 
         Parameters
         ----------

@@ -51,8 +51,8 @@ def backward(
 ) -> tuple[dict[Node, Gain], list[PathPiece]]:
     """({node: bounds on d output / d node}, the pieces between cuts in order).
 
-    ``own``: {node: bounds on its Jacobian in each of its inputs}, as :class:`Upper` records them;
-    ``cuts``: the nodes that every path crosses, in order.
+    ``own``: {node: bounds on its Jacobian with respect to each of its inputs}, as :class:`Upper`
+    records them; ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 

@@ -93,8 +93,8 @@ class Upper:
 
     ``examples``: the number of examples; ``epsilon``: the epsilon of BatchNorm; ``cuts``: the nodes
     that every path crosses. The rules fill ``sets``, {Affine: its parameters}; ``rough``, {node:
-    the reason why its derivative is not Lipschitz}; ``gains``, {node: bounds on its Jacobian in
-    each of its inputs}.
+    the reason why its derivative is not Lipschitz}; ``gains``, {node: bounds on its Jacobian with
+    respect to each of its inputs}.
     """
 
     examples: int
