@@ -148,7 +148,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Affine, node: Node, inputs: Sequence[Array]) -> Array:
-        """``x W + b``; a convolution applies it to the window of every location."""
+        """Return ``x W + b``; a convolution applies it to the window of every location."""
         params, lowered = self.own(layer, node), self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
         weight = params["weight"]
@@ -203,7 +203,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
-        """``sum_i w_i x_i``."""
+        """Return ``sum_i w_i x_i``."""
         terms = [_scaled(x, w) for w, x in zip(self.number(node), inputs, strict=True)]
         return sum(terms[1:], terms[0])
 
@@ -215,7 +215,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Array]) -> Array:
-        """Elementwise product; a factor without locations multiplies every location."""
+        """Multiply elementwise; a factor without locations multiplies every location."""
         axes = len(self.nodes[node].shape.locations or ())
         factors = [
             x
@@ -227,7 +227,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Array]) -> Array:
-        """``matrix x`` over the locations, row by row."""
+        """Return ``matrix x`` over the locations, row by row."""
         import jax.numpy as jnp
 
         (x,) = inputs
@@ -272,7 +272,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
-        """``sum_j (identity I + A - centre / T)_ij v_j`` per head.
+        """Return ``sum_j (identity I + A - centre / T)_ij v_j`` per head.
 
         Tokens are the locations in row-major order.
         """
@@ -288,7 +288,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
+        """Return ``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
 
         Statistics are over the channels of each location, over a group of channels and all
         locations, or over a batch.
@@ -306,7 +306,7 @@ class Arrays:
         return self._gained(out, node).astype(inputs[0].dtype)
 
     def _over_batch(self, given: Array, node: Node) -> Array:
-        """``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
+        """Return ``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
 
         Training uses batch statistics, and evaluation uses running statistics.
         """

@@ -79,7 +79,7 @@ class Backward:
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
-        """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
+        """Return ``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
         Q and q are geometric means over the two inputs. The slope of a surrogate replaces phi'.
         Raises: KcalcError for activations that jump.
@@ -108,7 +108,7 @@ class Backward:
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` for an activation, averaged over channels and tokens.
+        """Return ``E phi'(z)^2`` for an activation, averaged over channels and tokens.
 
         The mean is infinite for activations that jump, if no surrogate gradient is defined.
         """
@@ -244,7 +244,7 @@ def added(one: Groups, two: Groups) -> Groups:
 
 
 def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dict[Node, float]:
-    """{node: E phi'(z)^2} for all activations.
+    """Return {node: E phi'(z)^2} for all activations.
 
     If ``every`` is false, only activations of Gaussians are included.
     """
@@ -257,7 +257,7 @@ def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dic
 
 
 def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """{node with parameters: (feature map that the parameters produce, primitive)}.
+    """Return {node with parameters: (feature map that the parameters produce, primitive)}.
 
     The feature map is a node of the lowered network.
     """

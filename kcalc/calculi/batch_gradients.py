@@ -35,7 +35,7 @@ SAME = 1e-6  # tolerance between c values of one batch
 
 
 def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
-    """(node, norm, node that it reads) for every BatchNorm of a large batch."""
+    """Return (node, norm, node that it reads) for every BatchNorm of a large batch."""
     return [
         (node, op, reads[0])
         for node, op, reads in network.operations
@@ -59,7 +59,7 @@ def weight_gradients(
     start: Mapping[Node, Groups],
     q: Mapping[Node, Any],
 ) -> dict[Node, float]:
-    """{node with parameters: E|d out_k / d parameters|^2}, over all examples of the batch."""
+    """Return {node with parameters: E|d out_k / d parameters|^2}, over the whole batch."""
     kernel, states = _two_examples(network, q)
     apart = Backward(kernel, states, apart=True)
 

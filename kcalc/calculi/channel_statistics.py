@@ -158,7 +158,7 @@ class Statistics:
         return Moments(term.a1**2 * var1, term.a2**2 * var2, gap)
 
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) over all channels of a feature map."""
+        """Return (q1, q2, gap) over all channels of a feature map."""
         if len(state.groups) == 1:
             m = state.pairs[0].moments
             return m.q1, m.q2, m.gap
@@ -255,7 +255,7 @@ class Statistics:
     def divided(
         self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node
     ) -> Channels:
-        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` for every group of channels."""
+        """Return ``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` for every group of channels."""
         centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
         if centred is not None:
             return Channels.one(self._standardised(below.pairs[0], centred, node))

@@ -250,7 +250,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
 
 def _centring(network: Network) -> list[tuple[Node, str, Node]]:
-    """(node, layer's name, node that it reads) for the layers that subtract channel means.
+    """Return (node, layer's name, node that it reads) for the layers that subtract channel means.
 
     These are LayerNorms, GroupNorms and standardised weights.
     """
@@ -282,7 +282,7 @@ class _Means:
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
-    """({node: q value}, {node: slope > 1 of a LayerNorm or of standardised weights})."""
+    """Return ({node: q value}, {node: slope > 1 of a LayerNorm or of standardised weights})."""
     from .global_maps import q_and_variances
 
     values = q_and_variances(network, as_number(q, "q"))

@@ -23,7 +23,7 @@ END = 8  # cosines within this many epsilons of +-1 become +-1, because arccos m
 def expected(
     phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number
 ) -> Number:
-    """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
+    """Return ``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
     return phi.cross(psi, q1, q2, to_end(covariance / (np.sqrt(q1) * np.sqrt(q2))))[0]
 
 
@@ -66,7 +66,7 @@ def _drop(
 
 
 def alike(phi: Activation, psi: Activation, q: Number) -> Number:
-    """``E[phi(g) psi(g)]`` for one Gaussian with variance q."""
+    """Return ``E[phi(g) psi(g)]`` for one Gaussian with variance q."""
     return phi.cross(psi, q, q, 1.0)[0]
 
 

@@ -24,7 +24,7 @@ NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Part, sp.Expr]:
-    """{part: the sum of its shares}, without parts whose share is 0."""
+    """Return {part: the sum of its shares}, without parts whose share is 0."""
     terms: dict[Part, sp.Expr] = {}
     for share, part in zip(shares, parts, strict=True):
         if not is_zero(share):
@@ -144,9 +144,10 @@ class Factors:
         return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
-        """``p'(1)``, exactly: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
+        """Return ``p'(1)``, exactly.
 
-        The value is the mean number of nonlinear layers on a path.
+        This is ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``. The value is
+        the mean number of nonlinear layers on a path.
         """
         for entry in self.table[len(self._curvatures) :]:
             if isinstance(entry, sp.Expr):

@@ -217,7 +217,7 @@ def q_values(
 def q_and_variances(
     network: Network, q: Any = 1, assume_independent: bool = False
 ) -> dict[Node, tuple[float, float]]:
-    """(q value, variance over channels) of every node for uniform input q.
+    """Return (q value, variance over channels) of every node for uniform input q.
 
     ``q``: a number or {input: number}.
     """
@@ -231,7 +231,7 @@ def q_and_variances(
 
 
 def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
-    """(Q, C'(1)) at the output of a network with one output, for inputs with q = 1."""
+    """Return (Q, C'(1)) at the output of a network with one output, for inputs with q = 1."""
     at_one = MapReading(network, assume_independent).at_one
     gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
     end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]

@@ -142,7 +142,7 @@ class Activations:
         return self._posts[key]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """(activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
+        """Return (activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
         if (
             all(t.atom.gaussian for t in pair.terms)
             and agree(pair.shift1, pair.shift2)
@@ -156,7 +156,7 @@ class Activations:
         return None if inner is None else (phi.composed(inner[0]), inner[1])
 
     def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """(activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
+        """Return (activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
             (source, *others) = gaussians(terms)
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
@@ -191,7 +191,7 @@ class Activations:
     # -- products ----------------------------------------------------------------------------------
 
     def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i``; factors that share weights must be functions of the same Gaussian.
+        """Return ``prod_i f_i``; factors that share weights must be functions of the same Gaussian.
 
         The product of such factors is one activation of that Gaussian.
         """

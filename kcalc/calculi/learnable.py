@@ -301,7 +301,7 @@ class LearnableKernel(Shown):
     def _matrices(
         self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, same: bool
     ) -> tuple[Any, Any]:
-        """(NNGP, NTK) of all pairs of rows.
+        """Return (NNGP, NTK) of all pairs of rows.
 
         ``same``: whether both sets of rows are the same, so that pairs on the diagonal are
         identical inputs.
@@ -332,7 +332,7 @@ class LearnableKernel(Shown):
         mode: str,
         fixed: dict[Node, str] | None = None,
     ) -> tuple[Any, Any]:
-        """(NNGP, NTK) at given 1 - c and q.
+        """Return (NNGP, NTK) at given 1 - c and q.
 
         ``mode``: "pairs", "angles" (one q value) or "equal" (gaps of 0).
         """
@@ -456,7 +456,7 @@ def doubled(double: bool) -> Any:
 
 
 def _pairs(first: Any, second: Any, mode: str, same: bool) -> tuple[Any, Any, Any]:
-    """(1 - c, q1, q2) of all pairs of rows."""
+    """Return (1 - c, q1, q2) of all pairs of rows."""
     one, two = ((rows * rows).mean(axis=1) for rows in (first, second))
     q = (one[:, None], two[None, :]) if mode == "pairs" else (one.mean(), one.mean())
     return (gaps_of(first, second, same), *q)

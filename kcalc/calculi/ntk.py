@@ -306,7 +306,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Array, Array]]:
-        """{output: (NNGP, NTK)} in float64; values beyond its range are infinite."""
+        """Return {output: (NNGP, NTK)} in float64; values beyond its range are infinite."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}

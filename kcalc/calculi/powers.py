@@ -206,7 +206,7 @@ class _Powers:
         self._tables = [self._table(piece)]
 
     def __call__(self, count: int, u: Array, t: Array) -> tuple[Array, Array]:
-        """(u, t) after ``count`` pieces."""
+        """Return (u, t) after ``count`` pieces."""
         level = 0
         while count:
             if level == len(self._tables):

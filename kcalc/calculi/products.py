@@ -142,7 +142,7 @@ class Products:
         return ahead, back
 
     def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
+        """Return ``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
         assert post.activation is not None and post.source is not None
         ahead, back = self.product(gaussian, post.source, node)
         q, s = post.source.moments, post.scale
@@ -156,7 +156,7 @@ class Products:
         return phi.mean_slope(q, self.field)
 
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
+        """Return ``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
             raise FreshnessError(
                 f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
@@ -202,7 +202,7 @@ class Products:
     def _crossed_in_q(
         self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node
     ) -> tuple[Part, Part]:
-        """``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
+        """Return ``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
         if a.source is not b.source or a.source is None:
             raise KcalcError(
                 f"node {node!r} adds activations of dependent Gaussians, for which derivatives in "
@@ -215,7 +215,7 @@ class Products:
         return part, part
 
     def _of_products(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j`` if a or b is a product: factors that share weights are paired."""
+        """Return ``E a_i b_j`` if a or b is a product: factors that share weights are paired."""
         left, right = list(a.factors or (Pair.of(a),)), list(b.factors or (Pair.of(b),))
         total: Both | None = None
         while left:
@@ -236,7 +236,7 @@ class Products:
         return total
 
     def _common(self, f: Pair, g: Pair, node: Node) -> Both:
-        """``E f_i g_j`` of two feature maps, from the cross moments of their terms."""
+        """Return ``E f_i g_j`` of two feature maps, from the cross moments of their terms."""
         if f is g:
             own = self.moments.own(f.moments)
             return own, own

@@ -77,7 +77,7 @@ class Part:
 
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
-        """``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
+        """Return ``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
         ratio = (
             None
             if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2))
@@ -125,7 +125,7 @@ class SecondMoments:
         return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
 
     def geometric(self, a: Number, b: Number) -> Number:
-        """``sqrt(a b)``, exactly ``a`` if both are equal."""
+        """Return ``sqrt(a b)``, exactly ``a`` if both are equal."""
         if a is b:
             return a
         if isinstance(a, Jet) or isinstance(b, Jet):
@@ -160,7 +160,7 @@ class SecondMoments:
             return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts.
+        """Return (q1, q2, gap) of a sum of parts.
 
         The gap keeps its digits if q1 = q2, or if all ratios are known.
         """

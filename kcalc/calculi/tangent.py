@@ -207,7 +207,7 @@ class Tangent:
         )
 
     def kernels(self, state: Channels) -> tuple[Number, Number]:
-        """(NNGP, NTK): the covariance averaged over channels, and its derivative in ``e``."""
+        """Return (NNGP, NTK): the mean covariance over channels, and its first order in ``e``."""
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
@@ -259,7 +259,7 @@ def _still(pair: Pair) -> bool:
 
 
 def _over(rate: Number, norm: Number) -> Number:
-    """``rate / norm``, or 0 if a feature map is 0."""
+    """Return ``rate / norm``, or 0 if a feature map is 0."""
     if not isinstance(norm, np.ndarray) or norm.all():
         return rate / norm
     return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))

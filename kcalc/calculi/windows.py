@@ -38,7 +38,7 @@ class Axis:
     padding: Any = "same"
 
     def padded(self, values: Array, axis: int) -> tuple[Array, int]:
-        """(values padded along ``axis``, the new index of location 0)."""
+        """Return (values padded along ``axis``, the new index of location 0)."""
         before = max(0, -self.offsets[0])
         after = max(0, (self.out - 1) * self.stride + self.offsets[-1] - (self.size - 1))
         widths = [(0, 0)] * values.ndim

@@ -55,7 +55,7 @@ class PointReader:
 
     @staticmethod
     def whole(point: Point) -> tuple[Any, Any, Jet]:
-        """(q1, q2, gap) of a node."""
+        """Return (q1, q2, gap) of a node."""
         return point.q1, point.q2, point.gap
 
     @staticmethod

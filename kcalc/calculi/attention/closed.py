@@ -122,6 +122,6 @@ def _mask(op: P.Attend, queries: Array, keys: Array, sequences: int) -> Array:
 
 
 def mixed(matrix: Array, covariance: Jet) -> Jet:
-    """``M K M^T`` for every coefficient of a jet."""
+    """Return ``M K M^T`` for every coefficient of a jet."""
     turned = np.swapaxes(matrix, -1, -2)
     return Jet(tuple(matrix @ part @ turned for part in covariance.coefficients))

@@ -242,7 +242,7 @@ class Exchangeable:
         )
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) at equal positions of two sequences.
+        """Return (q1, q2, gap) at equal positions of two sequences.
 
         For one sequence, the values describe two of its tokens.
         """
@@ -260,7 +260,7 @@ class Exchangeable:
         return one, two
 
     def kernels(self, state: TokenState) -> tuple[Number, Number]:
-        """(NNGP, NTK) at equal positions."""
+        """Return (NNGP, NTK) at equal positions."""
         return self.parts[self.main].kernels(state.relations[self.main])
 
     @singledispatchmethod

@@ -168,7 +168,7 @@ class Overlaps:
         )
 
     def gap(self, tokens: int, variance: Number, below: Number) -> Number:
-        """``S_self - S`` at the covariance ``variance - below``, for arrays or jets."""
+        """Return ``S_self - S`` at the covariance ``variance - below``, for arrays or jets."""
         (value, first), (distance, moving) = _parts(variance), _parts(below)
         plain = self._of(_gap, 0, tokens, value, distance)
         if first is None and moving is None:

@@ -63,7 +63,7 @@ class _ProbedTokens(Exchangeable):
 def probed_modes(
     reading: TokenTangentReading, q: Mapping[Node, Any], output: Node, states: Mapping[Node, Any]
 ) -> dict[Node, Modes]:
-    """{node: (sum of squared gradients, squared sum of gradients) over its tokens}.
+    """Return {node: (sum of squared gradients, squared sum of gradients) over its tokens}.
 
     Nodes whose gradients have no rule are left out. ``states`` are the states of one sequence.
     """

@@ -319,7 +319,7 @@ class Sampled:
     def _rows(
         self, op: P.Attend, node: Node, covariances: tuple[Array, Array], counts: tuple[int, int]
     ) -> tuple[Array, Array]:
-        """(variance of scores, entropy of rows) of the first sequence, per chain."""
+        """Return (variance of scores, entropy of rows) of the first sequence, per chain."""
         found = []
         for place, chain in enumerate(self.draws.chains):
             queries, keys = (

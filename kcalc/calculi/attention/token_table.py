@@ -227,7 +227,7 @@ class TokenTable(Shown):
         return np.clip(array, 0.0, 1 - self.least)
 
     def _drop(self, gap: Any, xp: Any) -> Any:
-        """1 - R with NumPy or JAX, differentiable even at a gap of 0."""
+        """Return 1 - R with NumPy or JAX, differentiable even at a gap of 0."""
         there = gap > 0
         t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
         return self.end + gap * self.factor(t / self._extent)

@@ -51,7 +51,7 @@ class SampledValue(NamedTuple):
     c_error: float | None
 
     def texts(self) -> tuple[str, ...]:
-        """``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
+        """Return ``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
         return tuple(with_error(*self[k : k + 2]) for k in (0, 2, 4))
 
 

@@ -72,7 +72,7 @@ def correlated(first: Array, second: Array, c: float) -> float:
 
 
 def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
-    """``q^power`` times the moments of a homogeneous activation at q = 1.
+    """Return ``q^power`` times the moments of a homogeneous activation at q = 1.
 
     The integrals at q = 1 are cached and shared by all layers. Raises: KcalcError beyond double
     precision.

@@ -51,7 +51,7 @@ class Propagation:
         self.nodes = nodes
 
     def run(self) -> dict[Node, tuple[float, float | None, Array]]:
-        """{node: (q, c, covariance of its kernel)}."""
+        """Return {node: (q, c, covariance of its kernel)}."""
         found: dict[Node, tuple[float, float | None, Array]] = {}
         live: list[Function] = []
         for f in self.functions:

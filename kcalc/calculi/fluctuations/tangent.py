@@ -330,7 +330,7 @@ def tangent_variance(network: Network, q: float) -> TangentVariance:
 
 
 def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dict[Node, float]:
-    """{node: mean q value minus q value at infinite width}, to first order in 1/width.
+    """Return {node: mean q value minus q value at infinite width}, to first order in 1/width.
 
     ``variances`` is {node: Var q}. An activation maps a shift s to ``Q' s + Q'' V / 2``, where V is
     the variance of the variance of its pre-activations. Raises: NoRule naming the node without a

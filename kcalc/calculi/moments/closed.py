@@ -129,7 +129,7 @@ class ClosedBackward:
         self._fourth(out.id)
 
     def fourth(self, fresh: int) -> sp.Expr:
-        """E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
+        """Return E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
         return sp.Add(*self.fourths[fresh].values())
 
     def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, Terms]]:

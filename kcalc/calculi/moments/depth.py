@@ -423,7 +423,7 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
-    """(coefficient, power) of the lowest-order term."""
+    """Return (coefficient, power) of the lowest-order term."""
     term: Any = sp.factor(sp.expand(expr).as_leading_term(symbol))
     coefficient, rest = term.as_independent(symbol, as_Add=False)
     return tidied(coefficient), sp.Integer(0) if rest == 1 else rest.as_base_exp()[1]

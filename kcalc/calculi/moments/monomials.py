@@ -336,7 +336,7 @@ class Monomials:
         return fresh_of(first).id, self._seeds[code]
 
     def amount(self, fed: Fed) -> Number:
-        """``amplitude^2`` times the variance of the weights' entries."""
+        """Return ``amplitude^2`` times the variance of the weights' entries."""
         return self.constant(fed.amplitude) ** 2 * self.constant(fed.variance)
 
     def slope_mean(self, vectors: Sequence[Vector]) -> Number:

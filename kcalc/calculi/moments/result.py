@@ -299,7 +299,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """(node, distribution) of the weights; a single pair if all have the same distribution."""
+    """Return (node, distribution) of the weights; a single pair if all distributions agree."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

@@ -372,7 +372,7 @@ def _reference(found: list[Level], symbolic: bool) -> Level:
 
 
 def _zeta(state: State, message: ScalingMessage) -> Level:
-    """``zeta = n sum_p f b``, summed over parts of n channels."""
+    """Return ``zeta = n sum_p f b``, summed over parts of n channels."""
     both = zip(state.parts, message.parts, strict=True)
     return reduce(
         Level.plus,

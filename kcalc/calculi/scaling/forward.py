@@ -157,7 +157,7 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
-        """E phi(z)^2 for normal z.
+        """Return E phi(z)^2 for normal z.
 
         A rectifier with slopes a and b gives f (a^2 + b^2) / 2 under any symmetric distribution
         with second moment f.
@@ -330,7 +330,7 @@ class ScalingForward:
 
 
 def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
-    """(distribution, ``support``, ``final``) for a sum or a concatenation of feature maps."""
+    """Return (distribution, ``support``, ``final``) for a sum or concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
     law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")

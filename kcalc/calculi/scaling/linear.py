@@ -88,7 +88,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
 
 
 def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two leaves, or None for 0.
+    """Return E x y of two leaves, or None for 0.
 
     For Gaussians z and s, E z phi(s) = E z s E phi'(s). Raises: FreshnessError if no rule applies.
     """
@@ -138,7 +138,7 @@ def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart,
 
 
 def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two linear combinations."""
+    """Return E x y of two linear combinations."""
     rows: list[tuple[ChannelPart, ...]] = []
     for v, left in expanded([(1, one)]):
         for w, right in expanded([(1, two)]):

@@ -163,7 +163,7 @@ class State:
         return own * self.size if self.flat else own
 
     def moment(self) -> Level:
-        """E x^2 per location, averaged over channels."""
+        """Return E x^2 per location, averaged over channels."""
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(

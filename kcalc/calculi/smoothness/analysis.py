@@ -170,7 +170,7 @@ def _up_to(network: Network, node: Node) -> Network:
 def _data(
     network: Network, X: Any, examples: Any, q: Any
 ) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
-    """{input: (its bound, number of examples, the (N, features) array if known)}."""
+    """Return {input: (its bound, number of examples, the (N, features) array if known)}."""
     if X is not None:
         return _given_data(network, X)
     examples = whole(examples, "examples", 1)

@@ -184,7 +184,7 @@ def _scale(value: Any, bounds: NormaliserBounds | None, node: Node) -> float:
 def _arrays(
     given: Any, op: Fresh, node: Node, fan_in: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """(weights of shape (fan-in, outputs), bias) from the value given for a node.
+    """Return (weights of shape (fan-in, outputs), bias) from the value given for a node.
 
     An entry is None if it is not given.
     """

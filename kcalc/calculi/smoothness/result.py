@@ -102,7 +102,7 @@ class Smoothness(Shown):
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
-        """{input: Lipschitz constant of the output with respect to it}, for any fixed parameters."""
+        """{input: Lipschitz constant of the output for that input}, for any fixed parameters."""
         return {
             node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()
         }

@@ -96,7 +96,7 @@ class ForwardSlope:
         return [(as_floats(shares), states) for shares, states in self._reading.mixes]
 
     def _bases(self, log_psi: float) -> tuple[list[float], list[float]]:
-        """``log V`` and ``d log V / d log psi`` of the inputs and of every mix."""
+        """Return ``log V`` and ``d log V / d log psi`` of the inputs and of every mix."""
         logs, degrees = [0.0], [0.0]
         for weights, states in self._mixes:
             at = [logs[s.base] + s.power * log_psi + s.log_constant for s in states]
@@ -110,7 +110,7 @@ class ForwardSlope:
         return logs, degrees
 
     def _greatest(self, log_psi: float) -> tuple[float, float, Node]:
-        """``log max_t V(t)``, its derivative, and the node that attains it."""
+        """Return ``log max_t V(t)``, its derivative, and the node that attains it."""
         logs, degrees = self._bases(log_psi)
         value, degree, index = max(
             (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k)
@@ -119,7 +119,7 @@ class ForwardSlope:
         return value, degree, self._candidates[-index][1]
 
     def log_at(self, node: Node, psi: float) -> float:
-        """``log V(node)``."""
+        """Return ``log V(node)``."""
         state = self._states[node]
         return (
             self._bases(math.log(psi))[0][state.base]
@@ -151,7 +151,7 @@ class ForwardSlope:
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """``psi`` at which the largest slope is ``target``, elementwise.
+        """Return ``psi`` at which the largest slope is ``target``, elementwise.
 
         Raises: KcalcError for a target that does not exceed the value at ``psi = 1``, and for
         networks without nonlinear layers.
@@ -287,7 +287,7 @@ def exponential(logs: Any, shape: tuple[int, ...]) -> Any:
 
 
 def inverse(function: Any, target: Any, least: float) -> Any:
-    """``psi`` at which a slope is ``target``, by :func:`newton`, for targets above ``least``.
+    """Return ``psi`` at which a slope is ``target`` > ``least``, by :func:`newton`.
 
     ``least`` is the slope at ``psi = 1``.
     """
@@ -300,7 +300,7 @@ def inverse(function: Any, target: Any, least: float) -> Any:
 
 
 def newton(function: Any, targets: Array) -> Any:
-    """``psi`` with ``f(log psi) = log target``, elementwise, by Newton's method.
+    """Return ``psi`` with ``f(log psi) = log target``, elementwise, by Newton's method.
 
     ``function`` maps ``log psi`` to (f, its derivative); f must be convex and increasing, with
     ``f(x) >= x``.

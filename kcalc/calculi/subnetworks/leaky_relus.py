@@ -23,7 +23,7 @@ Node = Hashable
 
 
 def leaky_relu_map(negative_slope: Any) -> Function:
-    """``C(c) = c + k (sqrt(1 - c^2) - c arccos c)`` for c in [0, 1] [TAT sec. 4].
+    """Return ``C(c) = c + k (sqrt(1 - c^2) - c arccos c)`` for c in [0, 1] [TAT sec. 4].
 
     Here ``k = (1 - alpha)^2 / (pi (1 + alpha^2))``.
     """

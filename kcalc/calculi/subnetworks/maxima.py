@@ -201,7 +201,7 @@ class _Paths:
                 self._states(path, 0, "lesser")
 
     def _states(self, path: tuple[int, ...], start: int, restart: str = "") -> dict[int, int]:
-        """{later cut point: expression} for a path with the value x at the cut point ``start``."""
+        """Return {later cut point: expression} for a path with the value x at ``start``."""
         state, found = 0, {}
         for index, (entry, leaving) in enumerate(pairwise(path[start:]), start + 1):
             found[index] = state = self._behind(entry, leaving, state)
@@ -390,7 +390,7 @@ class Maximal(Approximable):
 
 
 def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
-    """``node`` and the nodes between it and the ``reached`` nodes, in topological order."""
+    """Return ``node`` and the nodes between it and the ``reached`` nodes, in topological order."""
     if all(parent in reached for parent in parents[node]):
         return [node]
     found: set[int] = {node}
@@ -404,7 +404,7 @@ def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[i
 
 
 def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int]]:
-    """(functions, {nonlinear node: index of its function})."""
+    """Return (functions, {nonlinear node: index of its function})."""
     require_network(network)
     names = {node: op.activation.name for node, op, _ in network.operations if isinstance(op, Post)}
     if callable(r):

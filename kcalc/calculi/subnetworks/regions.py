@@ -104,7 +104,7 @@ class _Tree:
 
 
 def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
-    """``ipdom`` of every node, computed from the last node to the first."""
+    """Return ``ipdom`` of every node, computed from the last node to the first."""
     size = len(parents)
     tree = _Tree(size)
     nearest: list[int] = [-1] * size  # the meet of the readers seen so far

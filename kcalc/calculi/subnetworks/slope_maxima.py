@@ -610,7 +610,7 @@ class MaximalCurvature:
     @overload
     def __call__(self, kappa: Numbers) -> Array: ...
     def __call__(self, kappa: Any) -> float | Array:
-        """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
+        """Return ``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
             raise KcalcError(
