@@ -244,7 +244,7 @@ def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
 
 
 def _graded(length: float, steep: float) -> Array:
-    """Return 0 and length / 2^k in ascending order, starting at about 1 / steep."""
+    """Return 0 and length / 2^k, ascending; the least positive value is about 1 / steep."""
     count = max(1, math.ceil(math.log2(max(length * steep, 2.0))))
     return np.array([0.0, *(length / 2.0**k for k in range(count, -1, -1))])
 
