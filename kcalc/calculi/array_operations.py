@@ -23,11 +23,12 @@ CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """Return (form, constants) of an activation; activations of one form differ only in constants.
+    """Return (form, constants) of an activation.
 
-    The constants of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
-    activation they are (input scale, input shift, output scale, output shift), followed by the
-    constants of its base. Other activations have no constants.
+    Activations with the same form differ only in their constants. The constants of phi(x) = a x for
+    x >= 0 and b x for x < 0 are (a, b); for a transformed activation they are (input scale, input
+    shift, output scale, output shift), followed by the constants of its base. Other activations
+    have no constants.
     """
     t = phi.transformation
     if phi.degree == 1 and all(k == 0 for k in phi.kinks):
@@ -158,7 +159,7 @@ def convolve(
 
 
 def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Array:
-    """Extend images on each side, with a mode of ``numpy.pad``."""
+    """Extend images on each side with the ``numpy.pad`` mode ``mode``."""
     import jax.numpy as jnp
 
     return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode=mode)

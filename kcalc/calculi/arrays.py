@@ -97,10 +97,10 @@ class Arrays:
     """The array calculus: the rules for one evaluation of a network.
 
     ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}; the arrays
-    of repeated pieces are stacked under the node of the first piece.  ``train``: use batch
-    statistics and dropout, which need a random ``key``; ``active``: use active dropout only.
-    ``remat``: recompute repeated pieces in the backward pass.  ``keep``: collect every feature map.
-    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``.  A run
+    of repeated pieces are stacked under the node of the first piece. ``train``: use batch
+    statistics, and dropout, which needs a random ``key``; ``active``: use active dropout only.
+    ``remat``: recompute repeated pieces in the backward pass. ``keep``: collect every feature map.
+    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``. A run
     fills ``new_state`` and ``kept``.
     """
 
@@ -118,9 +118,10 @@ class Arrays:
     kept: dict[Node, Array] = field(default_factory=dict)
 
     def number(self, node: Node) -> tuple[Any, ...]:
-        """The constants of a node: floats, or traced scalars inside some scans.
+        """Return the constants of a node.
 
-        Inside a scan over pieces with different constants, the constants are traced scalars.
+        The constants are floats. Inside a scan over pieces with different constants, they are
+        traced scalars.
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
@@ -139,12 +140,15 @@ class Arrays:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """The feature map that a layer emits. Raises: NoRule, or KcalcError naming the node."""
+        """Return the feature map that a layer emits.
+
+        Raises: NoRule, or KcalcError naming the node.
+        """
         raise no_rule("arrays", layer, node)
 
     @rule.register
     def _(self, layer: L.Affine, node: Node, inputs: Sequence[Array]) -> Array:
-        """``x W + b``; a convolution applies it to the window of every location."""
+        """Return ``x W + b``; a convolution applies it to the window of every location."""
         params, lowered = self.own(layer, node), self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
         weight = params["weight"]
@@ -199,7 +203,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
-        """``sum_i w_i x_i``."""
+        """Return ``sum_i w_i x_i``."""
         terms = [_scaled(x, w) for w, x in zip(self.number(node), inputs, strict=True)]
         return sum(terms[1:], terms[0])
 
@@ -211,7 +215,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Array]) -> Array:
-        """Elementwise product; a factor without locations multiplies every location."""
+        """Multiply elementwise; a factor without locations multiplies every location."""
         axes = len(self.nodes[node].shape.locations or ())
         factors = [
             x
@@ -223,7 +227,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.TokenMix, node: Node, inputs: Sequence[Array]) -> Array:
-        """``matrix x`` over the locations, row by row."""
+        """Return ``matrix x`` over the locations, row by row."""
         import jax.numpy as jnp
 
         (x,) = inputs
@@ -268,7 +272,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
-        """``sum_j (identity I + A - centre / T)_ij v_j`` per head.
+        """Return ``sum_j (identity I + A - centre / T)_ij v_j`` per head.
 
         Tokens are the locations in row-major order.
         """
@@ -284,7 +288,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
+        """Return ``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
 
         Statistics are over the channels of each location, over a group of channels and all
         locations, or over a batch.
@@ -302,7 +306,7 @@ class Arrays:
         return self._gained(out, node).astype(inputs[0].dtype)
 
     def _over_batch(self, given: Array, node: Node) -> Array:
-        """``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
+        """Return ``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
 
         Training uses batch statistics, and evaluation uses running statistics.
         """
@@ -387,7 +391,7 @@ class Arrays:
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
         """Run one ``lax.scan`` over the pieces.
 
-        Numbers that are the same in all pieces become constants of the scan.
+        Layer constants that are the same in all pieces become constants of the scan.
         """
         import jax
 
@@ -438,9 +442,9 @@ class Arrays:
     def _columns(
         self, layer: Repeated, dtype: Any
     ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
-        """Return ({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
+        """Return {node: constants of the first piece} and {node: {index: constants of all pieces}}.
 
-        The second dictionary contains the numbers that differ between pieces.
+        The second dictionary contains only the constants that differ between pieces.
         """
         import jax.numpy as jnp
 

@@ -25,10 +25,9 @@ class Atom:
     """One random variable per channel; atoms are equal only if they are the same object.
 
     ``support``: bit mask of the affine layers and inputs that the atom depends on. ``raw``: a
-    network input. ``terms``: the addends of a sum. ``activation``: a post-activation is
-    ``activation(scale
-    * source)``. ``live``: after a stop-gradient, the atom that this atom copies; the tangent
-    calculus treats the copy as fixed.
+    network input. ``terms``: the addends of a sum. An atom with an ``activation`` is
+    ``activation(scale * source)``. ``live``: after a stop-gradient, the atom that this atom copies;
+    the tangent calculus treats the copy as fixed.
     """
 
     node: Node
@@ -169,7 +168,7 @@ def _total(numbers: list[Number]) -> Number:
 
 
 def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
-    """The Gaussian that each term is a function of, or None if there is no such Gaussian."""
+    """Return the Gaussian of each term without repeats, or None for a term without one."""
     found = [t.atom if t.atom.gaussian else t.atom.source for t in terms]
     return list({id(atom): atom for atom in found}.values())
 
@@ -196,7 +195,7 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
-    """The raw network inputs among atoms, oldest first, without inputs multiplied by weights."""
+    """Return the network inputs that reach the atoms without weights in between, oldest first."""
     found = dict.fromkeys(i for a in atoms if a.raw for i in ((a,) if not a.parts else a.inputs))
     return sorted(found, key=lambda atom: atom.age)
 

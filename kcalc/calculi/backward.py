@@ -79,7 +79,7 @@ class Backward:
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
     def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
-        """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
+        """Return ``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
         Q and q are geometric means over the two inputs. The slope of a surrogate replaces phi'.
         Raises: KcalcError for activations that jump.
@@ -93,7 +93,7 @@ class Backward:
         return self._slopes[key][1]
 
     def _product(self, slope: Activation, moments: Moments) -> Number:
-        """``E slope(z1) slope(z2)``."""
+        """Return ``E slope(z1) slope(z2)`` for the two pre-activations."""
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
         q1, q2, gap = moments.q1, moments.q2, moments.gap.value
         left = local.gap(slope, Jet((gap if self.apart else gap * 0,)), q1, q2).value
@@ -108,7 +108,7 @@ class Backward:
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` for an activation, averaged over channels and tokens.
+        """Return ``E phi'(z)^2`` for an activation, averaged over channels and tokens.
 
         The mean is infinite for activations that jump, if no surrogate gradient is defined.
         """
@@ -162,7 +162,10 @@ class Backward:
         return [[m / geometric(*size) for m, size in zip(message, sizes, strict=True)]]
 
     def _through_batch(self, op: P.Norm, node: Node, message: Groups, read: Node) -> Groups:
-        """The gradient at the example itself in a large batch; all other gradients vanish."""
+        """Pass on the gradients with respect to the example itself, in a large batch.
+
+        The gradients with respect to each of the other examples vanish.
+        """
         if op.batch_c is None:
             raise no_rule("gradients", op, node)
         left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
@@ -178,7 +181,11 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Active dropout: E m^2 = 1 / r at one example, E m m' = 1 at two."""
+        """Pass gradients through active dropout, whose mask has entries m with mean 1.
+
+        If r is the fraction of kept entries, E m^2 = 1 / r for one example, and E m m' = 1 for two
+        examples.
+        """
         if not op.drops or self.apart:
             return [message]
         return [[m / (1 - float(op.rate)) for m in message]]
@@ -191,7 +198,7 @@ class Backward:
         message: Groups,
         reads: Sequence[Node],
     ) -> list[Groups]:
-        """As in kernel maps, a permutation of positions or the identity."""
+        """Treat the layer as in kernel maps: as a permutation of positions or as the identity."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
         if op.permutes is None:
@@ -237,7 +244,7 @@ def added(one: Groups, two: Groups) -> Groups:
 
 
 def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dict[Node, float]:
-    """{node: E phi'(z)^2} for all activations.
+    """Return {node: E phi'(z)^2} for all activations.
 
     If ``every`` is false, only activations of Gaussians are included.
     """
@@ -250,7 +257,7 @@ def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dic
 
 
 def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """{node with parameters: (feature map that the parameters produce, primitive)}.
+    """Return {node with parameters: (feature map that the parameters produce, primitive)}.
 
     The feature map is a node of the lowered network.
     """

@@ -4,9 +4,10 @@ With BatchNorm, the output of one example has a gradient at every example of the
 example itself, the squared gradient is divided by ``(1 - b) q``, as in the C map of a large batch.
 At each of the n other examples, the gradient is of order 1/n. The squared norms of these gradients
 vanish, but their sum does not: the gradients at all examples of the batch sum to 0 before a
-BatchNorm. A message therefore contains ``d K_out / d K`` for the example with itself, and its sum
-over all pairs of different examples. Gradients at nodes only need the former; gradients of weights,
-which all examples share, need both. [De and Smith 2020; Yang et al. 2019]
+BatchNorm. A message therefore contains two derivatives ``d K_out / d K``: for an example paired
+with itself, and summed over all pairs of different examples. Gradients at nodes need only the
+first. Gradients of weights, which all examples share, need both.
+[De and Smith 2020; Yang et al. 2019]
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SAME = 1e-6  # tolerance between c values of one batch
 
 
 def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
-    """(node, norm, node that it reads) for every BatchNorm of a large batch."""
+    """Return (node, norm, node that it reads) for every BatchNorm of a large batch."""
     return [
         (node, op, reads[0])
         for node, op, reads in network.operations
@@ -58,7 +59,7 @@ def weight_gradients(
     start: Mapping[Node, Groups],
     q: Mapping[Node, Any],
 ) -> dict[Node, float]:
-    """{node with parameters: E|d out_k / d parameters|^2}, over all examples of the batch."""
+    """Return {node with parameters: E|d out_k / d parameters|^2}, over the whole batch."""
     kernel, states = _two_examples(network, q)
     apart = Backward(kernel, states, apart=True)
 

@@ -32,9 +32,9 @@ CENTRED = "the network input has channel mean 0"
 
 @dataclass
 class AssumptionLog:
-    """The assumptions recorded during a pass over a network, and the bits of the atoms' supports.
+    """Log of the assumptions made during a pass over a network, and of the bits in use.
 
-    Every layer of new weights and every input gets a bit.
+    Every layer of new weights and every input gets one bit for the supports of atoms.
     """
 
     notes: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Statistics:
         return Moments(term.a1**2 * var1, term.a2**2 * var2, gap)
 
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) over all channels of a feature map."""
+        """Return (q1, q2, gap) over all channels of a feature map."""
         if len(state.groups) == 1:
             m = state.pairs[0].moments
             return m.q1, m.q2, m.gap
@@ -210,7 +210,7 @@ class Statistics:
     def affinely(
         self, pair: Pair, scale: tuple[Number, Number], shift: tuple[Number, Number], node: Node
     ) -> Pair:
-        """``scale_j f_j + shift_j`` with its moments."""
+        """Return ``scale_j f_j + shift_j`` with its moments."""
         (s1, s2), (t1, t2), m = scale, shift, pair.moments
         if self.uniform:
             s2, t2 = s1, t1
@@ -255,7 +255,7 @@ class Statistics:
     def divided(
         self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node
     ) -> Channels:
-        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` for every group of channels."""
+        """Return ``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` for every group of channels."""
         centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
         if centred is not None:
             return Channels.one(self._standardised(below.pairs[0], centred, node))
@@ -386,7 +386,7 @@ def note_raw_means(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> 
 def note_raw_pairs(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
     """Record that a sum treats the network inputs among its addends as uncorrelated.
 
-    Only a sum that leaves out cross terms does so; other sums reject two inputs.
+    Only sums that leave out cross terms make this assumption; other sums reject two inputs.
     """
     inputs = dict.fromkeys(a.node for p in pairs for a in raw_inputs(t.atom for t in p.terms))
     if len(inputs) > 1:

@@ -63,7 +63,7 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
 
 
 class Exploded(KcalcError):
-    """A q value is beyond double precision."""
+    """Error raised if a q value is beyond double precision."""
 
 
 def refuse_exploded(node: Node, q: Number) -> NoReturn:

@@ -106,7 +106,7 @@ class MapComparison(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the maps, as plain data; infinite values become None.
+        """Return everything except the maps as plain data; infinite values become None.
 
         Returns
         -------

@@ -81,13 +81,16 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps; by default a map whose slope at 1 is the sum of all slopes."""
+        """Return the product of C maps; by default, a map with the sum of all slopes at 1."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
     @singledispatchmethod
     def rule(self, op: Any, node: Node, inputs: list[State]) -> State:
-        """The state that a primitive emits. Raises: NoRule for BatchNorm and Opaque."""
+        """Return the state that a primitive emits.
+
+        Raises: NoRule for BatchNorm and Opaque.
+        """
         raise no_rule(self.name, op, node)
 
     @rule.register
@@ -101,7 +104,7 @@ class ConvexCalculus(ABC, Generic[State]):
         return self._centred(node, inputs[0])
 
     def _centred(self, node: Node, state: State) -> State:
-        """The state after a node subtracts channel means."""
+        """Apply the node's subtraction of channel means, if it has one, to a state."""
         slope = self.normalisations.get(node)
         return state if slope is None else self.normalise(slope, state)
 
@@ -247,7 +250,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
 
 def _centring(network: Network) -> list[tuple[Node, str, Node]]:
-    """(node, layer's name, node that it reads) for the layers that subtract channel means.
+    """Return (node, layer's name, node that it reads) for the layers that subtract channel means.
 
     These are LayerNorms, GroupNorms and standardised weights.
     """
@@ -279,7 +282,7 @@ class _Means:
 
 
 def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[Node, sp.Expr]]:
-    """({node: q value}, {node: slope > 1 of a LayerNorm or of standardised weights})."""
+    """Return ({node: q value}, {node: slope > 1 of a LayerNorm or of standardised weights})."""
     from .global_maps import q_and_variances
 
     values = q_and_variances(network, as_number(q, "q"))

@@ -23,7 +23,7 @@ END = 8  # cosines within this many epsilons of +-1 become +-1, because arccos m
 def expected(
     phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number
 ) -> Number:
-    """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
+    """Return ``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
     return phi.cross(psi, q1, q2, to_end(covariance / (np.sqrt(q1) * np.sqrt(q2))))[0]
 
 
@@ -50,7 +50,10 @@ def cross_moment_and_drop(
 def _drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, top: Number, joint: Number, by: Number
 ) -> Number:
-    """Decrease of the cross moment ``joint`` when the cosine ``top`` decreases."""
+    """Return the decrease of the cross moment if the cosine decreases from ``top`` by ``by``.
+
+    ``joint`` is the cross moment at ``top``.
+    """
     if not isinstance(by, Jet):
         return 0
     cosine = top - by
@@ -63,14 +66,17 @@ def _drop(
 
 
 def alike(phi: Activation, psi: Activation, q: Number) -> Number:
-    """``E[phi(g) psi(g)]`` for one Gaussian with variance q."""
+    """Return ``E[phi(g) psi(g)]`` for one Gaussian with variance q."""
     return phi.cross(psi, q, q, 1.0)[0]
 
 
 def dropped(
     phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number
 ) -> tuple[Number, Number]:
-    """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
+    """Return ``E[phi psi]`` at c = 1, and its decrease at the gap ``gap`` = 1 - c.
+
+    ``gap`` is a Jet or a plain 0, for which the decrease is 0.
+    """
     if isinstance(gap, TapeNumber):
         joint, _ = dropped(phi, psi, q1, q2, 0)
         return joint, recordable(lambda known: dropped(phi, psi, q1, q2, known)[1])(gap)

@@ -64,7 +64,7 @@ def too_long(factors: Factors, monomial: Monomial) -> bool:
 
 
 def _generators(factors: Factors, needed: Sequence[int]) -> tuple[list[sp.Symbol], list[Any]]:
-    """The slope symbols in order of appearance, and the symbols in weights, sorted by name."""
+    """Return the slope symbols in order of appearance, and the weights' symbols sorted by name."""
     entries = [factors.table[k] for k in needed]
     slopes = [entry for entry in entries if isinstance(entry, sp.Symbol)]
     weights = {

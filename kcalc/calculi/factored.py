@@ -24,7 +24,7 @@ NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Part, sp.Expr]:
-    """{part: the sum of its shares}, without parts whose share is 0."""
+    """Return {part: the sum of its shares}, without parts whose share is 0."""
     terms: dict[Part, sp.Expr] = {}
     for share, part in zip(shares, parts, strict=True):
         if not is_zero(share):
@@ -144,9 +144,10 @@ class Factors:
         return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
-        """``p'(1)``, exactly: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
+        """Return ``p'(1)``, exactly.
 
-        The value is the mean number of nonlinear layers on a path.
+        This is ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``. The value is
+        the mean number of nonlinear layers on a path.
         """
         for entry in self.table[len(self._curvatures) :]:
             if isinstance(entry, sp.Expr):
@@ -218,7 +219,10 @@ def _quotient(part: Monomial, common: dict[int, int]) -> Monomial:
 
 
 def as_floats(shares: Sequence[sp.Expr]) -> Array:
-    """Mixing weights as floats. Raises: KcalcError naming any symbols."""
+    """Return mixing weights as floats.
+
+    Raises: KcalcError naming any symbols.
+    """
     try:
         known = {key: float(share) for key, share in {id(share): share for share in shares}.items()}
         return np.array([known[id(share)] for share in shares])
@@ -232,7 +236,7 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
 
 
 def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` for each run of rows.
+    """Return the log and the mean degree of ``sum_j weights_j exp(logs_j)`` for each run of rows.
 
     ``starts``: the first row of each run; the weights of a run sum to 1.
     ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500

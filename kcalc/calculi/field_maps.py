@@ -31,7 +31,7 @@ class FieldMaps:
     _maps: dict[Any, Any] = field(default_factory=dict)
 
     def q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
-        """``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean after phi."""
+        """Return ``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean after phi."""
         if isinstance(q, Jet):
             return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(
                 phi.q_series(q.value, 1, q.order)

@@ -43,7 +43,7 @@ class Algebra:
         self.products = Products(moments) if products is None else products
 
     def weighted_sum(self, pairs: Sequence[Pair], weights: Sequence[Number], node: Node) -> Pair:
-        """``sum_i w_i f_i`` with every cross term.
+        """Return ``sum_i w_i f_i`` with every cross term.
 
         Raises: FreshnessError if a cross moment has no rule, KcalcError if addends cancel.
         """
@@ -198,7 +198,7 @@ class Algebra:
 
 @recordable
 def _gap_of_both(one: Number, two: Number) -> Number:
-    """``1 - C1 C2`` from ``1 - C1`` and ``1 - C2``.
+    """Return ``1 - C1 C2`` from ``1 - C1`` and ``1 - C2``.
 
     Derivatives are computed for ``C1 C2``, in which an infinite derivative at ``c = 1`` is not
     multiplied by 0.

@@ -79,7 +79,7 @@ def c_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkCMap | SpatialKernelMap:
-    """The global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)``.
+    """Return the global C map of a network, ``C(c, q=1)`` or ``C(c, q1, q2)``.
 
     Its arguments are the c and q values of the inputs.
 
@@ -217,7 +217,7 @@ def q_values(
 def q_and_variances(
     network: Network, q: Any = 1, assume_independent: bool = False
 ) -> dict[Node, tuple[float, float]]:
-    """(q value, variance over channels) of every node for uniform input q.
+    """Return (q value, variance over channels) of every node for uniform input q.
 
     ``q``: a number or {input: number}.
     """
@@ -231,7 +231,7 @@ def q_and_variances(
 
 
 def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
-    """(Q, C'(1)) at the output of a network with one output, for inputs with q = 1."""
+    """Return (Q, C'(1)) at the output of a network with one output, for inputs with q = 1."""
     at_one = MapReading(network, assume_independent).at_one
     gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
     end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]
@@ -475,7 +475,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """``make()``, cached among the last KEPT results of the network."""
+        """Return ``make()``, cached among the last KEPT results of the network."""
         known = self.network.__dict__.setdefault("_kernel_passes", {})
         key = (self.assume, self.said, what)
         found = known.get(key)
@@ -495,7 +495,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node.
 
-        ``q2=None`` means uniform q, and ``gap=None`` follows only q.
+        ``q2=None`` means uniform q, and ``gap=None`` means that only q is followed.
         """
         second = q1 if q2 is None else q2
         kernel = self.plain_kernel(field, q2 is None, gap is not None)
@@ -508,14 +508,17 @@ class MapReading(KernelReading):
     def gaps(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C per output in a number system."""
+        """Return 1 - C for each output, computed in the number system ``field``."""
         if field is NUMPY:
             with np.errstate(all="ignore"):
                 return self.passed(q1, q2).gaps(gap)
         return self.at_outputs(self.run(field, q1, q2, gap), 2)
 
     def at_outputs(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
-        """{output: its q value (``part`` 0 or 1) or its gap (2)} of a run."""
+        """Return {output: value} of a run.
+
+        ``part`` selects q1 (0), q2 (1) or the gap (2).
+        """
         kernel, states = run
         return {node: kernel.whole(states[node])[part] for node in self.network.outputs}
 
@@ -624,7 +627,7 @@ class NetworkCMap(_OfNetwork, CMap):
     def _out(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C per output in a number system."""
+        """Return 1 - C for each output, computed in the number system ``field``."""
         return self._reading.gaps(gap, q1, q2, field)
 
     @overload
@@ -717,7 +720,7 @@ class NetworkQMap(_OfNetwork, QMap):
             return sole(self._out(per_input(self.inputs)(q, field.number, "q"), field))
 
     def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
-        """Q for each output, in a number system."""
+        """Return Q for each output, computed in the number system ``field``."""
         return self._reading.at_outputs(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:

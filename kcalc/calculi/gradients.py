@@ -299,7 +299,7 @@ def _check_finite(*tables: Mapping[Node, float]) -> None:
 
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
-    """{node: E|d out_k / d node|^2}; 0 at nodes from which no path leads to the output."""
+    """Return {node: E|d out_k / d node|^2}; 0 at nodes from which no path leads to the output."""
     messages = interpret_back(network, backward.rule, _start(backward, output), added)
     return {node: float(sum(messages[node])) for node in network}
 

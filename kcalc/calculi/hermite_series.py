@@ -45,7 +45,7 @@ class Octave:
     scale: float
 
     def __call__(self, q: Array) -> Array:
-        """(b_0, ..., b_terms, log Q / scale) as columns, one row per q."""
+        """Return (b_0, ..., b_terms, log Q / scale) as columns, one row per q."""
         return (
             np.polynomial.chebyshev.chebvander(2 * (np.log2(q) - self.low) - 1, POINTS - 1)
             @ self.coefficients
@@ -195,7 +195,7 @@ def _expanded(phi: Activation, flat: Array) -> Expansion | None:
 
 
 def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] at c = 1 - gap, for broadcast arrays and order 0 or 1.
+    """Return (1 - C, C')[: order + 1] at c = 1 - gap, for broadcast arrays and order 0 or 1.
 
     1 - C keeps its relative accuracy near c = 1.
     """
@@ -228,7 +228,7 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
 
 
 def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] if all q values are the same.
+    """Return (1 - C, C')[: order + 1] if all q values are the same.
 
     ``1 - C = gap sum_m c^m sum_{n > m} b_n^2``.
     """
@@ -248,7 +248,7 @@ def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
 
 
 def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """1 - sum b_n b'_n c^n and its slope, for |c| < INSIDE, where few terms are needed.
+    """Return 1 - sum b_n b'_n c^n and its slope, for |c| < INSIDE, where few terms are needed.
 
     The slope is sum n b_n b'_n c^(n-1).
     """
@@ -264,7 +264,7 @@ def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Arr
 
 
 def _everywhere(b1: Array, b2: Array, gap: Array, terms: int) -> tuple[Array, Array]:
-    """1 - C and the slope of C, for every c.
+    """Return 1 - C and the slope of C, for every c.
 
     ``1 - C = sum_n (b_n - b'_n)^2 / 2 + gap sum_m c^m sum_{n > m} b_n b'_n``.
     """

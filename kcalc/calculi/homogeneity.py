@@ -17,7 +17,7 @@ Node = Hashable
 def degrees(
     network: Network, start: Mapping[Node, int] | None = None, nodes: Iterable[Node] | None = None
 ) -> dict[Node, int | None]:
-    """{node: degree k with f(a x) = a^k f(x) for all a > 0 and all weights, or None}.
+    """Return {node: degree k with f(a x) = a^k f(x) for all a > 0 and all weights, or None}.
 
     The degree is None if the structure of the network implies no such k. ``start``: {node: degree}
     known in advance, by default 1 for every Input. ``nodes``: the nodes to compute, by default all.

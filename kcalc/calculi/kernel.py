@@ -160,7 +160,7 @@ class Kernel:
         return Channels.one(self.ledger.fresh(node, moments, gaussian))
 
     def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
-        """(sigma_w, sigma_b) of new weights, as numbers of the field."""
+        """Return (sigma_w, sigma_b) of new weights, as numbers of the field."""
         return self.field.number(op.sigma_w), self.field.number(op.sigma_b)
 
     @rule.register
@@ -169,7 +169,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``sum_i w_i f_i`` with its cross terms.
+        """Return ``sum_i w_i f_i`` with its cross terms.
 
         Independent centred addends give ``q = sum_i w_i^2 q_i``.
         """
@@ -214,7 +214,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
+        """Return ``prod_i f_i``; q values, c values and means of independent factors multiply."""
         if any(pair.raw for state in inputs for pair in state.pairs):
             self.note(node, CENTRED, "convention")
         return combine_channel_groups(
@@ -428,7 +428,7 @@ class KernelReading:
         """Raise KcalcError if the reading has only values: no enclosures, formulas or matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of one reading, after the assumptions common to every reading."""
+        """Return the notes of one reading, preceded by the assumptions common to every reading."""
         said = () if self.said is None else self.said.assumptions(self.network)
         varying = varying_values(self.network)
         return (first, *said, *self.network.assumptions, *varying, *notes)

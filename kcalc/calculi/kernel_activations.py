@@ -119,7 +119,7 @@ class Activations:
         return Atom(node, pair.moments, pair.support, True, terms=pair.terms), 1
 
     def _post(self, phi: Activation, source: Atom, scale: Number, node: Node) -> Pair:
-        """``phi(scale * source)`` with its moments: local q and c maps, and the channel mean."""
+        """Return ``phi(scale * source)``, with its moments from the local maps."""
         key = (phi, id(source), scale)
         if key in self._posts:  # a dense block repeats the same function of the same Gaussian
             return self._posts[key]
@@ -142,7 +142,7 @@ class Activations:
         return self._posts[key]
 
     def _fusion(self, phi: Activation, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """(activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
+        """Return (activation, Gaussian) with ``phi(pair) = activation(Gaussian)``, or None."""
         if (
             all(t.atom.gaussian for t in pair.terms)
             and agree(pair.shift1, pair.shift2)
@@ -156,7 +156,7 @@ class Activations:
         return None if inner is None else (phi.composed(inner[0]), inner[1])
 
     def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
-        """(activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
+        """Return (activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
             (source, *others) = gaussians(terms)
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
@@ -191,7 +191,7 @@ class Activations:
     # -- products ----------------------------------------------------------------------------------
 
     def product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i``; factors that share weights must be functions of the same Gaussian.
+        """Return ``prod_i f_i``; factors that share weights must be functions of the same Gaussian.
 
         The product of such factors is one activation of that Gaussian.
         """

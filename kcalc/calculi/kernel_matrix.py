@@ -121,7 +121,10 @@ class MatrixKernel:
         return self.tabled((float(q),))
 
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
-        """The table with a bank per pair of q values, in the order (0, 0), (1, 0), (1, 1), ..."""
+        """Return a table with one set of kernels for each pair of q values.
+
+        The pairs are in the order (0, 0), (1, 0), (1, 1), ...
+        """
         if qs not in self._tables:
             odd = self._odd
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
@@ -159,14 +162,14 @@ class MatrixKernel:
         return lambda gap: self.pairs(gap, np.full(gap.shape, first), np.full(gap.shape, second))
 
     def pairs(self, gap: Gap, q1: Array, q2: Array) -> Array:
-        """(NNGP, NTK) of pairs from the general recursion, shape (2, n)."""
+        """Return (NNGP, NTK) of pairs from the general recursion, shape (2, n)."""
         (node,) = self.reading.network.inputs
         second = None if np.array_equal(q1, q2) else {node: q2}
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
         return rows_of(gap.shape, nngp, ntk)
 
     def at_zero(self, q: Array) -> Array:
-        """(NNGP, NTK) between the zero input and inputs with q values >= 0, shape (2, n)."""
+        """Return (NNGP, NTK) between the zero input and inputs with q values >= 0, shape (2, n)."""
         network = self.reading.network
         (node,), (output,) = network.inputs, network.outputs
         reading = self.reading
@@ -316,7 +319,7 @@ class Binding:
         return self.kernel.at_zero(q)
 
     def by_angle(self) -> tuple[AngleTable, int]:
-        """(table, k) with K = table(c) (q1 q2)^(k/2).
+        """Return (table, k) with K = table(c) (q1 q2)^(k/2).
 
         Raises: KcalcError if the kernel is not such a function.
         """
@@ -334,7 +337,7 @@ class Binding:
 def _classes(
     left: Array, right: Array, tolerance: float
 ) -> tuple[list[float], tuple[Array, Array]]:
-    """(distinct q values, index of each row's value on the left and on the right).
+    """Return (distinct q values, index of each row's value on the left and on the right).
 
     Values within ``tolerance`` are replaced by their mean.
     """
@@ -369,7 +372,10 @@ class KernelOfRows:
 
     @cached_property
     def kernel(self) -> MatrixKernel:
-        """The kernel with its tables. Raises: KcalcError for kernels over tokens."""
+        """Return the kernel with its tables.
+
+        Raises: KcalcError for kernels over tokens.
+        """
         self.reading.require_closed()
         return MatrixKernel(self.reading, self.seeds)
 

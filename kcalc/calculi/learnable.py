@@ -166,10 +166,14 @@ class LearnableKernel(Shown):
 
         ``uniform``: whether all rows have the same mean square |x|^2/d. The kernel is then a
         function of the angle, which is cheap to interpolate at any depth; otherwise the recursion
-        runs over all pairs. None determines it from the data, or means False if X is traced.
-        Gradients at coinciding rows are finite: they omit the one-sided slope of the kernel in the
-        angle. Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for invalid
-        parameters and rows, and for results that are not finite, unless JAX traces them.
+        runs over all pairs. By default, this is determined from the data; if X is traced, it is
+        False. Gradients at coinciding rows are finite: they omit the one-sided slope of the kernel
+        in the angle.
+
+        Returns: an (N, M) array, or (NNGP, NTK) for ``kind="both"``.
+
+        Raises: KcalcError for invalid parameters and rows, and for results that are not finite,
+        unless JAX traces them.
         """
         choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)
@@ -297,7 +301,7 @@ class LearnableKernel(Shown):
     def _matrices(
         self, params: Params, gap: Any, q1: Any, q2: Any, mode: str, same: bool
     ) -> tuple[Any, Any]:
-        """(NNGP, NTK) of all pairs of rows.
+        """Return (NNGP, NTK) of all pairs of rows.
 
         ``same``: whether both sets of rows are the same, so that pairs on the diagonal are
         identical inputs.
@@ -328,7 +332,7 @@ class LearnableKernel(Shown):
         mode: str,
         fixed: dict[Node, str] | None = None,
     ) -> tuple[Any, Any]:
-        """(NNGP, NTK) at given 1 - c and q.
+        """Return (NNGP, NTK) at given 1 - c and q.
 
         ``mode``: "pairs", "angles" (one q value) or "equal" (gaps of 0).
         """
@@ -370,7 +374,7 @@ class LearnableKernel(Shown):
         return ntk(self.network).assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The network's own parameter values and the assumptions, as plain data.
+        """Return the network's own parameter values and the assumptions as plain data.
 
         Returns
         -------
@@ -452,7 +456,7 @@ def doubled(double: bool) -> Any:
 
 
 def _pairs(first: Any, second: Any, mode: str, same: bool) -> tuple[Any, Any, Any]:
-    """(1 - c, q1, q2) of all pairs of rows."""
+    """Return (1 - c, q1, q2) of all pairs of rows."""
     one, two = ((rows * rows).mean(axis=1) for rows in (first, second))
     q = (one[:, None], two[None, :]) if mode == "pairs" else (one.mean(), one.mean())
     return (gaps_of(first, second, same), *q)

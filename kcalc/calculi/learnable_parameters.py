@@ -26,7 +26,7 @@ DIFFERENCES = 1 << 27  # the largest N M d for which gaps of traced rows are com
 
 
 def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
-    """{name: node} for the nodes of one kind."""
+    """Return {name: node} for the nodes of one kind."""
     return {str(node): node for node in network.nodes_of(kind)}
 
 
@@ -143,7 +143,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 
 
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
-    """{Affine node: sigma} for the parameter ``name``, "sigma_w" or "sigma_b"."""
+    """Return {Affine node: sigma} for the parameter ``name``, "sigma_w" or "sigma_b"."""
     given = params.get(name)
     nodes = by_name(network, Affine)
     if given is None:
@@ -156,7 +156,7 @@ def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
 
 
 def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
-    """{nonlinear node: its activation with the given constants} for the nodes with constants."""
+    """Return {nonlinear node: its activation with the given constants}, if they are given."""
     nodes = by_name(network, Nonlinear)
     given = params.get("constants") or {}
     chosen = {nodes[key]: constants for key, constants in given.items() if constants}
@@ -235,7 +235,7 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
 
 
 def gaps_of(first: Any, second: Any, same: bool) -> Any:
-    """1 - c of all pairs of rows, computed from differences of rows if c > .99.
+    """Return 1 - c of all pairs of rows, computed from differences of rows if c > .99.
 
     ``same``: whether both sets of rows are the same, so that the diagonal is exactly 0.
     """

@@ -116,14 +116,14 @@ class TracedFieldMaps(FieldMaps):
         return self._traced[phi]
 
     def q(self, phi: Any, q: Any) -> tuple[Any, Any]:
-        """(Q, channel mean) of an activation."""
+        """Return (Q, channel mean) of an activation."""
         if closed_in_jax(phi):
             return super().q(phi, q)
         maps = self.of(phi)
         return maps.second_moment(q), maps.mean(q)
 
     def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
-        """1 - C after phi, a jet of at most first order."""
+        """Return 1 - C after phi, a jet of at most first order."""
         if closed_in_jax(phi):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)
@@ -219,7 +219,7 @@ class TracedCrossing:
 
     @staticmethod
     def expected(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any) -> Any:
-        """``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and the given covariance."""
+        """Return ``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and this covariance."""
         return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
 
     @staticmethod
@@ -237,7 +237,7 @@ class TracedCrossing:
 
     @staticmethod
     def dropped(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, gap: Jet) -> tuple[Any, Any]:
-        """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c."""
+        """Return ``E[phi psi]`` at c = 1, and its decrease at the gap ``gap`` = 1 - c."""
         return _with_drop(phi, psi, q1, q2, None, gap)
 
 

@@ -66,13 +66,13 @@ class LocalTable:
     error: float = math.inf
 
     def q(self, q: Any, xp: Any = np) -> tuple[Any, Any]:
-        """(Q, E phi) at q (n,)."""
+        """Return (Q, E phi) at q (n,)."""
         found = self._waves(q, xp) @ self.moments
         size = xp.exp(found[:, 0])
         return size, found[:, 1] * xp.sqrt(size)
 
     def taylor(self, gap: Any, q1: Any, q2: Any, xp: Any = np) -> tuple[Any, Any]:
-        """(1 - C, C') at gaps (rows, columns), q1 (rows, 1) and q2 (1, columns)."""
+        """Return (1 - C, C') at gaps (rows, columns), q1 (rows, 1) and q2 (1, columns)."""
         sine = xp.sqrt(xp.asarray(gap) / 2)
         x = xp.arctan2(sine, xp.sqrt(xp.asarray(2 - gap) / 2)) * (4 / math.pi) - 1
         one, two = (self._waves(q, xp) for q in (q1[:, 0], q2[0]))
@@ -82,7 +82,7 @@ class LocalTable:
         return value, self.slope.summed(x, one, two, xp)
 
     def paired(self, gap: Array, q1: Array, q2: Array) -> tuple[Array, Array]:
-        """(1 - C, C') of individual pairs, all arrays (n,)."""
+        """Return (1 - C, C') of individual pairs, all arrays (n,)."""
         sine = np.sqrt(gap / 2)
         x = np.arctan2(sine, np.sqrt((2 - gap) / 2)) * (4 / math.pi) - 1
         one, two = (self._waves(q, np) for q in (q1, q2))
@@ -118,7 +118,7 @@ class _PairExpectations:
     polar: bool
 
     def __call__(self, n: int, q: Array, theta: Array, count: int) -> Array | None:
-        """E phi^(n)(u) phi^(n)(v), n = 0 or 1, for all pairs of q values: (q, q, theta)."""
+        """Return E phi^(n)(u) phi^(n)(v), n = 0 or 1, for all pairs of q values: (q, q, theta)."""
         if self.polar:
             scale, function = np.sqrt(q), self.phi.numeric(n)
             found = (_polar(function, scale, float(angle), count) for angle in theta)
@@ -171,7 +171,7 @@ def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
 def _made(
     pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
-    """(table, number of norms with significant coefficients)."""
+    """Return (table, number of norms with significant coefficients), or None without a rule."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(pairs.phi, q)
     slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -189,7 +189,7 @@ def _made(
 
 
 def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
-    """(moments, apart, sqrt Q at the nodes q), or None if a rule does not resolve phi."""
+    """Return (moments, apart, sqrt Q at the nodes q), or None if a rule does not resolve phi."""
     ends = float(q.max()), float(q.min())
     rule = normal_rule(split(joint_edges(phi, ends[0], phi, ends[1], 1), 1.0))
     values = phi.numeric(0)(np.sqrt(q)[:, None] * rule.z)
@@ -220,7 +220,7 @@ def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
 
 
 def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
-    """E f(s u) f(s' v) for standard normal u, v with cosine cos theta and all s, s' in ``scale``.
+    """Return E f(s u) f(s' v) for normal u, v with cosine cos theta and all s, s' in ``scale``.
 
     ``u = r sin t, v = r sin(t + theta)`` where both have the same sign, and otherwise
     ``v = r sin(t - theta)``. The mesh is refined towards the lines u = 0 and v = 0 and towards the
@@ -244,7 +244,7 @@ def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
 
 
 def _graded(length: float, steep: float) -> Array:
-    """0 and length / 2^k, ascending, down to about 1 / steep."""
+    """Return 0 and length / 2^k, ascending; the least positive value is about 1 / steep."""
     count = max(1, math.ceil(math.log2(max(length * steep, 2.0))))
     return np.array([0.0, *(length / 2.0**k for k in range(count, -1, -1))])
 

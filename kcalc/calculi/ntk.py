@@ -227,7 +227,7 @@ def ntk(
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
 
-    The fan-in is 1 for tables of vectors.
+    Nodes with a table of vectors, such as embeddings, have fan-in 1.
 
     ``features``: the width of layers that do not specify one. The taps of a convolution do not
     count, because only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError
@@ -306,7 +306,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Array, Array]]:
-        """{output: (NNGP, NTK)} in float64; values beyond its range are infinite."""
+        """Return {output: (NNGP, NTK)} in float64; values beyond its range are infinite."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
@@ -567,9 +567,10 @@ class KernelFunction(OfReading, Formula):
     def matrix_method(
         self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
     ) -> str:
-        """Describe how :meth:`matrix` computes the entries for NumPy data, and the error of tables.
+        """Describe how :meth:`matrix` computes the entries for NumPy data.
 
-        The arguments are the same as for :meth:`matrix`.
+        If it interpolates in tables, the text includes their error. The arguments are the same as
+        for :meth:`matrix`.
 
         Parameters
         ----------
@@ -620,7 +621,7 @@ class KernelFunction(OfReading, Formula):
         return self.matrix(X, Y, kind="both", **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table that :meth:`matrix` uses for inputs with the same q value.
+        """Return the table that :meth:`matrix` uses for inputs with the same q value.
 
         It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
 
@@ -713,9 +714,10 @@ class KernelFunction(OfReading, Formula):
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> Composition | dict[Node, Composition]:
-        """The kernel as a named composition at q values that are numbers or SymPy expressions.
+        """Return the kernel as a named composition at numeric or symbolic q values.
 
-        In the composition, ``c_k`` are cosines and ``t_k`` are tangent kernels over sqrt(q1 q2).
+        In the composition, ``c_k`` are cosines and ``t_k`` are tangent kernels divided by sqrt(q1
+        q2).
 
         Parameters
         ----------
@@ -836,7 +838,7 @@ class KernelFunction(OfReading, Formula):
         return DRAWINGS["KernelFunction"]({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values at q = 1 and assumptions, as plain data.
+        """Return name, sampled values at q = 1 and assumptions as plain data.
 
         Parameters
         ----------

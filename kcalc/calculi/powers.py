@@ -206,7 +206,7 @@ class _Powers:
         self._tables = [self._table(piece)]
 
     def __call__(self, count: int, u: Array, t: Array) -> tuple[Array, Array]:
-        """(u, t) after ``count`` pieces."""
+        """Return (u, t) after ``count`` pieces."""
         level = 0
         while count:
             if level == len(self._tables):
@@ -233,8 +233,8 @@ class _Powers:
 class _Table:
     """The table of (U/u - offset, D - offset, A).
 
-    The offset is D(0) if that is near 1. Then the differences and their errors are small near u =
-    0.
+    The offset is D(0) if D(0) is near 1, so that the differences and their errors are small near u
+    = 0.
     """
 
     fitted: Fitted

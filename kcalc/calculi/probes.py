@@ -94,7 +94,7 @@ class Probed(Tangent):
 def probed_gradients(
     reading: TangentReading, q: Mapping[Node, Any], output: Node, states: Mapping[Node, Channels]
 ) -> dict[Node, float]:
-    """{node: E|d out_k / d node|^2}, without the nodes whose gradients have no rule.
+    """Return {node: E|d out_k / d node|^2}, without the nodes whose gradients have no rule.
 
     ``states`` are the states of the kernel calculus. There is no rule for the gradients of
     functions that are fused with an activation, because the activation reads one function of a
@@ -112,7 +112,7 @@ def known_gradients(
     states: Mapping[Node, Channels],
     compute: Callable[[Sequence[Node]], Sequence[Value]],
 ) -> dict[Node, Value]:
-    """{node: result of ``compute``}, for the nodes whose gradients have rules."""
+    """Return {node: result of ``compute``}, for the nodes whose gradients have rules."""
     hidden = _inside_fusions(network, states)
     nodes = [node for node in network if node not in hidden]
     try:
@@ -179,7 +179,7 @@ def _passes(
 
 
 def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[Node]:
-    """The nodes between weights and an activation, or a product, that is fused with them."""
+    """Return the nodes after weights that a later activation or product fuses into one function."""
     inside: set[Node] = set()
     for node, op, reads in reversed(network.operations):
         if op is None or isinstance(op, P.Fresh):

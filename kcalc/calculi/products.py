@@ -1,8 +1,9 @@
 """Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-A Gaussian and an activation use Stein's formula. Two activations use a two-dimensional Gaussian
-expectation. A product of independent factors uses ``E (f g)(f' g') = E f f' E g g'``, where f, f'
-are independent of g, g'. A factor that shares no weights with the other atom contributes its mean.
+The cross moment of a Gaussian and an activation follows from Stein's formula, and that of two
+activations is a two-dimensional Gaussian expectation. For products of independent factors,
+``E (f g)(f' g') = E f f' E g g'``, where f, f' are independent of g, g'. A factor that shares no
+weights with the other atom contributes its mean.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Products:
         self._known: WeakKeyDictionary[Atom, dict[Atom, Both]] = WeakKeyDictionary()
 
     def product(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
+        """Return ``E a_i b_j`` as two parts, for (i, j) = 11, 22, 12 and for (i, j) = 11, 22, 21.
 
         Cross moments are cached, because sums of sums need the cross moments of their addends
         repeatedly. Raises: FreshnessError if the dependence of a and b has no rule.
@@ -57,9 +58,10 @@ class Products:
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
-        """The pair, and the unknown pairs that opened sums and factors need, oldest first.
+        """List the pair and all pairs of atoms whose unknown cross moments it needs, oldest first.
 
-        Listing these pairs avoids deep recursion along chains of sums.
+        Other pairs are needed if sums or products are opened. Listing them avoids deep recursion
+        along chains of sums.
         """
         found: dict[tuple[Atom, Atom], None] = {}
         waiting = [(older, newer)]
@@ -140,7 +142,7 @@ class Products:
         return ahead, back
 
     def _stein(self, gaussian: Atom, post: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
+        """Return ``E[g phi(s h)] = Cov(g, h) s E phi'(s h)`` [DKS App. B, corrected sign]."""
         assert post.activation is not None and post.source is not None
         ahead, back = self.product(gaussian, post.source, node)
         q, s = post.source.moments, post.scale
@@ -154,7 +156,7 @@ class Products:
         return phi.mean_slope(q, self.field)
 
     def _crossed(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        """``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
+        """Return ``E[phi(g) psi(h)]`` of two activations of dependent Gaussians, numerically."""
         if a.activation is None or b.activation is None or a.source is None or b.source is None:
             raise FreshnessError(
                 f"node {node!r} adds {a.node!r} and {b.node!r}, which share weights in a way "
@@ -200,7 +202,7 @@ class Products:
     def _crossed_in_q(
         self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node
     ) -> tuple[Part, Part]:
-        """``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
+        """Return ``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
         if a.source is not b.source or a.source is None:
             raise KcalcError(
                 f"node {node!r} adds activations of dependent Gaussians, for which derivatives in "
@@ -213,7 +215,7 @@ class Products:
         return part, part
 
     def _of_products(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j`` if a or b is a product: factors that share weights are paired."""
+        """Return ``E a_i b_j`` if a or b is a product: factors that share weights are paired."""
         left, right = list(a.factors or (Pair.of(a),)), list(b.factors or (Pair.of(b),))
         total: Both | None = None
         while left:
@@ -234,7 +236,7 @@ class Products:
         return total
 
     def _common(self, f: Pair, g: Pair, node: Node) -> Both:
-        """``E f_i g_j`` of two feature maps, from the cross moments of their terms."""
+        """Return ``E f_i g_j`` of two feature maps, from the cross moments of their terms."""
         if f is g:
             own = self.moments.own(f.moments)
             return own, own
@@ -270,7 +272,10 @@ def _steins(a: Atom, b: Atom) -> bool:
 
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-    """Reject atoms of two different network inputs. Raises: FreshnessError."""
+    """Reject atoms of two different network inputs.
+
+    Raises: FreshnessError.
+    """
     raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(

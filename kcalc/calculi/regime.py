@@ -71,7 +71,7 @@ class Limit(Shown):
         return self.off_diagonal / self.diagonal
 
     def matrix(self, n: int) -> Array:
-        """The limiting matrix of n different inputs."""
+        """Return the limiting matrix for n different inputs."""
         n = whole(n, "n, the number of inputs,", 1)
         return self.diagonal * np.eye(n) + self.off_diagonal * (1 - np.eye(n))
 
@@ -358,9 +358,10 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
 def layer_limit(
     layer: Any, at: float, q: float, depth: int, odd: bool = False
 ) -> tuple[Limit | None, tuple[str, ...]]:
-    """(limit for ``depth`` weight layers, reasons), using the C map of one layer at q value ``at``.
+    """Return (limit for ``depth`` weight layers, reasons), from the C map of one layer.
 
-    ``q`` is the q value of the output. The limit is None if no limit exists.
+    ``at`` is the q value of the C map, and ``q`` is the q value of the output. The limit is None if
+    no limit exists.
 
     ``odd``: the layer is an odd function, so c = 0 is a fixed point exactly.
     """
@@ -406,11 +407,11 @@ def layer_limit(
 def gram_bound(
     network: Network, zeta: float, q: float, points: int = 81
 ) -> tuple[GramBound | None, tuple[str, ...]]:
-    """(bound, ()) with the largest |Theta_i(c) / q - c| over layers and c, or (None, reasons).
+    """Return (bound, ()) with the largest |Theta_i(c) / q - c|, or (None, reasons).
 
-    Reasons are given if the theorem does not apply. On a chain, ``Theta_i / q = c_i C_h'(c_i)``,
-    where c_i is the c value at the output of layer i and h is the part of the network after it.
-    [DKS Thm 27, corrected]
+    The maximum is over layers and c. Reasons are given if the theorem does not apply. On a chain,
+    ``Theta_i / q = c_i C_h'(c_i)``, where c_i is the c value at the output of layer i and h is the
+    part of the network after it. [DKS Thm 27, corrected]
     """
     found = path_layers(network)
     if found is None:

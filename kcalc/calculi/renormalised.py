@@ -39,7 +39,10 @@ class Renormalised:
         self.kernel = kernel
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Scaled]) -> Scaled:
-        """The state that a primitive emits. Raises: the errors of the kernel's rules."""
+        """Return the state that a primitive emits.
+
+        Raises: the errors of the kernel's rules.
+        """
         powers = [one.power for one in inputs]
         if isinstance(op, P.Fresh):
             return self._fresh(op, node, inputs[0])

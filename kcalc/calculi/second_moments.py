@@ -38,7 +38,7 @@ class Moments:
 
     @property
     def fixed(self) -> Moments:
-        """The same moments without the derivatives of jets in the gap."""
+        """The same moments, with the derivatives of jets in the gap set to 0."""
         part = None if self.part is None else self.part.fixed
         return replace(self, gap=fixed(self.gap), part=part)
 
@@ -69,7 +69,7 @@ class Part:
 
     @property
     def fixed(self) -> Part:
-        """The same contribution without the derivatives of jets."""
+        """The same contribution, with the derivatives of jets set to 0."""
         first, second, joint, deficit = map(
             fixed, (self.first, self.second, self.joint, self.deficit)
         )
@@ -77,7 +77,7 @@ class Part:
 
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
-        """``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
+        """Return ``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
         ratio = (
             None
             if is_zero(mean1) or any(isinstance(m, Jet) or is_jax(m) for m in (mean1, mean2))
@@ -87,7 +87,7 @@ class Part:
 
 
 def fixed(value: Number) -> Number:
-    """The number itself, or the value of a jet without derivatives."""
+    """Return a number unchanged, or a jet with its derivatives set to 0."""
     if not isinstance(value, Jet):
         return value
     return Jet((value.value, *(0 * value.value for _ in value.coefficients[1:])))
@@ -125,7 +125,7 @@ class SecondMoments:
         return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
 
     def geometric(self, a: Number, b: Number) -> Number:
-        """``sqrt(a b)``, exactly ``a`` if both are equal."""
+        """Return ``sqrt(a b)``, exactly ``a`` if both are equal."""
         if a is b:
             return a
         if isinstance(a, Jet) or isinstance(b, Jet):
@@ -160,7 +160,7 @@ class SecondMoments:
             return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts.
+        """Return (q1, q2, gap) of a sum of parts.
 
         The gap keeps its digits if q1 = q2, or if all ratios are known.
         """

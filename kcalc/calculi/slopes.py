@@ -88,7 +88,7 @@ def polynomial_texts(
 
 
 def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
-    """{output: text of its slope polynomial}, in factored form; see :func:`slope_polynomial`."""
+    """Return {output: text of its factored slope polynomial}; see :func:`slope_polynomial`."""
     calculus = Slopes(network, q)
     states = calculus.read()
     return dict(

@@ -88,17 +88,16 @@ class SymbolicReading(NamedTuple):
 def symbolic_map(
     network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False
 ) -> Any:
-    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
+    """Return the global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
 
-    Returns: {output: composition} for several outputs.
-
-    With ``q1=None`` (Q maps only), the q value of every input is a symbol.
+    For several outputs, the result is {output: composition}. With ``q1=None`` (Q maps only), the q
+    value of every input is a symbol.
     """
     return _read(network, q1, q2, letter, assume_independent).composed(letter)
 
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
-    """The assumptions of the kernel calculus for a network whose layers have symbols."""
+    """Return the assumptions of the kernel calculus for a network with symbols in its layers."""
     return _read(network, 1, None, "C", assume_independent).notes
 
 
@@ -149,7 +148,7 @@ def with_exact_numbers(network: Network) -> Network:
 
 
 def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node, sp.Symbol]:
-    """{input: its symbol}: ``single`` for a single input, otherwise ``letter_input``."""
+    """Return {input: its symbol}: ``single`` for a single input, otherwise ``letter_input``."""
     if len(network.inputs) == 1:
         return {network.inputs[0]: single}
     positive = single.is_positive
@@ -159,7 +158,7 @@ def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node
 def cosine_inputs(
     network: Network, q1: Any, q2: Any, single: sp.Symbol = symbols.c
 ) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
-    """{input: its c value as a symbol}, and the q values of all inputs."""
+    """Return {input: its c value as a symbol}, and the q values of all inputs."""
     cosines = input_symbols(network, single.name, single)
     one, two = read_pair(
         lambda given, what: symbolic_q(exact(given), what, SYMBOLIC, cosines.values()), q1, q2
@@ -168,7 +167,7 @@ def cosine_inputs(
 
 
 def cosine(gap: sp.Expr) -> sp.Expr:
-    """``1 - gap``, simplified.
+    """Return ``1 - gap``, simplified.
 
     A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a gap that is a
     fraction gives a single fraction.
@@ -222,7 +221,7 @@ def _mixed(gap: sp.Expr) -> sp.Expr | None:
 
 
 def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
-    """(a, c) for a term a (1 - c), where c is a symbol or a local map."""
+    """Return (a, c) for a term a (1 - c), where c is a symbol or a local map."""
     for factor in sp.Mul.make_args(term):
         value = 1 - factor
         if isinstance(value, sp.Symbol | AppliedUndef):
@@ -273,7 +272,7 @@ class NamedMaps:
         ) else square, scale * mean
 
     def _unit_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
-        """E phi^2 and E phi at a q value, as named functions."""
+        """Return E phi^2 and E phi at a q value, as named functions."""
         second, mean = _closed_moments(phi)
         if not sp.cancel(second / symbols.q).has(symbols.q):
             second = second.subs(symbols.q, q)
@@ -325,7 +324,7 @@ class NamedMaps:
 
 
 def unscaled(phi: Activation) -> tuple[Activation, sp.Expr]:
-    """(psi, a) with phi = a psi, where psi has no output scale."""
+    """Return (psi, a) with phi = a psi, where psi has no output scale."""
     constants = phi.transformation
     if constants is None or constants.output_scale == 1:
         return phi, sp.S.One
@@ -411,14 +410,14 @@ class Namer:
     def composition(
         self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str
     ) -> Composition:
-        """The named value, with the local maps that it and the definitions use."""
+        """Return ``value`` as a composition, with the definitions and local maps that it uses."""
         value = rounded(value)
         return Composition(
             arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())
         ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
-        """``c_7``, or the first free name among ``c_{7a}``, ``c_{7b}`` ... if ``c_7`` is taken."""
+        """Return ``c_7`` or, if it is taken, the first free name of ``c_{7a}``, ``c_{7b}``, ..."""
         name, tail = f"{letter}_{self.count}", 0
         while sp.latex(sp.Symbol(name)) in self.names:
             name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1

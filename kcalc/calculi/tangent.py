@@ -1,4 +1,4 @@
-"""The tangent kernel as a calculus: kernel maps with their derivatives in the covariances.
+"""The tangent kernel as a calculus: kernel maps with their derivatives with respect to covariances.
 
 Let ``k`` be the covariance of one channel of a feature map at two inputs. By Price's theorem,
 ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``. The right-hand side is the factor by which an activation
@@ -71,7 +71,11 @@ class Tangent:
         self._stopped: dict[Atom, Atom] = {}
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state that a primitive emits; weights add ``e`` times their parameters' kernel."""
+        """Return the state that a primitive emits.
+
+        New weights add ``e`` times the kernel of their parameters to the covariance of their
+        output.
+        """
         if isinstance(op, Post) and has_infinite_slope(op.activation):
             if node not in self.unseen and not all(map(_still, inputs[0].pairs)):
                 refuse_jumps(op.activation, node)
@@ -103,8 +107,8 @@ class Tangent:
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's parameters, divided by sqrt(q1 q2).
 
-        In the NTK parameterisation it is the cosine c of the layer's output, because the
-        parameters' kernel equals the covariance of the output. In the standard parameterisation it
+        In the NTK parameterisation, the quotient is the cosine c of the layer's output, because the
+        parameters' kernel equals the covariance of the output. In the standard parameterisation, it
         is ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias. Here x is
         the layer's input, and q1 and q2 are the q values of its output. Only trained parameters
         count.
@@ -169,9 +173,10 @@ class Tangent:
         return self._stopped[atom]
 
     def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
-        """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
+        """Return the activation's values, and multiply the perturbation by ``E slope(u) slope(v)``.
 
-        Nothing else may depend on the same weights, because cross moments would need the slope.
+        Nothing else may depend on the same weights, because its cross moments would need the
+        surrogate slope.
         """
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
 
@@ -202,7 +207,7 @@ class Tangent:
         )
 
     def kernels(self, state: Channels) -> tuple[Number, Number]:
-        """(NNGP, NTK): the covariance averaged over channels, and its derivative in ``e``."""
+        """Return (NNGP, NTK): the mean covariance over channels, and its first order in ``e``."""
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
@@ -218,7 +223,7 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
 
 
 def with_separate_parameters(network: Network) -> Network:
-    """Write the network out if one of its nodes contains several layers of weights."""
+    """Return the network, written out if one of its nodes contains several layers of weights."""
     made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
     return network.written_out() if len(set(made)) < len(made) else network
 
@@ -254,7 +259,7 @@ def _still(pair: Pair) -> bool:
 
 
 def _over(rate: Number, norm: Number) -> Number:
-    """``rate / norm``, or 0 if a feature map is 0."""
+    """Return ``rate / norm``, or 0 if a feature map is 0."""
     if not isinstance(norm, np.ndarray) or norm.all():
         return rate / norm
     return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))
@@ -284,7 +289,7 @@ def refuse_indirect(op: Fresh, node: Node) -> None:
 
 
 def has_infinite_slope(phi: Activation) -> bool:
-    """Whether E phi'^2 is infinite, or phi jumps, which phi' does not show."""
+    """Whether E phi'^2 is infinite or phi jumps; phi' alone does not reveal jumps."""
     return any(phi.jump_sizes(0)) or bool(_steep_points(phi))
 
 
@@ -297,7 +302,7 @@ def _steep_points(phi: Activation) -> list[float]:
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
-    """Raise KcalcError if phi jumps, which phi' does not show, or if E phi'^2 is infinite."""
+    """Raise KcalcError if phi jumps, which phi' does not reveal, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps, so the slope of its C map at c = 1 is infinite "

@@ -50,7 +50,7 @@ def symbolic_kernels(
     fan_in: Mapping[Node, int] | None = None,
     assume_independent: bool = False,
 ) -> dict[Node, tuple[Composition, Composition]]:
-    """{output: (NNGP, NTK)} as compositions in ``c`` (``c_<input>`` for several inputs)."""
+    """Return {output: (NNGP, NTK)} as compositions in ``c`` (``c_<input>`` for several inputs)."""
     network = with_exact_numbers(network)
     cosines, first, second = cosine_inputs(network, q1, q2)
     others = network.free_symbols | first.free_symbols | second.free_symbols

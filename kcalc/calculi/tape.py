@@ -71,7 +71,7 @@ def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def tape_inputs(nodes: Iterable[Node]) -> dict[Node, TapeNumber]:
-    """{node: a number that is given later}, for one computation."""
+    """Return {node: a number that is given later}, for one computation."""
     nodes = tuple(nodes)
     steps: list[Any] = [None] * len(nodes)
     return {node: TapeNumber(steps, place) for place, node in enumerate(nodes)}

@@ -52,12 +52,10 @@ class TiedReadout(Approximable, Shown):
     cosine
         The overlap divided by the root mean squares of the output and of the embedding.
     own
-        The mean logit of the token's own id.
+        The mean logit of the token's own id; None if the number of channels is unknown.
     spread
-        The standard deviation of the logits of other ids.
-    own, spread
-        Both are None if the number of channels is unknown. ``own / spread`` is the cosine times the
-        square root of the number of channels.
+        The standard deviation of the logits of other ids; None if the number of channels is
+        unknown. ``own / spread`` is the cosine times the square root of the number of channels.
 
     """
 
@@ -135,7 +133,10 @@ def tied_readout(
 
 
 def _chosen(network: Network, embedding: Node) -> Node:
-    """The chosen Embedding node. Raises: KcalcError if there are none or several candidates."""
+    """Return the chosen Embedding node.
+
+    Raises: KcalcError if there are none or several candidates.
+    """
     known = network.nodes_of(Embedding)
     if embedding is None and len(known) == 1:
         return known[0]
@@ -179,7 +180,10 @@ def _states(
 
 
 class _Carried:
-    """The calculus that computes ``a``: numbers, or arrays over chains and tokens."""
+    """Compute the coefficient ``a`` of the embedding in every feature map.
+
+    The coefficients are numbers, or arrays over chains and tokens.
+    """
 
     def __init__(
         self, kernel: Any, states: Mapping[Node, Any], table: Node, below: Mapping[Node, Node]

@@ -38,7 +38,7 @@ class Axis:
     padding: Any = "same"
 
     def padded(self, values: Array, axis: int) -> tuple[Array, int]:
-        """(values padded along ``axis``, the new index of location 0)."""
+        """Return (values padded along ``axis``, the new index of location 0)."""
         before = max(0, -self.offsets[0])
         after = max(0, (self.out - 1) * self.stride + self.offsets[-1] - (self.size - 1))
         widths = [(0, 0)] * values.ndim
@@ -96,7 +96,7 @@ class TapWindow:
         return flat
 
     def greatest(self, values: Array) -> Array:
-        """Upper bound on pooled mean squares: window means of mean squares (..., locations)."""
+        """Return upper bounds on pooled mean squares: the means of ``values`` over each window."""
         return self.summed(values) / self.counts
 
     def unfolded(self, values: Array) -> Array:
@@ -189,7 +189,7 @@ class Gather:
     """Output locations that each copy an input location, or are 0.
 
     ``sources``, (output locations,): the location that is read, or -1 for 0; ``factor``: the factor
-    of q values; ``channels``, (output locations,): equal numbers where the same channels are read.
+    of q values; ``channels``, (output locations,): equal for outputs that read the same channels.
     """
 
     shape: tuple[int, ...]

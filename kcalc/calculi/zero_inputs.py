@@ -39,7 +39,7 @@ class ZeroMoments(SecondMoments):
     """Second moments of feature maps whose q may be 0; the gap is then 1."""
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts."""
+        """Return (q1, q2, gap) of a sum of parts."""
         with np.errstate(all="ignore"):
             q1, q2, gap = super().mix(parts)
         dead = (np.asarray(q1) == 0) | (np.asarray(q2) == 0)
@@ -63,7 +63,7 @@ class ZeroProducts(Products):
     """Cross moments of atoms whose q may be 0."""
 
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
-        """E phi'(sqrt(q) z).
+        """Return E phi'(sqrt(q) z).
 
         At q = 0, the result is the value at q = 1, because callers multiply it by a covariance of
         0.
@@ -87,17 +87,17 @@ class ZeroMaps(FieldMaps):
     """Local maps, applied elementwise to arrays of q values >= 0."""
 
     def moments(self, phi: Activation, q: Array) -> tuple[Array, Array]:
-        """(E phi^2, E phi) at positive q values."""
+        """Return (E phi^2, E phi) at positive q values."""
         return np.asarray(phi.second_moment(q)), np.asarray(phi.mean(q))
 
     def taylor(
         self, phi: Activation, gap: Array, q1: Array, q2: Array, order: int
     ) -> tuple[Array, ...]:
-        """1 - C and its derivatives at positive q values."""
+        """Return 1 - C and its derivatives at positive q values."""
         return phi.taylor(gap, q1, q2, order)
 
     def q(self, phi: Activation, q: Array) -> tuple[Array, Array]:
-        """(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))."""
+        """Return (E phi(sqrt(q) z)^2, E phi(sqrt(q) z))."""
         dead = np.asarray(q) == 0
         size, mean = self.moments(phi, np.where(dead, 1.0, q))
         if not dead.any():
@@ -106,7 +106,7 @@ class ZeroMaps(FieldMaps):
         return np.where(dead, constant**2, size), np.where(dead, constant, mean)
 
     def gap(self, phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
-        """``1 - C`` after phi, a jet of order 0 or 1; gap and q values broadcast together."""
+        """Return ``1 - C`` after phi, a jet of order 0 or 1; gap and q values are broadcast."""
         dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
         live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
         parts = self.taylor(phi, gap.value, live1, live2, gap.order)
@@ -122,7 +122,7 @@ class ZeroMaps(FieldMaps):
     def _constant_gap(
         self, phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array
     ) -> Array:
-        """``1 - C`` if one or both pre-activations are 0, as the masks indicate."""
+        """Return ``1 - C`` if one or both pre-activations are 0, as the masks indicate."""
         constant = _at_zero(phi)
         if constant == 0:
             return np.ones(())
@@ -137,7 +137,7 @@ class ZeroMaps(FieldMaps):
 class ZeroStatistics(Statistics):
     """Statistics over channels of feature maps whose q may be 0; a norm maps 0 to 0.
 
-    This agrees with every framework, because norms there add a small number to the variance.
+    Deep learning frameworks do the same, because their norms add a small number to the variance.
     """
 
     def divided(
@@ -204,7 +204,10 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError if phi jumps at 0."""
+    """Return phi(0).
+
+    Raises: KcalcError if phi jumps at 0.
+    """
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
             f"{phi.name} jumps at 0, but its input is exactly 0 somewhere (a zero row, a black "

@@ -1,4 +1,4 @@
-"""Kernel maps of attention over tokens, and the overlaps of random rows of attention.
+"""Kernel maps for attention over tokens, and overlaps of random attention rows.
 
 This module exports the names that other packages use. Each module is imported on first use.
 """

@@ -2,10 +2,11 @@
 
 A backward fold computes the covariances of the gradients at one token and between two tokens.
 
-A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
-itself and with another token, per group of channels. X and R are sums over two rows of attention
-weights (:mod:`.softmax_rows`), at equal tokens (_s) and at different tokens (_c). With T tokens,
-the messages to the inputs of attention are:
+A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance K of a token with
+itself and with another token, per group of channels. G, H, V and O are the covariances of the
+queries, keys, values and outputs of attention. X and R are sums over two rows of attention weights
+(:mod:`.softmax_rows`), at equal tokens (_s) and at different tokens (_c). With T tokens, the
+messages to the inputs of attention are:
 
     values:    one' = one X_s + (T - 1) two X_c
                one' + (T - 1) two' = one R_s + (T - 1) two R_c
@@ -14,7 +15,8 @@ the messages to the inputs of attention are:
                (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d.
 
 For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``,
-``dH = H_s - H_d``, ``dV = V_s - V_d``.
+``dH = H_s - H_d``, ``dV = V_s - V_d``. Here S is the overlap of two rows, and kappa is the
+covariance of their scores.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """The covariances of a node's token with itself and with another token."""
+        """Return the covariances of a token of a node with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 
@@ -123,7 +125,7 @@ class TokenBackward:
     def _(
         self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """Pass each token the gradient of a sum over tokens, times the token's weight.
+        """Pass each token the gradient of a sum over tokens, multiplied by the token's weight.
 
         Messages are means over tokens, and over pairs of different tokens. If tokens are reshaped
         to channels, each token receives a separate gradient.

@@ -1,6 +1,6 @@
-"""Exact rules for the first layer with a mask.
+"""Exact rules for the first attention layer with a mask.
 
-Tokens are exchangeable before this layer. Token i reads the first i tokens, or the tokens of a
+Tokens are exchangeable before this layer. Token i reads the first i tokens, or the tokens in its
 window.
 """
 
@@ -35,8 +35,9 @@ def masked(
     """The covariance (P, P) of the outputs of all tokens, or None if tokens are not exchangeable.
 
     The covariances of queries, keys and values have shape (chains, P, P). The result is
-    ``O_ik = V_d + (V_s - V_d) S_ik``, where S is the overlap of two rows over the tokens that i and
-    k see.
+    ``O_ik = V_d + (V_s - V_d) S_ik``, where V_s and V_d are the covariances of the values at equal
+    and at different positions, and S_ik is the overlap of rows i and k over the tokens that they
+    see.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences
@@ -67,7 +68,7 @@ def masked(
 
 
 def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
-    """Covariances at equal and at different positions of two sequences.
+    """Return the covariances at equal and at different positions of two sequences.
 
     The result is None if tokens are not exchangeable.
     """

@@ -2,9 +2,9 @@
 
 A class token precedes the patches of an image. The covariance of two sequences then consists of
 five numbers: for the two class tokens, for a class token and a patch (both ways), for patches at
-different positions, and the excess for patches at equal positions. The weights of such rows enter
-through a few moments (:mod:`kcalc.gaussian.softmax_groups`), in which ``E A V B^T`` and its
-derivatives (:mod:`.score_slopes`) are linear.
+different positions, and the excess for patches at equal positions. Rows of attention weights over
+such tokens enter only through a few moments (:mod:`kcalc.gaussian.softmax_groups`), in which
+``E A V B^T`` and its derivatives (:mod:`.score_slopes`) are linear.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """Split a jet into {two sequences: covariance} per order; None if a covariance does not fit."""
+    """Split a jet of covariances into {two sequences: grouped covariance} for each order.
+
+    The result is None if a covariance does not have the grouped form.
+    """
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences
@@ -193,7 +196,10 @@ def _rows(
     n: int,
     scale: float,
 ) -> Mapping | None:
-    """The moments of two rows, each for a token of one sequence; None if no rule applies."""
+    """Return the moments of two rows of attention weights, or None if no rule applies.
+
+    ``sequences``: the sequences of the two rows; ``kind``: their tokens, as in :meth:`Grouped.at`.
+    """
     (one, two), (i, k) = sequences, kind
 
     def scores(number: str) -> ScorePair | None:
@@ -220,12 +226,15 @@ def _rows(
 
 
 def reading(known: Mapping, v: Grouped) -> float:
-    """``E A V B^T``."""
+    """Return ``E A V B^T`` for two rows A and B of attention weights with the moments ``known``."""
     return _mean(known, _product(v))
 
 
 def response(known: Mapping, v: Grouped, w: Grouped) -> float:
-    """``E sum_jl W_jl (P_A V P_B)_jl``, ``P_A = diag(A) - A A^T``, as in :mod:`.score_slopes`."""
+    """Return ``E sum_jl W_jl (P_A V P_B)_jl`` with ``P_A = diag(A) - A A^T``.
+
+    A and B are two rows of attention weights with the moments ``known``; see :mod:`.score_slopes`.
+    """
     first = reading(known, w.times(v))
     rows = _mean(known, _row_products(v, w, 0)) + v.own * w.own * known["AAB"]
     columns = _mean(known, _row_products(v, w, 1)) + v.own * w.own * known["ABB"]
@@ -237,7 +246,7 @@ ONE = (0, 0, 0)
 
 
 def _product(x: Grouped) -> Polynomial:
-    """``A X B^T``."""
+    """Return ``A X B^T`` as a polynomial in the weights of the rows A and B."""
     return {
         ONE: x.apart,
         A0: x.row - x.apart,
@@ -248,9 +257,10 @@ def _product(x: Grouped) -> Polynomial:
 
 
 def _row_products(v: Grouped, w: Grouped, side: int) -> Polynomial:
-    """``sum_l B_l (A W)_l (A V)_l`` without terms that are cubic in single weights.
+    """Return ``sum_l B_l (A W)_l (A V)_l`` as a polynomial in the weights of the rows A and B.
 
-    With ``side=1``: ``sum_j A_j (V B)_j (W B)_j``.
+    With ``side=1``, return ``sum_j A_j (V B)_j (W B)_j``. Terms that are cubic in single weights
+    are left out.
     """
     near, far = ((A0, B0), (B0, A0))[side]
     heads, rests = [], []

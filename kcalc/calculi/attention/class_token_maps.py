@@ -47,7 +47,7 @@ def has_class_token(network: Network, tokens: Tokens) -> bool:
 
 
 class PointReader:
-    """The values of every node at every point, with the interface of a kernel-map calculus."""
+    """Compute the values of every node point by point, like a calculus of kernel maps."""
 
     def __init__(self, network: Network, tokens: Tokens, assume: bool) -> None:
         self.network, self.tokens, self.assume = network, tokens, assume
@@ -55,7 +55,7 @@ class PointReader:
 
     @staticmethod
     def whole(point: Point) -> tuple[Any, Any, Jet]:
-        """(q1, q2, gap) of a node."""
+        """Return (q1, q2, gap) of a node."""
         return point.q1, point.q2, point.gap
 
     @staticmethod

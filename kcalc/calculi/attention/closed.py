@@ -62,12 +62,15 @@ def check_tied(op: P.Attend, node: Node) -> None:
 
 
 def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
-    """``A V A^T`` as a jet; ``queries`` is the queries' covariance (chains, places, places)."""
+    """Return ``A V A^T`` as a jet, where A contains the attention weights for tied queries.
+
+    ``queries`` is the covariance of the queries, (chains, positions, positions).
+    """
     return mixed(_weights(op, queries, sequences), values)
 
 
 def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
-    """Attention weights A over all places, from the covariance of the queries."""
+    """Return the attention weights A over all positions, from the covariance of the queries."""
     chains, places = queries.shape[0], queries.shape[-1]
     count = places // sequences
     grid = queries.reshape(chains, sequences, count, sequences, count)
@@ -84,7 +87,7 @@ def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
 def linear_in_scores(
     op: P.Attend, queries: Jet, keys: Jet, values: Jet, sequences: int, factor: float
 ) -> Jet:
-    """``factor G o M (H o V) M^T`` as a jet."""
+    """Return ``factor G o M (H o V) M^T`` as a jet; the module docstring defines the symbols."""
     mask = _mask(op, queries.value, keys.value, sequences)
     return queries * mixed(mask, keys * values) * factor
 
@@ -100,8 +103,8 @@ def gradients(
     """Covariances of the gradients at queries, keys and values, from a formula.
 
     N is the covariance of the gradients at the output. With ``W = M^T (N o G) M``, the results are
-    ``N o M (H o V) M^T``, ``V o W`` and ``H o W``, all times ``factor``. If the queries are the
-    keys, the only gradient is ``A^T N A`` at the values. ``read``: the covariances of the
+    ``N o M (H o V) M^T``, ``V o W`` and ``H o W``, all multiplied by ``factor``. If the queries are
+    the keys, the only gradient is ``A^T N A`` at the values. ``read``: the covariances of the
     attention's inputs for one sequence.
     """
     queries, keys, values = read
@@ -119,6 +122,6 @@ def _mask(op: P.Attend, queries: Array, keys: Array, sequences: int) -> Array:
 
 
 def mixed(matrix: Array, covariance: Jet) -> Jet:
-    """``M K M^T`` for every coefficient of a jet."""
+    """Return ``M K M^T`` for every coefficient of a jet."""
     turned = np.swapaxes(matrix, -1, -2)
     return Jet(tuple(matrix @ part @ turned for part in covariance.coefficients))

@@ -1,16 +1,16 @@
 """Kernel maps over exchangeable tokens: exact attention for any number of tokens.
 
 All tokens of a sequence have the same q value and any two have the same cosine:
-``K_st = p + (q - p)[s = t]``. Two sequences have one cosine at equal positions and one
-at different positions. Every layer except attention acts on these pairs of tokens separately: the
-state of a feature map has one state of the kernel calculus for each *relation* between two tokens.
+``K_st = p + (q - p)[s = t]``. Two sequences have one cosine at equal positions and one at different
+positions. Every layer except attention acts on these pairs of tokens separately: the state of a
+feature map contains one state of the kernel calculus for each *relation* between two tokens.
 
-    "one"    two tokens of the first sequence            "same"   equal places of two sequences
-    "two"    two tokens of the second sequence           "other"  different places of two sequences
+    "one"    two tokens of the first sequence       "same"   equal positions of two sequences
+    "two"    two tokens of the second sequence      "other"  different positions of two sequences
 
-Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``. V are the covariances of values, ``_s`` at
-equal positions and ``_d`` at different positions. X and R are sums over the weights of rows i and k
-(:mod:`kcalc.calculi.attention.softmax_rows`).
+Attention combines the relations: ``O_ik = V_d R + (V_s - V_d) X``. V is the covariance of the
+values, ``_s`` at equal positions and ``_d`` at different positions. X and R are sums over the
+weights of rows i and k (:mod:`kcalc.calculi.attention.softmax_rows`).
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
 
 
 def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
-    """The channel mean of the output, from the channel mean that the values of all tokens share.
+    """Return the channel mean of the output, if the values of all tokens share a channel mean.
 
-    The weights of a row of softmax add up to one. Raises: KcalcError for other weights.
+    A row of softmax weights sums to one. Raises: KcalcError for other weights.
     """
     if is_zero(mean):
         return 0
@@ -128,9 +128,10 @@ def assumed_of(op: P.Attend, width: int | None) -> str:
 def by_relation(
     kernels: Mapping[str, Any], op: P.Primitive, node: Node, inputs: Sequence[TokenState]
 ) -> TokenState:
-    """The output of a primitive that acts on each token separately.
+    """Return the output of a primitive that acts on each token separately.
 
-    Raises: KcalcError for different numbers of tokens, and for strides after other layers.
+    Raises: KcalcError if the inputs have different numbers of tokens, or if a layer with a stride
+    does not read a network input.
     """
     refuse_dropping("kernel maps over tokens", op, node)
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
@@ -241,7 +242,7 @@ class Exchangeable:
         )
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) at equal positions of two sequences.
+        """Return (q1, q2, gap) at equal positions of two sequences.
 
         For one sequence, the values describe two of its tokens.
         """
@@ -259,12 +260,12 @@ class Exchangeable:
         return one, two
 
     def kernels(self, state: TokenState) -> tuple[Number, Number]:
-        """(NNGP, NTK) at equal positions."""
+        """Return (NNGP, NTK) at equal positions."""
         return self.parts[self.main].kernels(state.relations[self.main])
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The state that a primitive emits, from the kernel calculus for every relation.
+        """Return the state that a primitive emits, from the kernel calculus for every relation.
 
         Raises: the errors of the kernel calculus.
         """
@@ -380,9 +381,10 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Positions | P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Learned vectors are orthogonal at different positions and the same at equal positions.
+        """Return the state of learned vectors, which are orthogonal at different positions.
 
-        Raises: KcalcError for sinusoidal positions and class tokens, which distinguish tokens.
+        At equal positions they are the same. Raises: KcalcError for sinusoidal positions and class
+        tokens, which distinguish tokens.
         """
         if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
@@ -410,7 +412,11 @@ class Exchangeable:
         return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 
     def _pooled(self, below: TokenState, node: Node, weights: Weights) -> TokenState:
-        """``A K_s + (B - A) K_d``: A is the sum of squared weights, B the square of their sum."""
+        """Return the state of a weighted sum of tokens, with covariance ``A K_s + (B - A) K_d``.
+
+        A is the sum of the squared weights, and B is the square of their sum. K_s and K_d are the
+        covariances at equal and at different positions.
+        """
         squares, rest, whole = weights.squares, weights.rest, weights.total**2
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
         sizes: dict[str, Any] = {
@@ -535,7 +541,8 @@ class Values(NamedTuple):
     The gaps are at equal positions, at different positions, and at different positions of the first
     sequence.
 
-    Rows with sums X and R have ``O_ik = V_d R + (V_s - V_d) X``.
+    Rows with sums X and R have ``O_ik = V_d R + (V_s - V_d) X``, where V_s and V_d are the
+    covariances of the values at equal and at different positions.
     """
 
     v1: Number
@@ -549,7 +556,7 @@ class Values(NamedTuple):
         return self.v1 * ((1 - self.apart) * rows.sums + self.apart * rows.products)
 
     def drop(self, own: Sums, lost: Sums) -> Number:
-        """``O_ii - O_ik``, computed from small terms; both sequences have the same mean squares."""
+        """Return ``O_ii - O_ik`` from small terms; both sequences have equal mean squares."""
         keys = self.other - self.same
         common = (1 - self.other) * lost.sums + (self.other - self.apart) * own.sums
         return self.v1 * (
@@ -557,7 +564,7 @@ class Values(NamedTuple):
         )
 
     def crossed(self, rows: Sums, geometric: Callable[[Number, Number], Number]) -> Number:
-        """``O_ik``."""
+        """Return ``O_ik``, the covariance of the outputs of two tokens."""
         return geometric(self.v1, self.v2) * (
             (1 - self.other) * rows.sums + (self.other - self.same) * rows.products
         )

@@ -46,7 +46,7 @@ class NamedTokenMaps(NamedMaps):
 
 
 class TokenNamer(Namer):
-    """Name the values of every relation between two tokens; relations share q values."""
+    """Name the values of every relation between two tokens; equal values share a symbol."""
 
     long = 8  # the inputs of attention enter it many times
 
@@ -65,7 +65,7 @@ class TokenNamer(Namer):
         return replace(state, relations={name: made[RELATIONS[name]] for name in state.relations})
 
     def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
-        """The symbol for a value; a new symbol if the value has none yet."""
+        """Return the symbol for a value, and create it if the value has none yet."""
         if expr not in self.known:
             self.known[expr] = super().symbol(letter, expr, **assumptions)
         return self.known[expr]
@@ -74,14 +74,14 @@ class TokenNamer(Namer):
 def token_formula(
     network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool, tokens: Tokens
 ) -> Any:
-    """The C map (``letter`` "C"), Q map ("Q") or token map ("R") as a composition."""
+    """Return the C map (``letter`` "C"), Q map ("Q") or token map ("R") as a composition."""
     return _read(network, q1, q2, letter, assume_independent, tokens).composed(letter)
 
 
 def token_notes(
     network: Network, assume_independent: bool, tokens: Tokens
 ) -> tuple[Assumption, ...]:
-    """The assumptions of the kernel calculus for a network whose layers have symbols."""
+    """Return the assumptions of the kernel calculus for a network with symbols in its layers."""
     return _read(network, 1, None, "C", assume_independent, tokens).notes
 
 

@@ -37,8 +37,9 @@ NOTHING = 1e-12  # fraction of the largest squared gradient below which values a
 class SampledGradients(Gradients):
     """:class:`Gradients` for tokens that are followed separately, with sampled attention.
 
-    Sums over tokens are means over the N given sequences. Attention mixes the modes here: a
-    gradient of the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
+    Values that are summed over tokens are averaged over the N given sequences. With these tokens,
+    attention mixes the two modes: a gradient of the outputs that sums to 0 over tokens contributes
+    to both ``mean`` and ``difference`` at earlier nodes.
 
     Attributes
     ----------
@@ -48,8 +49,8 @@ class SampledGradients(Gradients):
         {node: (mean, standard error)} of the squared gradient at each token, arrays (N, T). The
         means add up to ``nodes``.
     covariances
-        {node: mean} of the products of the gradients at two tokens of a sequence, summed over
-        channels, arrays (N, T, T).
+        {node: array (N, T, T)}, the mean product of the gradients at two tokens of a sequence,
+        summed over channels.
 
     """
 
@@ -67,7 +68,7 @@ class SampledGradients(Gradients):
         return texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the tables over tokens, as plain data.
+        """Return everything except the tables over tokens as plain data.
 
         Returns
         -------

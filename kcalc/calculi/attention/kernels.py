@@ -54,7 +54,7 @@ class TokenKernels(Shown, Approximable):
         return spread(dict(zip(names, np.indices(self.nngp.shape), strict=True)) | values)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """The means over equal tokens for every pair of sequences."""
+        """Return one table row per pair of sequences, with the mean kernels over equal tokens."""
         means = [
             part if part.ndim == 2 else np.einsum("sata->st", part) / part.shape[1]
             for part in (self.nngp, self.ntk)

@@ -29,7 +29,7 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """Base class for readings of a network over exchangeable tokens, which ``said`` describes."""
+    """Base class for readings of a network over the exchangeable tokens that ``said`` describes."""
 
     said: Tokens
 
@@ -84,7 +84,7 @@ class TokenMapReading(OverTokens, MapReading):
     def gaps(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        """1 - C for each output, in a number system."""
+        """Return 1 - C for each output, computed in the number system ``field``."""
         return self.at_outputs(self.run(field, q1, q2, gap), 2)
 
     def value(self, kernel: Any, state: Any) -> TokenValue:
@@ -104,7 +104,10 @@ class TokenMapReading(OverTokens, MapReading):
         return token_notes(self.network, self.assume, self.said)
 
     def _has_class_token(self, field: Any) -> bool:
-        """Whether tokens are followed after a class token, which only NumPy supports."""
+        """Return whether tokens are followed separately after a class token.
+
+        Raises: KcalcError if they are and ``field`` is not NumPy.
+        """
         if not has_class_token(self.network, self.said):
             return False
         if field is not NUMPY:
@@ -190,7 +193,7 @@ class TokenValue(NamedTuple):
 
 
 def alike_reading(network: Network, assume_independent: bool, over: Mapping[str, Any]) -> Any:
-    """The reading over exchangeable ``tokens`` with a ``token_cosine``."""
+    """Return the reading for the exchangeable tokens that the options ``over`` specify."""
     tokens = read_tokens(over.get("tokens"), over.get("token_cosine"))
     assert tokens is not None  # a cosine without tokens raises an error above
     return TokenMapReading(network, assume_independent, tokens)

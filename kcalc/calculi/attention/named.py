@@ -1,8 +1,9 @@
 """Overlaps of softmax rows in formulas, as named functions.
 
-``S_12(v)`` is ``S_self`` for 12 tokens, ``S_12(k, v)`` the overlap of two rows with covariance k
-whose scores both have variance v, and ``S_12(k, v, w)`` the overlap for variances v and w.
-Derivatives in k, v and w are named ``DS_12``, ``DvS_12`` and ``DwS_12``.
+``S_12(v)`` is the overlap ``S_self`` of a row over 12 tokens with itself, where v is the variance
+of the scores. ``S_12(k, v)`` is the overlap of two rows whose scores have covariance k and the same
+variance v, and ``S_12(k, v, w)`` is the overlap for variances v and w. Derivatives with respect to
+k, v and w are named ``DS_12``, ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ class OverlapFunction(LocalFunction):
         return number
 
     def derived(self, place: int) -> LocalFunction:
-        """A derivative of first order. Raises: KcalcError for a second derivative."""
+        """Return a first derivative.
+
+        Raises: KcalcError for a second derivative.
+        """
         if self.letter != "S":
             raise KcalcError(
                 "formulas of maps over tokens support only first derivatives; pass numbers to "

@@ -87,7 +87,7 @@ def sink_overlaps(
     covariance: Array,
     common: tuple[Array, Array, Array],
 ) -> list[Array]:
-    """Both values of :func:`kcalc.gaussian.softmax.sink_overlap`, elementwise."""
+    """Compute both values of :func:`kcalc.gaussian.softmax.sink_overlap` elementwise."""
     bound, most = (np.sqrt(a) * np.sqrt(b) for a, b in ((variance1, variance2), common[:2]))
     arguments = (
         variance1,
@@ -100,7 +100,7 @@ def sink_overlaps(
 
 
 def sink_self_overlaps(tokens: int, variance: Array, common: Array) -> list[Array]:
-    """Both values of :func:`kcalc.gaussian.softmax.sink_self_overlap`, elementwise."""
+    """Compute both values of :func:`kcalc.gaussian.softmax.sink_self_overlap` elementwise."""
     return _each(_sink_own, tokens, variance, common)
 
 
@@ -115,7 +115,7 @@ def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Num
 
 
 def _parts(number: Number) -> tuple[Number, Number | None]:
-    """A number and its first-order coefficient, or None if there is no such coefficient."""
+    """Return the value and the first-order coefficient of a number; the latter may be None."""
     if not isinstance(number, Jet):
         return number, None
     if number.order > 1:
@@ -126,9 +126,10 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 
 
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
-    """The value, or a jet if an argument is a jet.
+    """Return the value, or a jet if an argument is a jet.
 
-    The first order of the jet is the sum of the arguments' first orders times the derivatives.
+    The first-order coefficient of the jet is the sum of the arguments' first-order coefficients,
+    each multiplied by the derivative with respect to that argument.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value
@@ -167,7 +168,7 @@ class Overlaps:
         )
 
     def gap(self, tokens: int, variance: Number, below: Number) -> Number:
-        """``S_self - S`` at the covariance ``variance - below``, for arrays or jets."""
+        """Return ``S_self - S`` at the covariance ``variance - below``, for arrays or jets."""
         (value, first), (distance, moving) = _parts(variance), _parts(below)
         plain = self._of(_gap, 0, tokens, value, distance)
         if first is None and moving is None:
@@ -261,7 +262,10 @@ class BallOverlaps:
         self.field, self.certified = field, KERNELS["softmax", "balls"]
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """Check the variance of scores and return it. Raises: KcalcError naming the node."""
+        """Check the variance of scores and return it.
+
+        Raises: KcalcError naming the node.
+        """
         known = value(variance)
         if not known <= self.certified.MOST_VARIANCE:
             text = f"up to {float(known.upper()):.3g}"
@@ -285,7 +289,10 @@ def value(number: Number) -> Number:
 
 
 def overlaps_over(field: Any, node: Hashable) -> Any:
-    """The overlaps of a number system. Raises: KcalcError naming the node if none exist."""
+    """Return the overlaps of a number system.
+
+    Raises: KcalcError naming the node if none exist.
+    """
     if field is NUMPY:
         return Overlaps()
     if isinstance(field, BallField):

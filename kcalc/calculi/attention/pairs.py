@@ -20,7 +20,7 @@ Number = Any
 
 
 class OwnPart:
-    """The :class:`Part` of one feature map times a number, with arrays computed on demand."""
+    """The :class:`Part` of a feature map, multiplied by a number; arrays are computed on demand."""
 
     def __init__(self, moments: Moments, geometric: Callable[..., Number], weight: Number = 1.0):
         self.moments, self.geometric, self.weight = moments, geometric, weight
@@ -60,7 +60,7 @@ class PairMoments(SecondMoments):
     """:class:`SecondMoments` with few passes over the pairs."""
 
     def geometric(self, a: Number, b: Number) -> Number:
-        """``sqrt(a) sqrt(b)``, the product of a column and a row; exactly ``a`` on the diagonal."""
+        """Return ``sqrt(a) sqrt(b)``, a column times a row; exactly ``a`` on the diagonal."""
         one, two = np.shape(a), np.shape(b)
         if len(one) < 2 or one[-1] != 1 or two[-2:] != (1, one[-2]):
             return super().geometric(a, b)
@@ -76,7 +76,7 @@ class PairMoments(SecondMoments):
         return OwnPart(m, self.geometric)
 
     def mix(self, parts: Iterable[Any]) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of a sum of parts."""
+        """Return (q1, q2, gap) of a sum of parts."""
         parts = list(parts)
         if len(parts) == 1 and isinstance(parts[0], OwnPart):
             return parts[0].first, parts[0].second, parts[0].gap

@@ -31,7 +31,7 @@ Modes = tuple[float, float]
 
 
 class _Part(Probed):
-    """The calculus of one relation; :class:`_ProbedTokens` adds the probes."""
+    """The calculus for one relation; :class:`_ProbedTokens` adds the probes."""
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Any]) -> Any:
         return Tangent.rule(self, op, node, inputs)
@@ -63,7 +63,7 @@ class _ProbedTokens(Exchangeable):
 def probed_modes(
     reading: TokenTangentReading, q: Mapping[Node, Any], output: Node, states: Mapping[Node, Any]
 ) -> dict[Node, Modes]:
-    """{node: (sum of squared gradients, squared sum of gradients) over its tokens}.
+    """Return {node: (sum of squared gradients, squared sum of gradients) over its tokens}.
 
     Nodes whose gradients have no rule are left out. ``states`` are the states of one sequence.
     """
@@ -80,10 +80,10 @@ def joint_modes(
     groups: Sequence[Sequence[Node]],
     options: Mapping[str, Any],
 ) -> list[Modes]:
-    """The two modes of the summed gradients at the nodes of each group.
+    """Return the two modes (see :func:`probed_modes`) of the summed gradients for each group.
 
-    No node of a group may depend on another node of the group. ``options``: the arguments for
-    exchangeable tokens.
+    The gradients are summed over the nodes of the group, and no node of a group may depend on
+    another node of the group. ``options``: the arguments for exchangeable tokens.
     """
     tokens = read_tokens(options["tokens"], options["token_cosine"])
     assert tokens is not None
@@ -99,7 +99,7 @@ def modes_of(
     groups: Sequence[Sequence[Node]],
     shared: Mapping[Node, Any] = MappingProxyType({}),
 ) -> list[Modes]:
-    """The two modes at the node of each group, or at all of its nodes together.
+    """Return the two modes for each group: at its node, or jointly at all of its nodes.
 
     ``shared`` is {node: key}; nodes with equal keys share one probe.
     """

@@ -33,7 +33,10 @@ def turned(x: Array, angles: Array) -> Array:
 
 
 def by_angle(one: Array, two: Array) -> Iterator[tuple[Array, Array]]:
-    """``C^f / d`` and ``S^f / d`` of rotated vectors (draws, places, d), for every angle f."""
+    """Yield ``C^f / d`` and ``S^f / d``, defined in the module docstring, for every angle f.
+
+    ``one``, ``two``: rotated vectors, (draws, positions, d).
+    """
     width = one.shape[-1]
     (a, b), (c, d) = (np.split(x, 2, axis=-1) for x in (one, two))
     for f in range(width // 2):
@@ -44,5 +47,5 @@ def by_angle(one: Array, two: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def apart(matrix: Array) -> Array:
-    """``i - k`` for every entry of a matrix."""
+    """Return ``i - k`` for every entry (i, k) of a matrix."""
     return np.subtract.outer(np.arange(matrix.shape[0]), np.arange(matrix.shape[1]))

@@ -1,15 +1,16 @@
 """Kernel maps that follow each token separately, with sampled attention in every layer.
 
-They support causal masks, rotary embeddings and given tokens. The tokens of all sequences form one
-row of P = sequences x tokens places, and the values of a state are arrays over (chain, place,
-place). Layers that act on each token separately use the rules of kernel maps. Attention is sampled:
+They support causal masks, rotary embeddings and given tokens. The tokens of all sequences are
+numbered consecutively, as P = sequences x tokens positions, and the values of a state are arrays
+over (chain, position, position). Layers that act on each token separately use the rules of kernel
+maps. Attention is sampled:
 
     s = G^(1/2) Z H^(T/2)                                          for wide heads
-    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      where d_k is given
+    s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      if d_k is given
 
 with independent standard normal Z, masked and passed through softmax. ``A V A^T`` is averaged over
-the draws of a layer. This average is unbiased for one layer; consecutive layers propagate the
-error. Chains are independent, and their spread gives the error of a result.
+the draws of a layer. This average is unbiased for one layer; its error propagates through the later
+layers. Chains are independent, and their spread gives the error of a result.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ class Sampled:
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``draws``: the draws and chains; ``sequences``: the number of sequences. ``slopes``: also follow
-    derivatives of the covariances of different sequences. ``exact``: use the exact rules after a
-    class token, unless sampling was requested. ``scores``: record variances of scores and entropies
-    of rows in ``rows``.
+    the derivatives of the covariances between different sequences. ``exact``: use the exact rules
+    after a class token, unless sampling was requested. ``scores``: record variances of scores and
+    entropies of rows in ``rows``.
     """
 
     part: Kernel | Tangent
@@ -173,7 +174,10 @@ class Sampled:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The state that a primitive emits. Raises: the errors of kernel maps."""
+        """Return the state that a primitive emits.
+
+        Raises: the errors of kernel maps.
+        """
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(
                 f"node {node!r} normalises over tokens, which is not supported if tokens are "
@@ -220,7 +224,10 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """The places of ``count`` tokens and of the ``more`` tokens before them, per sequence."""
+        """Return the positions of tokens and of prepended tokens, over all sequences.
+
+        Every sequence has ``count`` tokens, preceded by ``more`` tokens.
+        """
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
@@ -260,7 +267,7 @@ class Sampled:
     def _read(
         self, op: P.Attend, node: Node, inputs: Sequence[TokenState], counts: tuple[int, int]
     ) -> Array | Jet:
-        """The covariance of the outputs of all tokens, from a formula if there is one."""
+        """Return the covariance of the outputs of all tokens, using a formula if there is one."""
         queries, keys, values = map(self.joint, inputs)
         made = self._covariance_read(op, node, inputs, (queries, keys, values), counts)
         if self.scores:
@@ -312,7 +319,7 @@ class Sampled:
     def _rows(
         self, op: P.Attend, node: Node, covariances: tuple[Array, Array], counts: tuple[int, int]
     ) -> tuple[Array, Array]:
-        """(variance of scores, entropy of rows) of the first sequence, per chain."""
+        """Return (variance of scores, entropy of rows) of the first sequence, per chain."""
         found = []
         for place, chain in enumerate(self.draws.chains):
             queries, keys = (
@@ -337,7 +344,10 @@ class Sampled:
 
     @staticmethod
     def _constant(mean: Any, node: Node) -> Any:
-        """A mean that all tokens share, per chain. Raises: KcalcError if the means differ."""
+        """Return a mean that all tokens share, per chain.
+
+        Raises: KcalcError if the means differ.
+        """
         if np.ndim(mean) < 2:
             return mean
         least, most = (f(mean, axis=(-2, -1), keepdims=True) for f in (np.min, np.max))
@@ -351,7 +361,7 @@ class Sampled:
     def _attended(
         self, op: P.Attend, node: Node, read: Sequence[Jet], counts: tuple[int, int], chain: int
     ) -> Jet:
-        """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
+        """Return the mean of ``A V A^T`` over the draws of one chain, with its tangent kernel."""
         (queries, keys, values), (rows, columns), n = read, counts, self.sequences
         drops = None
         if isinstance(self.part, Tangent):
@@ -394,8 +404,8 @@ class Sampled:
     ) -> Iterator[Drawn]:
         """The draws of a node's attention in one chain, the same at every call.
 
-        ``covariances``: the covariances of queries and of keys, each (places, places); ``counts``:
-        the numbers of rows and columns.
+        ``covariances``: the covariances of queries and of keys, each (positions, positions);
+        ``counts``: the numbers of rows and columns.
         """
         self.sampled, key = True, (node, chain)
         if key in self.drawn_before:
@@ -489,7 +499,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Tokens become channels: the mean of the covariances at equal positions."""
+        """Turn tokens into channels, whose covariance is the mean over equal positions."""
         (below,) = inputs
         count = below.count or 1
         shape = (-1, self.sequences, count, self.sequences, count)
@@ -524,8 +534,8 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 class Drawn(NamedTuple):
     """Draws of one attention layer, (draws, sequences, rows, keys).
 
-    ``weights``: the weights of values; ``plain``: the part of the weights that depends on scores;
-    ``grams``: the queries and keys, if they were drawn.
+    ``weights``: the weights applied to the values; ``plain``: the part of these weights that
+    depends on the scores; ``grams``: the queries and keys, if they were drawn.
     """
 
     weights: Array
@@ -552,9 +562,9 @@ class _Scores:
         )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
-        """The scores of one head per draw, (draws, sequences, rows, columns), and their source.
+        """Return the scores of one head per draw, with the queries and keys if they were drawn.
 
-        The source contains the queries and keys, if they were drawn.
+        The scores have shape (draws, sequences, rows, columns).
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
@@ -626,7 +636,7 @@ def row_entropies(op: P.Attend, weights: Array) -> Array:
 
 
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
-    """Block-diagonal matrices for two independent groups of places."""
+    """Return block-diagonal matrices for two independent groups of positions."""
     total = sum(map(len, places))
     whole = np.zeros((max(len(one), len(two)), total, total))
     for part, place in zip((one, two), places, strict=True):

@@ -1,12 +1,12 @@
 """Gradients that follow each token separately, with sampled attention in every layer.
 
 A message is the covariance N of the gradients at all tokens of a node, summed over channels, in
-every chain: ``d K_out / d K`` (chains, places, places) per group of channels. Layers that act on
-each token separately use the rules of :class:`Backward` over pairs of tokens. Attention uses the
+every chain: ``d K_out / d K`` (chains, positions, positions) per group of channels. Layers that act
+on each token separately use the rules of :class:`Backward` over pairs of tokens. Attention uses the
 same draws as the kernel maps, with the derivatives of :mod:`.score_slopes`.
 
 Rotary embeddings rotate the queries and keys of a head, and their gradients rotate back. For them,
-the products ``n_ij`` of the gradient of a row and the values that it may read are also drawn, with
+the products ``n_ij`` of a row's gradient with the values that it may read are also sampled, with
 ``Cov(n_ij, n_kl) = N_ik V_jl``, and propagated through the head:
 
     ds_ij = A_ij (n_ij - sum_l A_il n_il),   dq = ds k / sqrt(d_k),   dk = ds^T q / sqrt(d_k)
@@ -53,13 +53,13 @@ class SampledBackward:
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
-        """The initial messages: 0 except at the output, which has a covariance (places, places)."""
+        """Return the initial messages: 0, or at the output a covariance (positions, positions)."""
         nothing = np.zeros((1, 1, 1))
         start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
         return start | {output: self._shared(output, covariance[None])}
 
     def covariance(self, node: Node) -> Array:
-        """The covariance at a node, (chains, places, places) or (1, places, places)."""
+        """Return the covariance at a node, (chains or 1, positions, positions)."""
         return self.kernel.covariance(self.states[node])
 
     def count(self, node: Node) -> int:

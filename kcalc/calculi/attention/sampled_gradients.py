@@ -30,10 +30,11 @@ MOST_KEPT = 1 << 27
 
 
 class Chains(NamedTuple):
-    """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
+    """Gradients of one sequence, for every chain.
 
-    The dictionary covers all nodes, or the needed nodes if they are given. ``weights``: {node: the
-    squared gradients of its parameters, per chain}; ``chi``: see :class:`Gradients`.
+    ``nodes``: {node: covariances of its gradients over tokens, (chains, T, T)}, for all nodes, or
+    for the needed nodes if these are specified. ``weights``: {node: the squared gradients of its
+    parameters, per chain}; ``chi``: see :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
@@ -81,7 +82,7 @@ class Chains(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Chains]) -> Chains:
-        """Join the chains of several groups of one sequence."""
+        """Concatenate the chains of one sequence that were computed in several groups."""
         first, shares = parts[0], [len(next(iter(part.nodes.values()))) for part in parts]
         if len(parts) == 1:
             return first

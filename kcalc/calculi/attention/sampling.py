@@ -162,10 +162,10 @@ class Draws(NamedTuple):
 def until_accurate(
     sampling: Sampling, run: Callable[[Draws], tuple[T, float]], few: bool = False
 ) -> tuple[T, tuple[Assumption, ...]]:
-    """The result of the last round, with a note if it missed the target error.
+    """Sample until the target error is reached, and return the last round's result and notes.
 
-    ``run`` returns the result of a round and its worst error, which is 0 if nothing was sampled.
-    ``few``: whether the first round has few chains.
+    A note reports a missed target error. ``run`` returns the result of a round and its worst error,
+    which is 0 if nothing was sampled. ``few``: whether the first round has few chains.
     """
     draws, started = Draws.of(sampling, few), time.monotonic()
     if sampling.error is None:

@@ -1,4 +1,4 @@
-"""Derivatives of ``E A V B^T`` in the covariances of scores, from draws of the weights.
+"""Derivatives of ``E A V B^T`` with respect to covariances of scores, from draws of the weights.
 
 A and B are the weights of two sequences, and ``P_a = diag(a) - a a^T`` is the derivative of
 softmax. For a matrix W over keys let:
@@ -10,9 +10,9 @@ By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width, G and H are the
 products of the drawn queries and keys divided by that width; for rotated heads they depend on
 positions as in :mod:`.rotary`. Learned biases of scores add ``sum_u D_u V E_u^T`` times the kernel
-of the biases, where D_u and E_u are the derivatives of A and B in the bias of distance bucket u.
-Let N be the covariance of the gradients at the outputs. The gradients at values, queries and keys
-then have the covariances:
+of the biases, where D_u and E_u are the derivatives of A and B with respect to the bias of distance
+bucket u. Let N be the covariance of the gradients at the outputs. The gradients at values, queries
+and keys then have the covariances:
 
     A^T N A,    N o R(H),    R'(N o G).
 
@@ -42,7 +42,7 @@ Grams = tuple[Array, Array] | None
 class Blocks:
     """Covariances of queries (times ``factor``), keys and values, in blocks for pairs of sequences.
 
-    The covariances are jets over all places.
+    The covariances are jets over the positions of all sequences.
     """
 
     op: P.Attend
@@ -61,9 +61,9 @@ class Blocks:
     def tangent(self, one: int, two: int, weights: Array, softmax: Array, drawn: Grams) -> Array:
         """The tangent kernel between tokens of sequences ``one`` and ``two``, summed over draws.
 
-        ``weights``: (draws, sequences, rows, keys), the weights of values; ``softmax``: the part of
-        the weights that depends on scores; ``drawn``: queries and keys (draws, sequences, places,
-        width) or None.
+        ``weights``: (draws, sequences, rows, keys), the weights applied to the values; ``softmax``:
+        the part of these weights that depends on scores; ``drawn``: queries and keys (draws,
+        sequences, positions, width) or None.
         """
         g, h = (self._of(jet, 0, one, two) for jet in (self.queries, self.keys))
         g = g * self.factor
@@ -104,7 +104,10 @@ class Blocks:
 
 
 def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
-    """R(w) for every draw; ``a``, ``b``: weights (draws, rows, keys)."""
+    """Return R(w), defined in the module docstring, for every draw.
+
+    ``a``, ``b``: weights (draws, rows, keys).
+    """
     a, b = slopes(op, a), slopes(op, b).swapaxes(-1, -2)
     moved = (a @ (w * v)) @ b
     if op.normaliser != "softmax":
@@ -114,7 +117,7 @@ def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
 
 
 def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, Array]:
-    """R(w) with A = B, and R'(m), for every draw; ``v``, ``w`` and ``m`` are symmetric."""
+    """Return R(w) with A = B, and R'(m), for every draw; ``v``, ``w`` and ``m`` are symmetric."""
     a = slopes(op, a)
     turned = a.swapaxes(-1, -2)
     back = turned @ m
@@ -132,7 +135,7 @@ def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, A
 def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
     """``sum_u D_u V E_u^T`` for every draw of the weights ``a`` and ``b``, (draws, rows, keys).
 
-    D_u and E_u are the derivatives of the weights in the bias of bucket u.
+    D_u and E_u are the derivatives of the weights with respect to the bias of bucket u.
     """
     one, two = (_moved(op, x) for x in (a, b))
     return np.einsum("dujk,duik->dij", one @ v, two, optimize=True).swapaxes(-1, -2)
@@ -150,7 +153,10 @@ def _moved(op: P.Attend, weights: Array) -> Array:
 
 
 def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
-    """R'(m) for every draw; ``a``: weights (draws, rows, keys)."""
+    """Return R'(m), defined in the module docstring, for every draw.
+
+    ``a``: weights (draws, rows, keys).
+    """
     a = slopes(op, a)
     turned = a.swapaxes(-1, -2)
     back = turned @ m

@@ -145,7 +145,7 @@ class ValueMap:
 
 
 class SoftmaxRows(Rows):
-    """``a I + softmax - c / T``: a common shift of a row of scores cancels."""
+    """Rows of ``a I + softmax - c / T``; a common shift of a row's scores has no effect."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         super().__init__(op, tokens, kernel, node)
@@ -231,7 +231,10 @@ class ValuesOnly(SoftmaxRows):
         )
 
     def _plain(self, *numbers: Number) -> list[Array]:
-        """Numbers as plain arrays. Raises: KcalcError for jets of order 1."""
+        """Return numbers as plain arrays.
+
+        Raises: KcalcError for jets of order 1.
+        """
         if any(isinstance(n, Jet) and n.order for n in numbers):
             raise KcalcError(
                 f"node {self.node!r}: only the values of {self.what} can be computed, but not "
@@ -245,8 +248,8 @@ class Narrow(ValuesOnly):
 
     Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` replaces G.
 
-    ``W_11 / G_11`` is chi-squared over d; by Bartlett's decomposition, W of two queries depends on
-    two such variables and a Gaussian.
+    ``W_11 / G_11`` is a chi-squared variable with d degrees of freedom, divided by d. By Bartlett's
+    decomposition, W of two queries depends on two such variables and a Gaussian.
     """
 
     what, remedy = "attention at a finite key width", "use wide=True"
@@ -439,7 +442,7 @@ def chi(freedom: int, count: int) -> tuple[Array, Array]:
 
 @lru_cache(64)
 def chi_squared(width: int) -> tuple[Array, Array]:
-    """Nodes and weights for ``chi^2_d / d``."""
+    """Return quadrature nodes and weights for ``chi^2_d / d``."""
     lengths, weights = chi(width, NODES[0])
     return lengths**2 / width, weights
 

@@ -88,7 +88,7 @@ class TokenTable(Shown):
     @overload
     def gap(self, gap: Numbers) -> Array: ...
     def gap(self, gap: Any) -> JaxArray | float | Array:
-        """1 - R at rho = 1 - gap.
+        """Return 1 - R at rho = 1 - gap.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class TokenTable(Shown):
     @overload
     def slope(self, rho: Numbers) -> Array: ...
     def slope(self, rho: Any) -> float | Array:
-        """R'(rho), of any shape, computed with NumPy; with JAX, use ``jax.grad`` of the table.
+        """Return R'(rho), computed with NumPy; with JAX, use ``jax.grad`` of the table.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class TokenTable(Shown):
         return finished(chunked(array, at), array.shape, single_precision(rho))
 
     def verify(self, points: int = 100, seed: int = 0) -> float:
-        """The largest |table - R| over random rho, half of them close to 1.
+        """Return the largest |table - R| over random cosines rho, half of them close to 1.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class TokenTable(Shown):
         return float(np.abs(self.gap(gap) - _evaluated(self.gap_function, gap, self.name)).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, range, error bound and sampled values, as plain data.
+        """Return name, range, error bound and sampled values as plain data.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class TokenTable(Shown):
 
     @property
     def _extent(self) -> float:
-        """The largest t."""
+        """The largest value of t, at the smallest cosine."""
         return float(np.sqrt(1 - self.least))
 
     def _cosines(self, rho: Any) -> Array:
@@ -227,7 +227,7 @@ class TokenTable(Shown):
         return np.clip(array, 0.0, 1 - self.least)
 
     def _drop(self, gap: Any, xp: Any) -> Any:
-        """1 - R with NumPy or JAX, differentiable even at a gap of 0."""
+        """Return 1 - R with NumPy or JAX, differentiable even at a gap of 0."""
         there = gap > 0
         t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
         return self.end + gap * self.factor(t / self._extent)

@@ -51,7 +51,7 @@ class SampledValue(NamedTuple):
     c_error: float | None
 
     def texts(self) -> tuple[str, ...]:
-        """``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
+        """Return ``q``, ``token_cosine`` and ``c``, each with its error, for a table."""
         return tuple(with_error(*self[k : k + 2]) for k in (0, 2, 4))
 
 
@@ -109,7 +109,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the covariances, as plain data.
+        """Return everything except the covariances as plain data.
 
         Returns
         -------
@@ -323,7 +323,7 @@ class _Summary:
         return float(mean), float(error)
 
     def _cosines(self, gap: Array) -> tuple[Any, ...]:
-        """The token cosine and c, each with its error, or None if it does not exist."""
+        """Return the token cosine and c, each with its error, or None for a missing value."""
         n = self.sequences
         places = gap.shape[-1] // n
         gaps = gap.reshape(-1, n, places, n, places)

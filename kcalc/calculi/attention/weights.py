@@ -32,7 +32,7 @@ def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Bucket of the learned bias of every score, (rows, columns), given by ``relative``."""
+    """Return the bucket of the learned bias for every score, as defined by ``op.relative``."""
     apart = np.arange(columns) - np.arange(rows)[:, None]
     _, buckets, furthest = op.relative
     return buckets_of(apart, buckets, furthest, masks.one_sided(op.masks))

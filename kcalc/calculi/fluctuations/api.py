@@ -1,6 +1,6 @@
 """``kc.fluctuations``: fluctuations of q and c values in random networks of finite width.
 
-These values scatter around the values that the kernel maps predict.
+In such networks, they scatter around the values that the kernel maps predict.
 """
 
 from __future__ import annotations

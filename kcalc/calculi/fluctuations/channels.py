@@ -129,7 +129,7 @@ class ChannelKernels:
                 )
 
     def _samples(self, f: Function) -> Array:
-        """Centred products phi_a phi_b of many channels, (channels, 3)."""
+        """Return samples of the centred products phi_a phi_b in many channels, (channels, 3)."""
         if f.id not in self._noise:
             u = sum(a * self._gaussians(atom) for atom, a in f.amounts.items())
             y = np.asarray(u if f.phi is None else f.phi.numeric(0)(u))  # pyright: ignore[reportArgumentType]

@@ -28,7 +28,10 @@ def _rule(phi: Any, psi: Any, q: float) -> Rule:
 
 @lru_cache(maxsize=512)
 def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
-    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if the mean is not finite."""
+    """Return E phi(u)^i psi(u)^j for u with variance q.
+
+    Raises: KcalcError if the mean is not finite.
+    """
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,12 +64,15 @@ def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
 
 
 def correlated(first: Array, second: Array, c: float) -> float:
-    """E f(u1) g(u2) from Hermite coefficients, for correlation c: sum f_n g_n c^n."""
+    """Return E f(u1) g(u2) = sum_n f_n g_n c^n, where u1 and u2 have correlation c.
+
+    ``first`` and ``second`` are the Hermite coefficients f_n and g_n.
+    """
     return float(np.sum(first * second * c ** np.arange(first.size)))
 
 
 def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
-    """``q^power`` times the moments of a homogeneous activation at q = 1.
+    """Return ``q^power`` times the moments of a homogeneous activation at q = 1.
 
     The integrals at q = 1 are cached and shared by all layers. Raises: KcalcError beyond double
     precision.

@@ -48,7 +48,7 @@ def is_chain(network: Network) -> bool:
 
 @lru_cache(maxsize=1024)
 def ratio(phi: Activation | None, n: int, orthogonal: bool) -> tuple[float, float]:
-    """(log of E r^2 / (E r)^2, Var log r) of r = sum_i phi(z_i)^2 over n channels.
+    """Return (log of E r^2 / (E r)^2, Var log r) of r = sum_i phi(z_i)^2 over n channels.
 
     E r^2 / (E r)^2 = 1 + (E phi^4/(E phi^2)^2 - 1)/n, divided by 1 + 2/n for orthogonal weights. If
     r may be 0 (relu: with probability 2^-n), Var log r is conditional on r > 0.
@@ -84,7 +84,7 @@ def _log_variance(low: float, high: float, n: int) -> float:
 
 
 def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """(E log v, E log^2 v) of v = low + (high - low) X for one k; -inf if v is 0."""
+    """Return (E log v, E log^2 v) of v = low + (high - low) X for one k; -inf if v is 0."""
     from scipy.special import polygamma, psi, roots_jacobi
 
     if k in (0, n):
@@ -116,7 +116,7 @@ def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
 
 
 def chain_fluctuations(network: Network, orthogonal: bool) -> dict[Any, tuple[float, float]]:
-    """{node: (log of E q^2 / (E q)^2, Var log q)} of a chain."""
+    """Return {node: (log of E q^2 / (E q)^2, Var log q)} of a chain."""
     found: dict[Any, tuple[float, float]] = {}
     settled = (0.0, 0.0)
     width = 0

@@ -51,7 +51,7 @@ class Propagation:
         self.nodes = nodes
 
     def run(self) -> dict[Node, tuple[float, float | None, Array]]:
-        """{node: (q, c, covariance of its kernel)}."""
+        """Return {node: (q, c, covariance of its kernel)}."""
         found: dict[Node, tuple[float, float | None, Array]] = {}
         live: list[Function] = []
         for f in self.functions:
@@ -86,13 +86,13 @@ class Propagation:
             self.ee[w.id, v.id] = self.ee[v.id, w.id].T
 
     def _inherited(self, p: Function, whole: bool, w: Function) -> Array:
-        """Cov(dK_p or g_p, g_w)."""
+        """Return Cov(dK_p, g_w) if ``whole``, otherwise Cov(g_p, g_w)."""
         if not whole:
             return self.g[p.id, w.id]
         return self.channels.slope[p.id] @ self.g[p.id, w.id] + self.eg[p.id, w.id]
 
     def _noise_in(self, w: Function, p: Function, whole: bool) -> Array:
-        """Cov(e_w, dK_p or g_p)."""
+        """Return Cov(e_w, dK_p) if ``whole``, otherwise Cov(e_w, g_p)."""
         if not whole:
             return self.eg[w.id, p.id]
         return self.eg[w.id, p.id] @ self.channels.slope[p.id].T + self.ee[w.id, p.id]
@@ -140,7 +140,7 @@ class Propagation:
         return q, c, spread
 
     def _between(self, v: Function, w: Function) -> Array:
-        """Cov(dK_v, dK_w)."""
+        """Return Cov(dK_v, dK_w)."""
         first, second = self.channels.slope[v.id], self.channels.slope[w.id]
         return (
             first @ self.g[v.id, w.id] @ second.T
@@ -151,7 +151,10 @@ class Propagation:
 
 
 def parts_of(f: Function) -> Parts:
-    """The terms of the deviation g of a function: (factor, function p, whether dK_p or g_p)."""
+    """Return the terms of a function's deviation g as (factor, function p, whole).
+
+    A term is the factor multiplied by dK_p if ``whole``, and by g_p otherwise.
+    """
     if f.reads:
         return [(f.sigma_w**2 * share, g, True) for share, g in f.reads]
     if f.adds:

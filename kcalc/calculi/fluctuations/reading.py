@@ -62,7 +62,7 @@ class FunctionRules:
     functions: list[Function] = field(default_factory=list)
 
     def run(self) -> dict[Node, Groups]:
-        """{node: its groups of channels}.
+        """Return {node: its groups of channels}.
 
         Raises: KcalcError for missing widths, and for layers without a rule, naming node and
         reason.

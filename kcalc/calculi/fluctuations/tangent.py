@@ -7,8 +7,8 @@ of independent noise variables with variances of order 1/n. So Theta is, to firs
 function of these variables:
 
 - An activation averages phi^2 and ``phi'^2 g^2`` over its n channels, with Gaussian gradients g.
-- Vectors of new Gaussians have random lengths, of relative variance 2/n.
-- Addends of a sum, and gradients that meet at a stream, have random products, of variance
+- Vectors of new Gaussians have random squared lengths, with relative variance 2/n.
+- Addends of a sum, and gradients that meet at a stream, have random inner products, with variance
   ``q_1 q_2 / n``.
 
 The forward and backward passes share weights, but this contributes covariances of higher order
@@ -47,10 +47,10 @@ class TangentVariance(Shown, Approximable):
     relative
         Var Theta / (E Theta)^2 at the network's widths, the sum of ``parts``.
     width
-        The smallest width of a part.
+        The smallest width among the nodes in ``parts``.
     parts
-        {node: its part of ``relative``}, for the activations, sums and layers whose random channels
-        contribute.
+        {node: its contribution to ``relative``}, for the activations, sums and layers whose random
+        channels contribute.
 
     """
 
@@ -77,7 +77,7 @@ class TangentVariance(Shown, Approximable):
 
 @dataclass(frozen=True)
 class ActivationMoments:
-    """Moments of phi(z) and phi'(z) for z with variance q, and some derivatives in q."""
+    """Moments of phi(z) and phi'(z) for z with variance q, and some of their q derivatives."""
 
     square: float
     rate: float  # derivative of E phi^2 in q
@@ -109,7 +109,10 @@ def activation_moments(phi: Any, q: float) -> ActivationMoments:
 
 @dataclass(frozen=True)
 class Noisy:
-    """A number with its derivatives ``{(node, which): derivative}`` in unit-variance noise."""
+    """A number with its derivatives with respect to noise variables of variance 1.
+
+    ``rates`` is {(node, which): derivative}.
+    """
 
     value: float
     rates: Mapping[Any, float] = field(default_factory=dict)
@@ -129,11 +132,11 @@ class Noisy:
         )
 
     def through(self, value: float, rate: float) -> Noisy:
-        """A function of the number, with this value and derivative."""
+        """Return a function of the number, given the function's value and derivative there."""
         return Noisy(value, {k: rate * r for k, r in self.rates.items()})
 
     def scattered(self, key: Any) -> Noisy:
-        """The number times ``1 + noise``."""
+        """Return the number multiplied by ``1 + noise``, for the noise variable ``key``."""
         return self + Noisy(0.0, {key: self.value})
 
 
@@ -166,7 +169,7 @@ class _Program:
         self.noises: dict[Any, tuple[Node, int]] = {}
 
     def noise(self, node: Node, which: Any, width: int) -> Any:
-        """Key of a new noise variable that averages over ``width`` channels of ``node``."""
+        """Return the key of a new noise variable that averages ``width`` channels of ``node``."""
         self.noises[node, which] = (node, width)
         return node, which
 
@@ -327,7 +330,7 @@ def tangent_variance(network: Network, q: float) -> TangentVariance:
 
 
 def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dict[Node, float]:
-    """{node: mean q value minus q value at infinite width}, to first order in 1/width.
+    """Return {node: mean q value minus q value at infinite width}, to first order in 1/width.
 
     ``variances`` is {node: Var q}. An activation maps a shift s to ``Q' s + Q'' V / 2``, where V is
     the variance of the variance of its pre-activations. Raises: NoRule naming the node without a

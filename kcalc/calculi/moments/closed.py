@@ -3,7 +3,8 @@
 If all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
 moments, and (for Gaussian weights) E (tr Q)^2 of the Jacobian splits into two modes that do not
 mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. At such vectors,
-an expression is stored as a new factor times an earlier product, and equal factors become powers.
+an expression is stored as a new factor multiplied by an earlier product, and equal factors become
+powers.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class ClosedForward(VectorMoments):
         return self._total(super()._value(key))
 
     def _total(self, parts: Mapping[Key, sp.Expr]) -> sp.Expr:
-        """The sum of factors times products."""
+        """Return the sum of factor times product over ``parts``, {key of the product: factor}."""
         return sp.Add(*(tidied(factor) * self.products[base] for base, factor in parts.items()))
 
     def _summed(self, key: Key, terms: Terms) -> dict[Key, sp.Expr]:
@@ -128,11 +129,11 @@ class ClosedBackward:
         self._fourth(out.id)
 
     def fourth(self, fresh: int) -> sp.Expr:
-        """E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
+        """Return E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
         return sp.Add(*self.fourths[fresh].values())
 
     def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, Terms]]:
-        """Monomials and their steps, newest monomial first."""
+        """Yield the monomials with their steps, newest monomial first."""
         order, found = reached(self.steps, roots)
         rank = {key: max(self.steps.vectors[i].rank for i in slots_of(key)) for key in order}
         order.reverse()  # stable sorting keeps parents before children of equal rank

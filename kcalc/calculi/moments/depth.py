@@ -92,7 +92,7 @@ class DepthMoments:
         return tidied(self.fourth_factor / self.mean_factor**2)
 
     def jacobian(self, node: Node, block: Any) -> Moment:
-        """The moments of |d y_out / d W|^2 for the weights ``node`` of one block.
+        """Return the moments of |d y_out / d W|^2 for the weights ``node`` of one block.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class DepthMoments:
         return Moment.of_expressions(mean, fourth)
 
     def stability(self, parameter: Any = None) -> Stability:
-        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`.
+        """Return the parameter scaling that keeps moments bounded; see :func:`depth_stability`.
 
         Parameters
         ----------
@@ -423,7 +423,7 @@ def _stability(found: DepthMoments, parameter: Any) -> Stability:
 
 
 def _leading(expr: sp.Expr, symbol: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
-    """(coefficient, power) of the lowest-order term."""
+    """Return (coefficient, power) of the lowest-order term."""
     term: Any = sp.factor(sp.expand(expr).as_leading_term(symbol))
     coefficient, rest = term.as_independent(symbol, as_Add=False)
     return tidied(coefficient), sp.Integer(0) if rest == 1 else rest.as_base_exp()[1]

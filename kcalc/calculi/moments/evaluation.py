@@ -43,7 +43,7 @@ class VectorMoments:
         self.values: dict[Key, Any] = entry.moments(compiled)
 
     def norm(self, vector: Vector) -> Two:
-        """(E |v|^2, E |v|^4)."""
+        """Return (E |v|^2, E |v|^4)."""
         i = vector.id
         return self._value((i, i)), self._value((0, i, i, i, i))
 
@@ -100,7 +100,7 @@ class MomentAdjoints:
                 adjoint[child] = adjoint[child] + own * factor if child in adjoint else own * factor
 
     def fourth(self, fresh: int) -> Number:
-        """E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
+        """Return E (tr Q)^2 of the Jacobian with respect to a fresh vector."""
         return self.fourths[fresh]
 
 
@@ -129,7 +129,7 @@ def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
 
 
 def node_moments(compiled: Compiled, forward: VectorMoments) -> dict[Node, Two]:
-    """{node: (E |y|^2, E |y|^4)}."""
+    """Return {node: (E |y|^2, E |y|^4)}."""
     return {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
 
 
@@ -149,7 +149,7 @@ def fed_by(fresh: FreshProduct, node: Node) -> Fed:
 def jacobian_moments(
     compiled: Compiled, forward: VectorMoments, backward: Any, out: ScaledVector
 ) -> dict[Node, Two]:
-    """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
+    """Return {Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
 
     ``backward`` is a :class:`MomentAdjoints`, or a :class:`ClosedBackward` for expressions.
 

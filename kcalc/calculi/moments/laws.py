@@ -95,9 +95,10 @@ def law_of(given: Any) -> WeightLaw:
 
 
 def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
-    """{Affine node: distribution}; in {node: distribution}, the key None means all other nodes.
+    """Return {Affine node: distribution}.
 
-    Raises: KcalcError for a node that is not an Affine.
+    If ``weights`` is {node: distribution}, the key None means all other nodes. Raises: KcalcError
+    for a node that is not an Affine.
     """
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))

@@ -89,7 +89,7 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, in which expressions and values beyond double precision are text.
+        """Return plain data, in which expressions and values beyond double precision are text.
 
         Returns
         -------
@@ -101,7 +101,7 @@ class Moment:
 
     @classmethod
     def of_balls(cls, mean: Number, fourth: Number) -> Moment:
-        """Construct from 128-bit balls; a variance whose ball contains 0 becomes 0."""
+        """Construct the moments from 128-bit balls; a variance whose ball contains 0 becomes 0."""
         variance = fourth - mean * mean
         if not variance > 0:
             variance = variance * 0
@@ -118,7 +118,7 @@ class Moment:
 
     @classmethod
     def of_expressions(cls, mean: sp.Expr, fourth: sp.Expr) -> Moment:
-        """Construct from SymPy expressions."""
+        """Construct the moments from SymPy expressions."""
         relative = fourth / mean**2 - 1 if mean != 0 else sp.Integer(0)
         return cls(mean, fourth, fourth - mean**2, relative)
 

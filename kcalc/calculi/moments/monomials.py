@@ -115,7 +115,7 @@ class Monomials:
     # -- steps -------------------------------------------------------------------------------------
 
     def expand(self, key: Key) -> Terms:
-        """A monomial as [(factor, older monomial)]; empty if the monomial is 0.
+        """Expand a monomial into [(factor, older monomial)]; the list is empty if it is 0.
 
         Monomials that contain only the input have no expansion. Raises: NoRule if the mean over the
         newest weights is not a combination of monomials.
@@ -138,7 +138,10 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector, produced by one matrix, in all slots; otherwise None."""
+        """Return the step for a monomial with one vector in all slots, or None without a rule.
+
+        There is a rule for a fresh vector that one matrix produces, and for an activation of it.
+        """
         if not isinstance(vector, FreshProduct | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed
@@ -254,7 +257,7 @@ class Monomials:
         return known
 
     def _two(self, fresh: FreshProduct, one: Vector, other: Vector, together: bool) -> list[Number]:
-        """The factors for a fresh vector in two slots, one per weight matrix.
+        """Return the factors for a fresh vector in two slots, one factor per weight matrix.
 
         ``together``: whether the two slots share a row.
         """
@@ -312,7 +315,7 @@ class Monomials:
         return [(factor, pairing, places) for (pairing, places), factor in found.items()]
 
     def seed(self, key: Key) -> tuple[int, Number] | None:
-        """(id of a fresh vector p, value) of a monomial that contains only p; else None.
+        """Return (id of a fresh vector p, value) for a monomial that contains only p, else None.
 
         The Jacobian d p / d p is 1.
         """
@@ -333,7 +336,7 @@ class Monomials:
         return fresh_of(first).id, self._seeds[code]
 
     def amount(self, fed: Fed) -> Number:
-        """``amplitude^2`` times the variance of the weights' entries."""
+        """Return ``amplitude^2`` times the variance of the weights' entries."""
         return self.constant(fed.amplitude) ** 2 * self.constant(fed.variance)
 
     def slope_mean(self, vectors: Sequence[Vector]) -> Number:

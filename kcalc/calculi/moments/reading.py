@@ -204,9 +204,9 @@ def _not_dense(op: P.Fresh) -> str | None:
 
 
 def slopes(phi: Activation) -> tuple[Any, Any] | None:
-    """(slope for x < 0, slope for x > 0) of a piecewise linear activation whose only kink is at 0.
+    """Return (slope for x < 0, slope for x > 0) of an activation whose only kink is at 0.
 
-    None for other activations.
+    The result is None for activations that are not of this piecewise linear form.
     """
     if phi.degree != 1 or phi.numeric_only or any(k != 0 for k in phi.kinks):
         return None

@@ -60,7 +60,7 @@ class InputSize:
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with expressions as text.
+        """Return plain data, with expressions as text.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The smallest ``features=`` for which the output's relative variance is <= ``variance``.
+        """Find the smallest ``features=`` with relative output variance <= ``variance``.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """(node, distribution) of the weights; a single pair if all have the same distribution."""
+    """Return (node, distribution) of the weights; a single pair if all distributions agree."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

@@ -92,7 +92,7 @@ class ScaledVector:
     private: bool = False
 
     def times(self, factor: Number) -> ScaledVector:
-        """The feature map times a number."""
+        """Return the feature map multiplied by a number."""
         return ScaledVector(self.factor * factor, self.vector, self.private)
 
 
@@ -169,7 +169,7 @@ class Vectors:
     ) -> ScaledVector | str:
         """Apply an activation with two slopes to a feature map, part by part.
 
-        If there is no rule, the result is a description of the vector.
+        If there is no rule, the result is a text that describes the vector.
         """
         key: Any = ("activated", negative, positive)
         done: dict[Any, ScaledVector] = self._known.setdefault(key, {})  # pyright: ignore

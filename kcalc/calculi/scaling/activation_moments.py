@@ -24,7 +24,7 @@ HIGHEST = 0.9999  # greater correlations within a window are replaced by this va
 
 @lru_cache(maxsize=512)
 def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
-    """(a, b) if phi(x) = a x for x >= 0 and b x for x < 0; None for other activations."""
+    """Return (a, b) if phi(x) = a x for x >= 0 and b x for x < 0; None for other activations."""
     if phi.degree != 1 or any(k != 0 for k in phi.kinks) or phi.numeric_only:
         return None
     return SYMPY.number(phi.expr.subs(X, 1)), SYMPY.number(-phi.expr.subs(X, -1))
@@ -32,16 +32,16 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 
 @lru_cache(maxsize=512)
 def half(phi: Activation) -> sp.Expr | None:
-    """``(a^2 + b^2) / 2`` for a rectifier, which multiplies second moments of symmetric values.
+    """Return ``(a^2 + b^2) / 2`` for a rectifier, and None for other activations.
 
-    None for other activations.
+    A rectifier multiplies second moments of symmetric values by this factor.
     """
     sides = rectifier(phi)
     return None if sides is None else (sides[0] ** 2 + sides[1] ** 2) / 2
 
 
 def after(phi: Activation, q: Level, what: str) -> Level:
-    """E phi(z)^2 for z with mean square q, at every location.
+    """Return E phi(z)^2 for z with mean square q, at every location.
 
     ``what`` names q in messages. Raises: KcalcError if q is beyond double precision.
     """
@@ -53,7 +53,7 @@ def after(phi: Activation, q: Level, what: str) -> Level:
 
 
 def slope_square(phi: Activation, q: Level, what: str) -> Any:
-    """E phi'(z)^2 for z with mean square q: one number, or one number per location."""
+    """Return E phi'(z)^2 for z with mean square q: one number, or one number per location."""
     factor = half(phi)
     if factor is not None:
         return factor if q.symbolic else float(factor)
@@ -74,7 +74,7 @@ def slope_square(phi: Activation, q: Level, what: str) -> Any:
 
 
 def mean_slope(phi: Activation, q: Level, what: str) -> Any:
-    """E phi'(z), which is E z phi(z) / E z^2."""
+    """Return E phi'(z), which is E z phi(z) / E z^2."""
     sides = rectifier(phi)
     if sides is not None:
         mean = (sides[0] + sides[1]) / 2
@@ -99,7 +99,7 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
 
 
 def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tuple[Level, Array]:
-    """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations p, r, both (P, P).
+    """Return (E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations, both (P, P).
 
     ``pairs`` contains E z_p z_r, or is None if locations are uncorrelated. The diagonals of the
     results are meaningless.
@@ -132,7 +132,7 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
 def maximum(
     power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0
 ) -> float:
-    """``E phi^(derivative)(Y)^power``, where Y is the maximum of ``count`` normals.
+    """Return ``E phi^(derivative)(Y)^power``, where Y is the maximum of ``count`` normals.
 
     ``phi=None`` is the identity. The normals have mean square q and mutual correlation rho. For
     four independent standard normals E Y^2 = 1 + sqrt(3)/pi = 1.5513.

@@ -67,7 +67,7 @@ class ScalingBackward:
         }
 
     def start(self, cotangent: Number) -> dict[Node, ScalingMessage | None]:
-        """{node: first message}; None at nodes that are not outputs.
+        """Return {node: first message}; None at nodes that are not outputs.
 
         Outputs start with independent cotangents with mean square ``cotangent``.
         """

@@ -199,7 +199,11 @@ def _unit(value: Any, what: str, symbolic: bool) -> Number:
 
 
 def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symbolic: bool) -> Number:
-    """Check that a value is a number that ``fits``, or an expression if the network has symbols."""
+    """Check that a number satisfies ``fits``, and return it.
+
+    The result is a float, or an expression if the network is ``symbolic``. Expressions with symbols
+    are accepted only then. ``what`` and ``says`` are parts of the error message.
+    """
     try:
         number = SYMPY.number(value)
         ok = not isinstance(value, bool) and (number.free_symbols or fits(number))
@@ -368,7 +372,7 @@ def _reference(found: list[Level], symbolic: bool) -> Level:
 
 
 def _zeta(state: State, message: ScalingMessage) -> Level:
-    """``zeta = n sum_p f b``, summed over parts of n channels."""
+    """Return ``zeta = n sum_p f b``, summed over parts of n channels."""
     both = zip(state.parts, message.parts, strict=True)
     return reduce(
         Level.plus,

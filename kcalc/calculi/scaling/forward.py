@@ -81,7 +81,10 @@ class ScalingForward:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
-        """The state that a primitive emits. Raises: NoRule, or KcalcError naming the node."""
+        """Return the state that a primitive emits.
+
+        Raises: NoRule, or KcalcError naming the node.
+        """
         divides = (
             "it divides by a statistic of its input, so second moments do not determine its "
             "gradient; use net.without_normalization() (and net.normalised() for the sums)"
@@ -154,7 +157,7 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
-        """E phi(z)^2 for normal z.
+        """Return E phi(z)^2 for normal z.
 
         A rectifier with slopes a and b gives f (a^2 + b^2) / 2 under any symmetric distribution
         with second moment f.
@@ -285,7 +288,7 @@ class ScalingForward:
         )
 
     def _scaled(self, below: State, factor: Any) -> State:
-        """A multiple of a feature map."""
+        """Return the state of a feature map multiplied by ``factor``."""
         square = self.square(factor)
         law = self._scaled_law(below.law, factor, square)
         return below.with_parts(
@@ -327,7 +330,7 @@ class ScalingForward:
 
 
 def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
-    """(distribution, ``support``, ``final``) for a sum or a concatenation of feature maps."""
+    """Return (distribution, ``support``, ``final``) for a sum or concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
     law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")

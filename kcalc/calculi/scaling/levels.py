@@ -35,7 +35,7 @@ class Level:
         return isinstance(self.values, sp.Basic)
 
     def scaled(self, factor: Number) -> Level:
-        """The values times one number, or times one float per location."""
+        """Multiply the values by one number, or by one float per location."""
         return Level(self.values * factor, self.exponent)._settled()
 
     def plus(self, other: Level) -> Level:

@@ -1,8 +1,8 @@
 """Second moments of sums with every cross term, for feature maps and for gradients.
 
 Feature maps and gradients are linear combinations of *leaves*: outputs of weights, and activations
-of them (for gradients: times the activation's derivative). Leaves with different last weights are
-uncorrelated, because flipping the sign of the weights of one leaf flips only that leaf.
+of them (for gradients: multiplied by the activation's derivative). Leaves with different last
+weights are uncorrelated, because flipping the sign of the weights of one leaf flips only that leaf.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
 
 
 def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two leaves, or None for 0.
+    """Return E x y of two leaves, or None for 0.
 
     For Gaussians z and s, E z phi(s) = E z s E phi'(s). Raises: FreshnessError if no rule applies.
     """
@@ -115,9 +115,10 @@ def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[ChannelPar
 
 
 def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two rectifiers of x', y' on one feature map: (a c + b d) / 2 times E x' y'.
+    """Return E x y = E x' y' (a c + b d) / 2 for rectifiers x of x' and y of y'.
 
-    For gradients x' and y' the factors are the rectifiers' derivatives at that feature map.
+    The rectifiers act on the same feature map, with slopes (a, b) and (c, d). For gradients x' and
+    y', the factors are the rectifiers' derivatives at that feature map.
     """
     if one.gate is None or one.gate != two.gate or one.sides is None or two.sides is None:
         raise _unknown(where)
@@ -137,7 +138,7 @@ def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart,
 
 
 def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two linear combinations."""
+    """Return E x y of two linear combinations."""
     rows: list[tuple[ChannelPart, ...]] = []
     for v, left in expanded([(1, one)]):
         for w, right in expanded([(1, two)]):

@@ -105,7 +105,7 @@ def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> Ch
 
 
 def uniform_pairs(level: Level, rho: float) -> Level:
-    """E x_p x_r, (P, P), if all pairs of locations have the correlation ``rho``."""
+    """Return E x_p x_r, (P, P), if all pairs of locations have the correlation ``rho``."""
     roots = np.sqrt(level.values)
     return with_diagonal(Level(rho * np.outer(roots, roots), level.exponent), level)
 
@@ -166,7 +166,7 @@ def _note_mean(
 def _largest(
     calculus: Any, node: Node, below: State, window: TapWindow, shape: tuple[int, ...] | None
 ) -> State:
-    """E[max^2] for normals, or for an increasing activation of normals."""
+    """Return E[max^2] for normals, or for an increasing activation of normals."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))
@@ -267,7 +267,10 @@ def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
 def _by_window(
     power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int
 ) -> Level:
-    """E phi^(derivative)(Y)^power for every window's maximum Y, one integral per kind of window."""
+    """Return E phi^(derivative)(Y)^power for the maximum Y in every window.
+
+    Each kind of window needs one integral.
+    """
     if phi is None or act.rectifier(phi) is not None:
         table = {
             n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())

@@ -36,7 +36,7 @@ class ChannelPart:
     rho: Number = 0
 
     def scaled(self, factor: Number) -> ChannelPart:
-        """The moments of the feature map times ``sqrt(factor)``."""
+        """Return the moments of the feature map multiplied by ``sqrt(factor)``."""
         return replace(
             self,
             level=self.level.scaled(factor),
@@ -163,13 +163,13 @@ class State:
         return own * self.size if self.flat else own
 
     def moment(self) -> Level:
-        """E x^2 per location, averaged over channels."""
+        """Return E x^2 per location, averaged over channels."""
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(
         self, parts: Sequence[ChannelPart], factor: Number = 1, law: EntryLaw | None = None
     ) -> State:
-        """The state times ``factor``, with the moments ``parts``."""
+        """Return the state multiplied by ``factor``, with the moments ``parts``."""
         return replace(
             self,
             parts=tuple(parts),

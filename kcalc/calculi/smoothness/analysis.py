@@ -170,7 +170,7 @@ def _up_to(network: Network, node: Node) -> Network:
 def _data(
     network: Network, X: Any, examples: Any, q: Any
 ) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
-    """{input: (its bound, number of examples, the (N, features) array if known)}."""
+    """Return {input: (its bound, number of examples, the (N, features) array if known)}."""
     if X is not None:
         return _given_data(network, X)
     examples = whole(examples, "examples", 1)
@@ -275,14 +275,14 @@ def _layer(
 
 
 def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[float, float]:
-    """Logs of the smallest of N singular values of the data X, and of a lower bound for Df.
+    """Return the logs of the smallest of N singular values of the data X, and of a bound for Df.
 
-    Df is the derivative of the layer f in its parameters.
-    ``Df Df^T = (I x X^T) DP DP^T (I x X) + I x 11^T``, where x is the Kronecker product; the second
-    part is present only with a trained bias. So the smallest singular value of Df is at least
-    |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of X with a column of ones.
-    ``array`` is X, or None if the layer reads other layers. Without X the bound is 1 for one row
-    and a trained bias, and otherwise 0.
+    The bound is a lower bound on the smallest singular value of Df, the derivative of the layer f
+    with respect to its parameters. ``Df Df^T = (I x X^T) DP DP^T (I x X) + I x 11^T``, where x is
+    the Kronecker product; the second part is present only with a trained bias. So the smallest
+    singular value of Df is at least |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of
+    X with a column of ones. ``array`` is X, or None if the layer reads other layers. Without X the
+    bound is 1 for one row and a trained bias, and otherwise 0.
     """
     if array is None:
         return NONE, 0.0 if rows == 1 and p.trained_bias else NONE

@@ -84,7 +84,10 @@ def _positive(
     gains: Mapping[Node, Gain],
     data: Mapping[Node, Any],
 ) -> Hypothesis:
-    """Theorem 4.7: lambda(DF) is positive at every point of the set; its infimum may be 0."""
+    """Return the hypothesis of Theorem 4.7: lambda(DF) is positive at every point of the set.
+
+    The infimum of lambda(DF) over the set may be 0.
+    """
     name = "lambda(DF) > 0 at every point"
     found = [
         layer

@@ -24,7 +24,7 @@ Node = Hashable
 
 
 def either(one: Gain, two: Gain) -> Gain:
-    """Bounds on a sum of two Jacobians."""
+    """Return bounds on a sum of two Jacobians."""
     if one.largest == NONE or two.largest == NONE:
         return two if one.largest == NONE else one
     high = max(one.largest, two.largest)
@@ -51,13 +51,13 @@ def backward(
 ) -> tuple[dict[Node, Gain], list[PathPiece]]:
     """({node: bounds on d output / d node}, the pieces between cuts in order).
 
-    ``own``: {node: bounds on its Jacobian in each of its inputs}, as :class:`Upper` records them;
-    ``cuts``: the nodes that every path crosses, in order.
+    ``own``: {node: bounds on its Jacobian with respect to each of its inputs}, as :class:`Upper`
+    records them; ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 
     def sent(op: Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
-        """One message for each node read, relative to the next node that every path crosses."""
+        """Return bounds on the Jacobian from each node read to the next of the ``cuts``."""
         after = ONE if node in crossed else message
         return [NOTHING if after.largest == NONE else after * gain for gain in own[node]]
 

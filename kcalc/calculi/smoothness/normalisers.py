@@ -49,7 +49,7 @@ class NormaliserBounds:
     second: float
 
     def scaled(self, factor: float) -> NormaliserBounds:
-        """The bounds of ``factor`` times the map."""
+        """Return the bounds for the map multiplied by ``factor``."""
         return NormaliserBounds(factor * self.value, factor * self.first, factor * self.second)
 
 
@@ -92,13 +92,13 @@ class EntryNormalisation(Normaliser):
         return w / xp.sqrt(self.epsilon + w * w)
 
     def derivative(self, w: Array) -> Array:
-        """``eps (eps + w^2)^(-3/2)``, the slope of every entry."""
+        """Return ``eps (eps + w^2)^(-3/2)``, the slope of every entry."""
         xp, w = _arrays(w, "w")
         s = self.epsilon + w * w
         return self.epsilon / (s * xp.sqrt(s))
 
     def second_derivative(self, w: Array) -> Array:
-        """``-3 eps w (eps + w^2)^(-5/2)``, the curvature of every entry."""
+        """Return ``-3 eps w (eps + w^2)^(-5/2)``, the curvature of every entry."""
         xp, w = _arrays(w, "w")
         s = self.epsilon + w * w
         return -3 * self.epsilon * w / (s * s * xp.sqrt(s))
@@ -137,7 +137,7 @@ class WeightNormalisation(Normaliser):
         return w / xp.sqrt(self.epsilon + (w * w).sum(-1, keepdims=True))
 
     def derivative(self, w: Array) -> Array:
-        """``s^(-1/2) (I - w w^T / s)`` for every row."""
+        """Return ``s^(-1/2) (I - w w^T / s)`` for every row."""
         xp, w = _rows(w, "w")
         s = (self.epsilon + (w * w).sum(-1))[..., None, None]
         eye = xp.eye(w.shape[-1], dtype=w.dtype)
@@ -188,12 +188,12 @@ class BatchNormalisation(Normaliser):
         return x - x.mean(-1, keepdims=True)
 
     def scaling(self, y: Array) -> Array:
-        """``v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)``."""
+        """Return ``v(y) = sqrt(N) y (N eps + |y|^2)^(-1/2)``."""
         n, rows = self._of_rows(y)
         return n**0.5 * rows.value(y)
 
     def _of_rows(self, y: Array) -> tuple[int, WeightNormalisation]:
-        """(N, weight normalisation); v is sqrt(N) times this normalisation."""
+        """Return N and the weight normalisation wn with v = sqrt(N) wn."""
         n = _rows(y, "y")[1].shape[-1]
         return n, WeightNormalisation(n * self.epsilon)
 

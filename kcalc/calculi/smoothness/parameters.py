@@ -79,7 +79,10 @@ def of_node(given: Any, node: Node, default: Any = None) -> Any:
 
 
 def check_nodes(network: Network, choices: Choices) -> None:
-    """Check that options name only Affine nodes. Raises: KcalcError."""
+    """Check that options name only Affine nodes.
+
+    Raises: KcalcError.
+    """
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()
@@ -181,7 +184,7 @@ def _scale(value: Any, bounds: NormaliserBounds | None, node: Node) -> float:
 def _arrays(
     given: Any, op: Fresh, node: Node, fan_in: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """(weights of shape (fan-in, outputs), bias) from the value given for a node.
+    """Return (weights of shape (fan-in, outputs), bias) from the value given for a node.
 
     An entry is None if it is not given.
     """

@@ -33,9 +33,9 @@ class LayerBound:
     """Bounds on one Affine layer.
 
     ``set``: its parameters. The other fields are natural logs. ``own`` >= |Df|, where Df is the
-    derivative of the layer in its parameters for all examples together; ``gain``: bounds on the
-    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data that
-    it reads; ``least`` <= the smallest singular value of Df.
+    derivative of the layer with respect to its parameters, for all examples together; ``gain``:
+    bounds on the Jacobian from the layer to the output; ``sigma``: the smallest singular value of
+    the data that it reads; ``least`` <= the smallest singular value of Df.
     """
 
     node: Node
@@ -52,7 +52,7 @@ class LayerBound:
 
     @property
     def lipschitz(self) -> float:
-        """A bound on |D F| in the layer's parameters."""
+        """A bound on the derivative of F with respect to the layer's parameters."""
         return number(self.own + self.gain.largest)
 
 
@@ -66,10 +66,10 @@ class Smoothness(Shown):
 
     The result prints as a table of the Affine layers. ``|W|`` is an upper bound on the spectral
     norm of the weights. ``|DP|`` and ``|Df|`` are upper bounds on operator norms for all data: DP
-    is the derivative of W = P(w) in the parameters w, and Df is the derivative of the layer in its
-    parameters. ``sigma(J)`` and ``|J|`` bound the singular values of the Jacobian from the layer to
-    the output from below and above. ``part of lambda`` is the layer's term in the lower bound of
-    lambda(DF).
+    is the derivative of W = P(w) with respect to the parameters w, and Df is the derivative of the
+    layer with respect to its parameters. ``sigma(J)`` and ``|J|`` bound the singular values of the
+    Jacobian from the layer to the output from below and above. ``part of lambda`` is the layer's
+    term in the lower bound of lambda(DF).
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Smoothness(Shown):
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
-        """{input: Lipschitz constant of the output in that input}, for any fixed parameters."""
+        """{input: Lipschitz constant of the output for that input}, for any fixed parameters."""
         return {
             node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()
         }
@@ -185,7 +185,7 @@ class Smoothness(Shown):
 
     @property
     def ingredients(self) -> dict[Node, dict[str, float]]:
-        """{layer: the factors of its part of lambda, and the part itself}.
+        """{layer: its contribution to lambda(DF), and the factors of this contribution}.
 
         The factors are the smallest singular values of the layer's data, of DP, of Df, and of the
         Jacobian from the layer to the output.

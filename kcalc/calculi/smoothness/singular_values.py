@@ -35,7 +35,7 @@ _NODES = 4096
 class ResidualSpectrum(Printed):
     """The singular value distribution of ``shortcut_weight I + residual_weight A``.
 
-    The entries have Var A_ij = sigma_w^2 / n, with n large.
+    The entries of A have variance sigma_w^2 / n, and n is large.
 
     The distribution describes the bulk for random A. A few singular values of a draw may lie
     outside the bulk. For a fixed matrix, such as A = -I/2, all of them may lie outside.
@@ -59,9 +59,9 @@ class ResidualSpectrum(Printed):
 
         ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. With a = 1 and t
         = tau, ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
-        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both ends scale with a. Without
-        a shortcut, the support is [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the
-        support is [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both endpoints are proportional
+        to a. Without a shortcut, the support is [0, 2 tau]. For entries uniform on (-1/sqrt n,
+        1/sqrt n), the support is [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:

@@ -93,8 +93,8 @@ class Upper:
 
     ``examples``: the number of examples; ``epsilon``: the epsilon of BatchNorm; ``cuts``: the nodes
     that every path crosses. The rules fill ``sets``, {Affine: its parameters}; ``rough``, {node:
-    the reason why its derivative is not Lipschitz}; ``gains``, {node: bounds on its Jacobian in
-    each of its inputs}.
+    the reason why its derivative is not Lipschitz}; ``gains``, {node: bounds on its Jacobian with
+    respect to each of its inputs}.
     """
 
     examples: int
@@ -199,7 +199,7 @@ class Upper:
 
         ``what`` describes phi on the whole line.
 
-        Raises: KcalcError if the slope is unbounded there too.
+        Raises: KcalcError if no bound on the slope is proven for this interval.
         """
         near = _bounds(phi, reach)
         if math.isinf(near.slope):
@@ -280,7 +280,7 @@ class Upper:
 
 
 def scaled(z: Bound, factor: float) -> Bound:
-    """The bound on a multiple of a feature map; ``factor`` is the log of the factor."""
+    """Return the bound on a multiple of a feature map; ``factor`` is the log of the multiplier."""
     return replace(
         z,
         size=z.size + factor,

@@ -29,7 +29,7 @@ def _pair(value: Any, node: Node) -> Locations:
 def affine_window(
     op: Fresh, node: Node, locations: Locations | None
 ) -> tuple[int, float, Locations | None]:
-    """(taps, norm of the map from an image to its patches, locations of the output).
+    """Return (taps, norm of the map from an image to its patches, locations of the output).
 
     A location lies in at most ``prod ceil(k/s)`` patches, and the square root of this number bounds
     the norm. The norm is 1 for a kernel with one tap. Raises: KcalcError for kernels without
@@ -65,7 +65,7 @@ def affine_window(
 def pool_norms(
     op: Window, node: Node, locations: Locations | None
 ) -> tuple[float, float, Locations | None]:
-    """(norm, smallest singular value, locations of the output) of pooling.
+    """Return (norm, smallest singular value, locations of the output) of pooling.
 
     The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
     pooling is bounded by Schur's test, which is exact if windows do not overlap. The norm of max

@@ -32,10 +32,11 @@ NEAR = 0.01  # smaller gaps 1 - c are computed from differences of vectors
 
 
 def defect(a: Array, b: Array, signs: Array, full: bool) -> Array:
-    """``1 - sum_k sign_k a_k b_k`` of vectors (..., P, k) with ``sum_k sign_k a_k^2 = 1``, or 0.
+    """Return ``1 - sum_k sign_k a_k b_k`` for vectors (..., P, k).
 
-    Small values are computed as ``sum_k sign_k (a_k - b_k)^2 / 2``. ``full``: whether to compute
-    all pairs of locations, (..., P, P), or only equal locations, (..., P).
+    For each of the vectors, ``sum_k sign_k a_k^2`` must be 1 or 0. Small values are computed as
+    ``sum_k sign_k (a_k - b_k)^2 / 2``. ``full``: whether to compute all pairs of locations, (...,
+    P, P), or only equal locations, (..., P).
     """
     if full:
         value = 1 - np.matmul(a * signs, np.swapaxes(b, -1, -2))
@@ -145,7 +146,7 @@ class Convolutions:
         extra: Sequence[tuple[float, Array, Array]],
         node: Node,
     ) -> tuple[Array, Array, Jet]:
-        """(q1, q2) as (..., P), and the gap of a sum over taps k.
+        """Return (q1, q2) as (..., P), and the gap of a sum over taps k.
 
         ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``. Here a_k and b_k are the square
         roots of the two images' addends of q1 and q2, divided by sqrt(q1) and sqrt(q2). This form

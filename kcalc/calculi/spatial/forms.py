@@ -49,15 +49,15 @@ class Forms:
         )
 
     def sides(self, values: tuple[Any, Any], node: Node) -> tuple[Array, Array]:
-        """A value for the first image and a value for the second image, each as ``(..., P)``."""
+        """Return the values for the first and the second image, each with shape ``(..., P)``."""
         return self.first(values[0], node), self.second(values[1], node)
 
     def lifted(self, one: Array, two: Array, node: Node) -> tuple[Array, Array]:
-        """Values ``(..., P)`` for the two images, in the shapes of a node's state."""
+        """Convert values ``(..., P)`` for the two images to the shapes of a node's state."""
         return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
 
     def gathered(self, values: Array, window: TapWindow, node: Node) -> Array:
-        """Sums over taps, converted from the shapes of the node read to the shapes of ``node``."""
+        """Sum over taps; the result has the shapes of ``node``, not of the node that it reads."""
         if self.places[node].full:
             return window.summed_pairs(values)
         if self.places[self.parents[node][0]].full:
@@ -65,7 +65,7 @@ class Forms:
         return window.summed(values)
 
     def spread(self, values: Array, node: Node) -> Array:
-        """Values ``(..., P)`` from one value per location, or one value for all locations."""
+        """Broadcast values to one value per location, with shape ``(..., P)``."""
         count = self.places[node].count
         return (
             np.broadcast_to(values, (*np.shape(values)[:-1], count))

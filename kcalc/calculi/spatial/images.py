@@ -21,7 +21,7 @@ LARGEST = 1e140  # largest entries of images; squares of larger entries overflow
 
 
 def input_shapes(network: Network, image_shape: Any) -> Shapes:
-    """{input: (height, width)} from ``image_shape``, one shape for all inputs or {input: shape}.
+    """Return {input: (height, width)}, given one shape for all inputs or {input: shape}.
 
     The default is the shapes of the Input layers. Raises: KcalcError if a shape is missing or does
     not consist of integers >= 1, or if shapes have different numbers of axes.
@@ -50,7 +50,7 @@ def input_shapes(network: Network, image_shape: Any) -> Shapes:
 
 
 def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict[Node, Array]:
-    """{input: float64 (N, locations, channels)} from arrays (N, height, width, channels).
+    """Return {input: float64 (N, locations, channels)} from arrays (N, height, width, channels).
 
     ``given``: one array for all inputs or {input: array}.
 
@@ -137,7 +137,7 @@ class Images:
 def distinct(
     first: Mapping[Node, Array], second: Mapping[Node, Array] | None
 ) -> tuple[dict[Node, Array], Array, Array]:
-    """({input: distinct images of both sets}, indices into them for the first and second set)."""
+    """Return ({input: distinct images of both sets}, indices of the images of each set)."""
     sets = [first] if second is None else [first, second]
     joined = {node: np.concatenate([s[node] for s in sets]) for node in first}
     rows = np.concatenate([v.reshape(len(v), -1) for v in joined.values()], axis=1)

@@ -401,7 +401,11 @@ class SpatialKernelMap(OfReading, Shown):
         )
 
     def _block(self, memory: float) -> tuple[int, int]:
-        """(images paired with themselves in one pass, images along a side of a block of pairs)."""
+        """Return two block sizes that fit into ``memory`` MiB.
+
+        They are the number of images that are paired with themselves in one pass, and the number of
+        images along a side of a block of pairs.
+        """
         pairs, images = self.reading.pairs_within(memory), self.reading.images_within(memory)
         return min(pairs, images), min(isqrt(pairs), images)
 

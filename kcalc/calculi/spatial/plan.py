@@ -62,7 +62,7 @@ class SpatialPlace:
 def plan(
     network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False
 ) -> dict[Node, SpatialPlace]:
-    """{node: :class:`SpatialPlace`} for inputs of the given shapes.
+    """Return {node: :class:`SpatialPlace`} for inputs of the given shapes.
 
     ``delta``: whether convolutions read only their centre tap. Pairs of different locations matter
     only for mean pooling and token mixing, so they are followed only in layers before such
@@ -151,7 +151,7 @@ def mixes(op: P.Primitive | None, place: SpatialPlace) -> bool:
 def _followed(
     network: Network, places: Mapping[Node, SpatialPlace], all_pairs: bool
 ) -> dict[Node, bool]:
-    """{node: whether all pairs of locations are followed}.
+    """Return {node: whether all pairs of locations are followed}.
 
     Nodes that are connected without new weights or pooling in between have the same value.
     """
@@ -179,7 +179,7 @@ def _followed(
 
 
 def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
-    """{Affine: number of channels that one of its outputs reads at one location}.
+    """Return {Affine: number of channels that one of its outputs reads at one location}.
 
     ``features``: the width of layers that do not specify one. Raises: KcalcError naming a node of
     unknown width.

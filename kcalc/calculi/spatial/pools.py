@@ -75,7 +75,7 @@ class Pools:
         )
 
     def gathered(self, pair: Pair, node: Node) -> Pair:
-        """One group of channels at locations that are copies of other locations, or 0.
+        """Return one group of channels at locations that copy another location or contain 0.
 
         If two locations read different channels of one location, their second moment is the product
         of the means.

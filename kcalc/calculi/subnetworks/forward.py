@@ -96,7 +96,7 @@ class ForwardSlope:
         return [(as_floats(shares), states) for shares, states in self._reading.mixes]
 
     def _bases(self, log_psi: float) -> tuple[list[float], list[float]]:
-        """``log V`` and ``d log V / d log psi`` of the inputs and of every mix."""
+        """Return ``log V`` and ``d log V / d log psi`` of the inputs and of every mix."""
         logs, degrees = [0.0], [0.0]
         for weights, states in self._mixes:
             at = [logs[s.base] + s.power * log_psi + s.log_constant for s in states]
@@ -110,7 +110,7 @@ class ForwardSlope:
         return logs, degrees
 
     def _greatest(self, log_psi: float) -> tuple[float, float, Node]:
-        """``log max_t V(t)``, its derivative, and the node that attains it."""
+        """Return ``log max_t V(t)``, its derivative, and the node that attains it."""
         logs, degrees = self._bases(log_psi)
         value, degree, index = max(
             (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k)
@@ -119,7 +119,7 @@ class ForwardSlope:
         return value, degree, self._candidates[-index][1]
 
     def log_at(self, node: Node, psi: float) -> float:
-        """``log V(node)``."""
+        """Return ``log V(node)``."""
         state = self._states[node]
         return (
             self._bases(math.log(psi))[0][state.base]
@@ -132,7 +132,10 @@ class ForwardSlope:
     @overload
     def __call__(self, psi: Numbers) -> Array: ...
     def __call__(self, psi: Any) -> float | Array:
-        """The largest slope, elementwise. Raises: KcalcError if psi < 1."""
+        """Evaluate the largest slope, elementwise.
+
+        Raises: KcalcError if psi < 1.
+        """
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
@@ -148,7 +151,7 @@ class ForwardSlope:
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """``psi`` at which the largest slope is ``target``, elementwise.
+        """Return ``psi`` at which the largest slope is ``target``, elementwise.
 
         Raises: KcalcError for a target that does not exceed the value at ``psi = 1``, and for
         networks without nonlinear layers.
@@ -284,7 +287,7 @@ def exponential(logs: Any, shape: tuple[int, ...]) -> Any:
 
 
 def inverse(function: Any, target: Any, least: float) -> Any:
-    """``psi`` at which a slope is ``target``, by :func:`newton`, for targets above ``least``.
+    """Return ``psi`` at which a slope is ``target`` > ``least``, by :func:`newton`.
 
     ``least`` is the slope at ``psi = 1``.
     """
@@ -297,7 +300,7 @@ def inverse(function: Any, target: Any, least: float) -> Any:
 
 
 def newton(function: Any, targets: Array) -> Any:
-    """``psi`` with ``f(log psi) = log target``, elementwise, by Newton's method.
+    """Return ``psi`` with ``f(log psi) = log target``, elementwise, by Newton's method.
 
     ``function`` maps ``log psi`` to (f, its derivative); f must be convex and increasing, with
     ``f(x) >= x``.
@@ -318,7 +321,7 @@ def newton(function: Any, targets: Array) -> Any:
 
 
 def as_slopes(psi: Any) -> Array:
-    """``log psi``.
+    """Check ``psi`` and return ``log psi``.
 
     Raises: KcalcError for ``psi < 1``, which is impossible for a C map with C(0) = 0.
     """
@@ -334,7 +337,7 @@ def as_slopes(psi: Any) -> Array:
 def _mixed(
     weights: Sequence[float], logs: Sequence[float], degrees: Sequence[float]
 ) -> tuple[float, float]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)``.
+    """Return the log and the mean degree of ``sum_j weights_j exp(logs_j)``.
 
     Both have full relative precision near ``psi = 1``.
     """

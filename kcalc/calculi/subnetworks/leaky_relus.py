@@ -23,7 +23,7 @@ Node = Hashable
 
 
 def leaky_relu_map(negative_slope: Any) -> Function:
-    """``C(c) = c + k (sqrt(1 - c^2) - c arccos c)`` for c in [0, 1] [TAT sec. 4].
+    """Return ``C(c) = c + k (sqrt(1 - c^2) - c arccos c)`` for c in [0, 1] [TAT sec. 4].
 
     Here ``k = (1 - alpha)^2 / (pi (1 + alpha^2))``.
     """
@@ -83,7 +83,10 @@ class MaximalCValue:
     @overload
     def __call__(self, negative_slope: Numbers) -> Array: ...
     def __call__(self, negative_slope: Any) -> float | Array:
-        """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
+        """Evaluate the maximal c value, elementwise.
+
+        Raises: KcalcError outside [-1, 1].
+        """
         values = real_array(negative_slope, "negative_slope")
         if not np.all(np.abs(values) <= 1):
             raise KcalcError(f"negative_slope must lie in [-1, 1], got {glimpse(negative_slope)}")

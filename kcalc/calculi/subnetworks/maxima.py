@@ -61,7 +61,10 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
+        """Return the expression ``which``, "greater" or "lesser", of a state and x.
+
+        x is the value at which a new subnetwork starts.
+        """
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -198,7 +201,7 @@ class _Paths:
                 self._states(path, 0, "lesser")
 
     def _states(self, path: tuple[int, ...], start: int, restart: str = "") -> dict[int, int]:
-        """{later cut point: expression} for a path with the value x at the cut point ``start``."""
+        """Return {later cut point: expression} for a path with the value x at ``start``."""
         state, found = 0, {}
         for index, (entry, leaving) in enumerate(pairwise(path[start:]), start + 1):
             found[index] = state = self._behind(entry, leaving, state)
@@ -270,7 +273,10 @@ class Maximal(Approximable):
         return self._sweep.expressions.assumptions
 
     def _values(self, functions: Sequence[Function], x: Values) -> tuple[_Paths, list[Values]]:
-        """The values of all expressions at ``x``; for every subnetwork, if a factor is negative."""
+        """Return the paths that were evaluated, and the values of all their expressions at ``x``.
+
+        If a Product has a negative factor, every subnetwork is evaluated separately.
+        """
         with suppress(_NegativeFactor):
             return self._sweep, self._sweep.expressions.evaluate(functions, x)
         return self._intervals, self._intervals.expressions.evaluate(functions, x)
@@ -384,7 +390,7 @@ class Maximal(Approximable):
 
 
 def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
-    """``node`` and the nodes between it and the ``reached`` nodes, in topological order."""
+    """Return ``node`` and the nodes between it and the ``reached`` nodes, in topological order."""
     if all(parent in reached for parent in parents[node]):
         return [node]
     found: set[int] = {node}
@@ -398,7 +404,7 @@ def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[i
 
 
 def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int]]:
-    """(functions, {nonlinear node: index of its function})."""
+    """Return (functions, {nonlinear node: index of its function})."""
     require_network(network)
     names = {node: op.activation.name for node, op, _ in network.operations if isinstance(op, Post)}
     if callable(r):

@@ -104,7 +104,7 @@ class _Tree:
 
 
 def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
-    """``ipdom`` of every node, computed from the last node to the first."""
+    """Return ``ipdom`` of every node, computed from the last node to the first."""
     size = len(parents)
     tree = _Tree(size)
     nearest: list[int] = [-1] * size  # the meet of the readers seen so far
@@ -280,10 +280,7 @@ class Subnetwork(Shown):
 
 
 def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]], Regions]:
-    """The nodes of a network in order, the indices of their parents, and the regions.
-
-    Returns (nodes, indices of their parents in slot order, regions).
-    """
+    """Return (nodes in order, indices of their parents in slot order, regions) of a network."""
     require_network(network)
     number = {node: k for k, node in enumerate(network)}
     parents = [tuple(map(number.__getitem__, above)) for _, _, above in network.steps()]

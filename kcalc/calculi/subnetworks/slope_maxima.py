@@ -248,7 +248,7 @@ class MaximalSlope(Approximable):
     @overload
     def slope_to(self, node: Node, psi: Numbers) -> Array: ...
     def slope_to(self, node: Node, psi: Any) -> float | Array:
-        """Slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
+        """Return the slope from the inputs to a node's feature map, elementwise in ``psi >= 1``.
 
         The inputs move together.
 
@@ -319,7 +319,7 @@ class MaximalSlope(Approximable):
     @overload
     def forward_bound(self, psi: Numbers) -> Array: ...
     def forward_bound(self, psi: Any) -> float | Array:
-        """The largest slope ``max_t V(t)`` over all nodes ``t``.
+        """Return the largest slope ``max_t V(t)`` over all nodes ``t``.
 
         ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
@@ -337,7 +337,7 @@ class MaximalSlope(Approximable):
         return self.forward(psi)
 
     def bounds(self, psi: float | None = None) -> SlopeBounds:
-        """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
+        """Return three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
 
         Parameters
         ----------
@@ -421,7 +421,10 @@ class MaximalSlope(Approximable):
     def _evaluate(
         self, psi: Any, monomials: Sequence[Monomial] | None = None
     ) -> tuple[Array, tuple[int, ...]]:
-        """Logs (polynomial, point), by default for the pieces, and the shape of the points."""
+        """Return the logs of polynomials, (polynomial, point), and the shape of the points.
+
+        The polynomials are ``monomials``, by default the pieces.
+        """
         if isinstance(psi, Mapping):
             names = [str(symbol) for symbol in self.symbols]
             given: dict[str, Any] = {}
@@ -594,7 +597,10 @@ class MaximalCurvature:
 
     @cached_property
     def multiplier(self) -> float:
-        """``max_f p_f'(1)``. Raises: KcalcError for symbols in mixing weights."""
+        """``max_f p_f'(1)``.
+
+        Raises: KcalcError for symbols in mixing weights.
+        """
         program = LogProgram(self._set.calculus.factors)
         _, degrees = program([np.zeros(1)] * len(program.symbols), self._set.monomials)
         return float(degrees.max())
@@ -604,7 +610,7 @@ class MaximalCurvature:
     @overload
     def __call__(self, kappa: Numbers) -> Array: ...
     def __call__(self, kappa: Any) -> float | Array:
-        """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
+        """Return ``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
             raise KcalcError(
