@@ -75,7 +75,10 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _pooled(reader: JaxReader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
-    """Read pooling of an array with axes ``kept``; windows move along the axes ``busy``."""
+    """Read pooling of ``ref``, whose windows move along the axes ``busy`` of the equation.
+
+    ``kept``: for each axis of ``ref``, the corresponding axis of the equation.
+    """
     params, sizes = eqn.params, made_shape(eqn)
     back = {b: a for a, b in zip(kept, ref.order, strict=True)}
     places = {a: b for b, a in back.items()}

@@ -41,7 +41,10 @@ def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
 
 
 def package() -> Any:
-    """Return the onnx package. Raises: a KcalcError that names the extra to install."""
+    """Return the onnx package.
+
+    Raises: a KcalcError that names the extra to install.
+    """
     return imported("onnx")
 
 

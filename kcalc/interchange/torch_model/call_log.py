@@ -61,8 +61,8 @@ class ModuleLevel:
 class Through:
     """A PyTorch function that the user's code called and that made the recorded call.
 
-    ``places``: {slot of an argument of the recorded call: (slot of the same argument, name) in the
-    call to the PyTorch function}.
+    ``places``: {slot of an argument of the recorded call: (position, name) of the parameter of the
+    function that received the same object}.
     """
 
     code: CodeType

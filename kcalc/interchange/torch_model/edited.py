@@ -61,11 +61,11 @@ Slot = tuple[Any, ...]
 class Change:
     """A change that turns a call ``f(x)`` into ``scale * (f(a x + b) + shift)``.
 
-    Numbers are indices into the module's constants; None means no change. ``inputs``: (slot, a, b)
-    for each changed argument. ``taken``: the slot of an argument to which ``function`` is
-    applied in place of f. ``written``: the argument that the call writes into. ``calls``: the name
-    of the called function, empty if unknown. ``copied``: whether to copy an argument that replaces
-    the result unchanged.
+    a, b, ``scale`` and ``shift`` are indices into the module's constants, or None for no change.
+    ``inputs``: (slot, a, b) for each changed argument. ``taken``: the slot of an argument to which
+    ``function`` is applied in place of f. ``written``: the argument that the call writes into.
+    ``calls``: the name of the called function, empty if unknown. ``copied``: whether to copy an
+    argument that replaces the result unchanged.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -86,10 +86,11 @@ class Change:
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """A function with edited sites.
+    """The edits of a function at its sites.
 
     ``sites``: (site, whether it calls a method of a tensor, changes). There is one change for all
-    visits, or one per visit. An edited function that the site calls is also a plan.
+    visits, or one per visit. If the site calls another function whose code is edited, the plan of
+    that function takes the place of the change.
     """
 
     module: str
@@ -140,7 +141,8 @@ class ModulePlan:
 class EditedRun:
     """One run of an edited function, to which its redirected calls are passed.
 
-    ``sites``: {site: changes}; ``way``: the sites from ``forward`` to this function.
+    ``sites``: {site: changes}; ``way``: the sites of the calls that lead from ``forward`` to this
+    function.
     """
 
     def __init__(self, owner: Any, sites: Any, visits: Any, way: tuple[int, ...] = ()) -> None:
@@ -885,7 +887,7 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
-    """Give a module the subclass of a plan and its constants.
+    """Make a module an instance of the subclass for a plan, and set its constants.
 
     ``like``: a tensor with the dtype and device of the constants.
     """

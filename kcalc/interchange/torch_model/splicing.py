@@ -410,7 +410,7 @@ NO_SELF = "the first argument of {} is not the module"
 def rewritten(
     function: Any, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
 ) -> Any:
-    """Return a copy of a function in which some sites pass their call to the run.
+    """Return a copy of a function that passes the calls at some sites to an EditedRun (the run).
 
     ``methods``: (site, whether it calls a method of a tensor). ``entry``: the method of the first
     argument that returns the run; if None, the run is a new first argument. ``counted``: whether to

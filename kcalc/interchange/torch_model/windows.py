@@ -23,8 +23,8 @@ UNKNOWN = (
 def with_window(op: Attention, model: Any) -> Attention:
     """Return the attention with the window of its module in the model.
 
-    If the configuration has windows but does not specify the layers, a note says so. The masks of
-    transformers models are known at any length.
+    If the configuration has windows but does not specify the layers, a note says so. For
+    transformers models, the mask counts as known for any number of tokens.
     """
     tokens = op.shape[3 - op.axis]
     modules = list(_around(model, op.source.partition(" (")[0]))

@@ -89,7 +89,10 @@ class Content:
 
 
 def content_of(shaping: Any, version: str) -> Content:
-    """Return the content of a shaping. Raises: KcalcError if it contains symbols."""
+    """Return the content of a shaping.
+
+    Raises: KcalcError if it contains symbols.
+    """
     network: Network = shaping.network
     targets = {**shaping.targets, **shaping.global_targets}
     values = shaping.values
