@@ -237,7 +237,7 @@ class ElementwiseRules(Builder):
     def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
         """Add a note if some inputs have fewer locations than the result.
 
-        Factors of a product that have a single location are exact and need no note.
+        Factors of a product that have a single location are read exactly and need no note.
         """
         shapes = [self.shapes[source] for source in reads]
         few = [shape for shape in shapes if math.prod(shape) != math.prod(op.shape)]

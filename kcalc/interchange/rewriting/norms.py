@@ -223,7 +223,7 @@ class Norms(TraceEditor):
         return fits
 
     def _alone(self, norm: Normalise, factor: float) -> None:
-        """Replace a normalisation with one operation, and a factor after it if there is one."""
+        """Replace a normalisation with one operation, followed by a factor if it differs from 1."""
         if abs(factor - 1) < PLAIN:
             self.ops[norm.name] = norm
             return

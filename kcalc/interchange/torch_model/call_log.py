@@ -354,7 +354,7 @@ def _annotated(number: int) -> Any:
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:
-    """Relate the arguments of a call to the parameters of the running function that makes it."""
+    """Match the arguments of a call with the parameters of the function that makes the call."""
     code = frame.f_code
     given = {id(value): place for place, value in [*enumerate(args), *kwargs.items()]}
     places: dict[Any, tuple[int, str]] = {}

@@ -607,7 +607,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes input and output, or edits calls found by their order."""
+    """Return a ``forward`` that applies ``change`` to the whole call, or ``order`` inside it."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -763,7 +763,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy a module with its class's own method, and edit the copy if the edits were lost."""
+    """Copy a module with the method of its class, and edit the copy again if it lost the edits."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -775,7 +775,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move to another device or dtype, and restore the exact constants."""
+    """Apply ``fn``, which may change the device or dtype, and restore the exact constants."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])

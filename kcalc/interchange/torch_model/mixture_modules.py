@@ -220,7 +220,10 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
 @contextmanager
 def _watched(experts: Any) -> Iterator[set[str]]:
-    """Collect the modules and methods of experts that run; experts in a list share one name."""
+    """Return a context that collects the names of modules and methods of experts that run.
+
+    Experts in a list share one name.
+    """
     ran: set[str] = set()
     listed = isinstance(experts, nn.ModuleList)
     handles: list[Any] = []

@@ -154,7 +154,7 @@ def sites(node: Definition) -> list[ast.AST]:
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a branch on ``training`` contains a site while its other side runs different code.
+    """Whether a site is on one side of a branch on ``training`` and the other side runs other code.
 
     ``but``: an expression, such as a module; the other side does not count if it contains this
     expression.

@@ -63,7 +63,7 @@ class Plan:
 
 
 class _Graph:
-    """A captured graph with the dependencies between its nodes as bit masks."""
+    """A captured graph that stores the dependencies between its nodes as bit masks."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
@@ -455,7 +455,10 @@ def _measured(
     ends: list[tuple[Any, Any]],
     split: tuple[int, bool],
 ) -> Plan | None:
-    """Return the plan from a run in which gates have their initial values."""
+    """Return the plan for several streams, with weights fitted to the values of a run.
+
+    In this run, gates have their initial values. Returns None if a fit fails.
+    """
     plan, count, origin = Plan(), states[0].count, places[0]
     plan.shape = tuple(int(n) for n in ends[0][0].meta["val"].shape)
     start, noisy = map(_array, run.kept[origin])
