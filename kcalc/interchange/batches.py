@@ -66,7 +66,7 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
 
 
 def _of_two(traced: Traced) -> Trace | None:
-    """Trace the model with two examples; return None if it rejects or merges them."""
+    """Trace the model with two examples, or return None if it rejects or merges them."""
     try:
         trace = traced(2)
     except KcalcError:

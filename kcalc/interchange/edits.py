@@ -388,7 +388,7 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary without the fields that have their default value."""
+    """Return a dataclass as a dictionary, without fields that have their default value."""
     made = {}
     for f in fields(record):
         value = getattr(record, f.name)

@@ -473,7 +473,7 @@ class Names:
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        """Return the name if it is not in use, else the name with a number."""
+        """Return ``wish`` if this name is not in use, else ``wish`` with a number."""
         name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1

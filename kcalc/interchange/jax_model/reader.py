@@ -421,7 +421,7 @@ class JaxReader:
         return compute
 
     def plain(self, ref: Ref) -> Ref:
-        """Return the array as an operation's output with axes in order and without broadcasting."""
+        """Return an array as the output of an operation, without permuted or broadcast axes."""
         ref = self.spread(ref)
         if ref.order == tuple(range(len(ref.order))):
             return ref

@@ -208,7 +208,7 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """Read a product of a feature map with an array that is ``scale`` at ``kept`` entries, else 0.
+    """Read a product of a feature map and an array that is ``scale`` where ``kept``, else 0.
 
     The product is dropout if ``scale``, or an earlier factor, is 1 / (fraction kept).
     """

@@ -71,7 +71,7 @@ def _content(path: Path, limits: Limits) -> bytes:
 
 
 def opset_of(imports: Any, default: int | None = None) -> int:
-    """Return the opset version of the standard operators.
+    """Return the opset version of the standard ONNX operators.
 
     Raises: KcalcError if kcalc does not support the version.
     """

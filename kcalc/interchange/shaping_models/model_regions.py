@@ -312,7 +312,8 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
     """Replace the nodes that are left alone with layers that have weights.
 
-    The nodes after them then treat these values as independent of all others.
+    The nodes after these layers then treat the outputs of the layers as independent of all other
+    values.
     """
     steps: list[Any] = []
     unread: list[Node] = []

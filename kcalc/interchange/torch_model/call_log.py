@@ -201,7 +201,7 @@ class CallLog(TorchFunctionMode):
     def _levels(
         self, own: int, args: Any, kwargs: Any
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
-        """Return the modules around the current call (innermost first), and its ``through``.
+        """Return the fields ``levels`` and ``through`` of the LoggedCall for the current call.
 
         ``own``: the number of levels that are part of the call itself.
         """
