@@ -5,10 +5,11 @@ Reading: ``read``, the file ``FORMATS`` that it accepts, and ``Reading`` with ``
     on one axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise
     function), ``Held`` (a constant array) and ``Prefixed`` (learned entries placed before an
     array).
-Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` match them to argument
-    names. ``is_shape`` recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes
-    token ids. ``first_line`` describes an error that the model raised, and ``place`` gives the
-    line that raised it.
+Example inputs: ``listed`` makes a tuple of them, and ``by_name`` matches them to argument names.
+    If the model then fails because of a dictionary, ``as_one`` explains why. ``is_shape``
+    recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes token ids.
+    ``first_line`` describes an error that the model raised, and ``place`` gives the line that
+    raised it.
 Editing: ``Edits`` (a sequence of ``Edit``), ``load_edits``, ``apply_edits``, ``load_edited``.
 Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
 """

@@ -1,6 +1,6 @@
 """Short names for activations whose expressions are too long to be names.
 
-An exported model defines these activations in full.
+Exported models contain the full definition of each name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SHOWN = 300  # maximum number of characters printed for an expression
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
     """Return the network with long-named activations named after the first node that uses them.
 
-    Otherwise, the first characters of the expressions would serve as names.
+    Without a short name, an activation would be named by the first characters of its expression.
 
-    Returns: the network, and a definition for each new name.
+    Returns: the network, and a definition of each new name.
     """
     long = {phi for phi in network.activations if len(phi.name) == NAME_LENGTH}
     if not long:

@@ -31,9 +31,9 @@ SHAPE_FIRST = (
 def edits_of(reading: Reading | None, shaping: Any) -> Edits:
     """Return the edits that make the model compute the shaped network.
 
-    Nodes that cannot be located in the model's code are listed in ``left_alone``. Raises:
-    KcalcError if the reading does not contain the model's operations, or if kcalc cannot edit
-    models of the framework.
+    Nodes that cannot be located in the model's code are listed in ``left_alone`` of the result.
+    Raises: KcalcError if the reading does not contain the model's operations, or if kcalc cannot
+    edit models of the framework.
     """
     if reading is None:
         raise KcalcError(SHAPE_FIRST)
@@ -168,7 +168,7 @@ def apply_edits(
     weights : str
         ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights for the central tap of
         every kernel. ``"keep"`` keeps the weights of the model, which may not meet the conditions
-        of the shaping. Use it if you load trained weights afterwards.
+        of the shaping. Use ``"keep"`` if you load trained weights afterwards.
     generator : torch.Generator, optional
         The source of random numbers for PyTorch, by default its global generator.
     key : int or jax.random.key, optional

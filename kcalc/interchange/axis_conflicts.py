@@ -114,7 +114,8 @@ def moved_windows(
 ) -> dict[str, str]:
     """Return {node: description of how its spatial order differs from the model's order}.
 
-    The orders can differ because networks contain no reshapes or transposes.
+    Networks contain no reshapes or transposes. If a model has some, the spatial order at a node can
+    therefore differ from the order in the model.
 
     ``ends``: {output of the model: node that computes it}.
     """

@@ -29,7 +29,7 @@ Alike = Callable[[int], bool]
 
 
 def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
-    """Trace a model with ``size`` examples, without the parts that depend on the batch size.
+    """Trace a model with ``size`` examples, and drop operations that depend on the batch size.
 
     ``traced(n)`` returns the trace for n examples, or raises KcalcError if the model does not
     accept n examples. ``alike(n)`` is an optional quick check that the model runs the same
@@ -66,7 +66,7 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
 
 
 def _of_two(traced: Traced) -> Trace | None:
-    """Trace the model with two examples; return None if it rejects or merges them."""
+    """Trace the model with two examples, or return None if it rejects or merges them."""
     try:
         trace = traced(2)
     except KcalcError:
@@ -84,7 +84,7 @@ def _unread(op: Op, reason: str) -> NotRead:
 
 
 def _failed(trace: Trace, other: Trace) -> str:
-    """Return why operations differ: an internal error in one trace, or the batch size."""
+    """Return why the operations of two traces differ: an internal error, or the batch size."""
     here, there = ({op.reason for op in t.ops if isinstance(op, NotRead)} for t in (trace, other))
     return next((reason for reason in sorted(there - here) if INTERNAL in reason), COUNTED)
 
@@ -107,8 +107,8 @@ def _same(a: Any, b: Any) -> bool:
     """Whether two operations, or two fields of operations, are equivalent.
 
     Arrays with different shapes count as equivalent, because one of their axes is the batch axis
-    and no rule reads such arrays. A ``Part`` along the first axis needs no test. If it selects
-    examples, it is never read. Otherwise it belongs to an array whose entries are compared anyway.
+    and no rule reads such arrays. A ``Part`` along the first axis needs no check: if it selects
+    examples, it is never read; otherwise it belongs to an array whose entries are compared anyway.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True

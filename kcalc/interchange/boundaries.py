@@ -10,9 +10,10 @@ Node = Hashable
 
 
 def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
-    """Return {node: q of the model's feature map}, or {} if no example arrays were passed.
+    """Return {node: q (mean square) of the model's feature map} for the example inputs.
 
-    ``nodes``: nodes of the network whose labels are names of the model's operations.
+    The result is empty if no example arrays were passed. ``nodes``: nodes of the network whose
+    labels are names of the model's operations.
     """
     trace = reading.trace
     if trace is None or trace.framework != "torch" or not nodes:

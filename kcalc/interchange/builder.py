@@ -199,7 +199,11 @@ class Builder:
         return op.name
 
     def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Insert a gradient stop after a stopped expression or before a function of one node."""
+        """Return the node for an expression that passes no gradient.
+
+        The gradient stop follows the stopped operation if it is known. Otherwise, it comes before
+        the function of ``source``.
+        """
         before = self.stopped.get((source, expr))
         if before is not None or released(expr) == X:
             self.node(op, StopGradient(), [source if before is None else self.label(before)])
@@ -226,7 +230,7 @@ class Builder:
         return op.name
 
     def sigma_b(self, node: str, values: Any) -> float:
-        """Return the root mean square of an Affine's biases; note a mean that is not 0."""
+        """Return the root mean square of an Affine's biases; add a note if their mean is not 0."""
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
             text = (
@@ -249,7 +253,10 @@ class Builder:
         )
 
     def finite(self, spread: float) -> float:
-        """Return ``spread`` if it is finite. Raises: KcalcError if it is nan or infinite."""
+        """Return ``spread`` if it is finite.
+
+        Raises: KcalcError if it is nan or infinite.
+        """
         if not math.isfinite(spread):
             raise ModelError(
                 f"{self.trace.framework}: the weights contain nan or infinity; fix the model, or "

@@ -85,7 +85,7 @@ class Target:
         return place != node and (place in self.steps or place in self.inputs)
 
     def past(self, node: Node) -> Node:
-        """Return the node itself, or the nearest node before it that remains."""
+        """Return the node, or its nearest ancestor that remains if the shaped network lacks it."""
         while (
             node not in self.steps
             and node not in self.left_alone
@@ -100,7 +100,7 @@ class Target:
 
         A model may compute the same feature map twice, as in ``b(relu(x)) + c(relu(x))``. The first
         operation in each list computes the values, and the others return these values unchanged.
-        Values that only other activations use are excluded.
+        Computations that no other node reads directly are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}
@@ -135,7 +135,7 @@ class Target:
         return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
-        """Return, for each parent, the operations through which ``name`` reads that parent."""
+        """Return, for each parent, the operations through which operation ``name`` reads it."""
         parents = self.model.parents(node)
         found = {parent: [] for parent in parents}
         for read, place in self._within(node, name):
@@ -167,10 +167,10 @@ class Target:
 
     @cached_property
     def parts(self) -> set[Node]:
-        """Return the nodes that the model uses to compute another node that is not their child.
+        """Return the nodes whose feature maps are also intermediate values inside another node.
 
-        An example is 2 x in ``b(2 * x) + c(relu(2 * x))``: relu(2 x) is read as one activation of
-        x.
+        In ``b(2 * x) + c(relu(2 * x))``, for example, relu(2 x) is read as one activation of x. The
+        node 2 x is inside it, although it is not its parent.
         """
         found: set[Node] = set()
         for node in self.model:

@@ -35,7 +35,7 @@ class Unplaced(Exception):
 
 @dataclass(frozen=True)
 class WholeModule:
-    """A module with the same input and output as a group of calls, so it can be edited instead.
+    """A module that can be edited instead of a group of calls with the same input and output.
 
     ``key``: the framework's name for the module; ``slot``: the argument that is the input.
     """
@@ -55,7 +55,8 @@ class Flow:
     ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
     ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
     whether the call that made a value reads it again in the backward pass. ``unsteady(call,
-    slots)`` returns why a call with data at these slots uses different values in training, or "".
+    slots)`` returns why the arguments of a call other than the data at these slots differ in
+    training, or "".
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -169,7 +170,8 @@ class Planner:
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
         """Yield every edit of an activation, a sum or a removed layer, with {call: action}.
 
-        If several nodes are parts of one operation, all actions come with the first edit.
+        If several nodes are parts of one operation, the edit of the first node comes with the
+        actions of all of them.
         """
         found = [*self._by_node()]
         for members in self._parts(found):

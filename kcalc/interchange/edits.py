@@ -32,7 +32,7 @@ Place = tuple[
 
 @dataclass(frozen=True)
 class Scaled:
-    """``scale * (f(a x + b, ...) + shift)`` in place of ``f(x, ...)``.
+    """Replace the call ``f(x, ...)`` with ``scale * (f(a x + b, ...) + shift)``.
 
     ``inputs``: (slot, a, b) for every argument that changes.
     """
@@ -42,7 +42,7 @@ class Scaled:
     shift: float = 0.0
 
     def after(self, first: Scaled) -> Scaled:
-        """Combine two changes to one call: apply ``first``, and then this change around it."""
+        """Return one change that is equivalent to ``first`` with this change applied around it."""
         known = {slot: (a, b) for slot, a, b in first.inputs}
         for slot, a, b in self.inputs:
             inner, shift = known.get(slot, (1.0, 0.0))
@@ -388,7 +388,7 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary without the fields that have their default value."""
+    """Return a dataclass as a dictionary, without fields that have their default value."""
     made = {}
     for f in fields(record):
         value = getattr(record, f.name)

@@ -95,7 +95,7 @@ class PointValues(Fold[complex]):
     """Evaluates expressions at a point in double precision.
 
     Raises ArithmeticError, TypeError, ValueError or KeyError if a value overflows or a function has
-    no entry in the tables above.
+    no entry in this module's tables.
     """
 
     def __init__(self, point: float) -> None:

@@ -23,7 +23,7 @@ def named(name: str) -> Function:
 
 
 def is_condition(expr: Any) -> bool:
-    """Whether an expression is a Boolean. Symbols count as numbers."""
+    """Whether an expression is a Boolean; symbols are assumed to be numbers."""
     return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
@@ -43,32 +43,35 @@ def truncated(x: Any) -> Any:
 
 
 def of_conditions(function: Function) -> Function:
-    """Make a function of Booleans also accept numbers."""
+    """Return a function of Booleans that also accepts numbers."""
     return lambda *values: function(*map(condition, values))
 
 
 def elu(x: Any, alpha: Any = 1, scale: Any = 1, inside: Any = 1) -> Any:
-    """The exponential linear unit."""
+    """Return the exponential linear unit ``scale * alpha * (exp(inside x) - 1)``, or ``scale * x``.
+
+    The first form applies for x < 0.
+    """
     return sp.Piecewise((scale * alpha * (sp.exp(inside * x) - 1), x < 0), (scale * x, True))
 
 
 def celu(x: Any, alpha: Any = 1) -> Any:
-    """The continuously differentiable exponential linear unit."""
+    """Return the continuously differentiable exponential linear unit of x."""
     return sp.Piecewise((alpha * (sp.exp(x / alpha) - 1), x < 0), (x, True))
 
 
 def leaky(x: Any, slope: Any) -> Any:
-    """The leaky rectifier, with the given slope below 0."""
+    """Return the leaky rectifier of x, with the given slope below 0."""
     return sp.Piecewise((slope * x, x < 0), (x, True))
 
 
 def shrunk(x: Any, threshold: Any, bias: Any) -> Any:
-    """Return 0 if abs(x) is below the threshold, else x moved towards 0 by ``bias``."""
+    """Return 0 if abs(x) is below the threshold, else x shifted towards 0 by ``bias``."""
     return sp.Piecewise((x + bias, x < -threshold), (0, x < threshold), (x - bias, True))
 
 
 def swish(x: Any, beta: Any = 1) -> Any:
-    """Return x times the logistic function of ``beta x``."""
+    """Return x multiplied by the logistic function of ``beta x``."""
     return x / (1 + sp.exp(-beta * x))
 
 

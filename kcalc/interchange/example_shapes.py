@@ -27,7 +27,7 @@ def is_shape(value: Any) -> bool:
 
 
 def listed(given: Any) -> tuple[object, ...]:
-    """Return ``example_inputs`` as a tuple; it may be one array or shape, or a sequence of them.
+    """Return ``example_inputs``, one array or shape or a sequence of them, as a tuple.
 
     A dictionary of inputs by argument name counts as one input; in a sequence it comes last
     (:mod:`kcalc.interchange.named_inputs`). Raises: KcalcError for anything else.

@@ -117,7 +117,7 @@ def _unwritten(expr: Any) -> KcalcError:
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
-    """Convert a long float to text with enough digits to restore every bit, and its precision."""
+    """Convert a long float to a tree with its precision and enough digits to restore every bit."""
     digits = libmp.prec_to_dps(number._prec)
     exact = next(
         (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),

@@ -210,8 +210,8 @@ def _registered(phi: Activation) -> Activation | None:
 def _celu(phi: Activation) -> Activation | None:
     """Return ``celu(alpha)`` if phi equals it for some alpha, else None.
 
-    Frameworks write CELU in several ways, so alpha is taken from the second derivative to the left
-    of 0.
+    Different frameworks define CELU by different expressions, so alpha is taken from the second
+    derivative to the left of 0.
     """
     if phi.kinks != (0,) or phi.pieces[1] != X or not phi.pieces[0].has(sp.exp):
         return None

@@ -21,12 +21,15 @@ LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 
 def checked_law(weights: Any) -> str:
-    """Check the name of an initial weight distribution. Raises: KcalcError for unknown names."""
+    """Return the name of an initial weight distribution after checking it.
+
+    Raises: KcalcError for unknown names.
+    """
     return choice(weights, "distribution of initial weights", LAWS)
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return a tuple with one value per axis, or a single value if all agree (1 without axes)."""
+    """Return one value per axis as a tuple, or a single value if all agree (1 without any axes)."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
@@ -112,7 +115,7 @@ def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...
     """Return the nonzero taps of Delta-initialised weights.
 
     A convolution has one such tap, at the centre. A transposed convolution with stride ``spread``
-    has ``spread`` such taps.
+    has ``spread`` such taps along each axis.
     """
     steps = spread or (1,) * len(kernel)
     starts = [
@@ -140,7 +143,10 @@ def _centred(
     stride: Sequence[int],
     steps: Sequence[int],
 ) -> bool:
-    """Whether some tap ``t d`` reads the image at both the first and the last output."""
+    """Whether some tap reads the image, not the padding, at both the first and the last output.
+
+    ``steps``: the dilation along each axis.
+    """
     reach = [(k - 1) * d + 1 for k, d in zip(window, steps, strict=True)]
     counts = windows(pads, sizes, reach, stride)
     axes = zip(pads, sizes, window, stride, steps, counts, strict=True)

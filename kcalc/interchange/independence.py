@@ -51,8 +51,8 @@ class Resemblance:
 def dependence(op: Linear, of_input: bool) -> str:
     """Describe how weights and biases differ from independent draws, or return "".
 
-    ``of_input``: whether the layer reads an input of the model, whose channels are not copies of
-    each other by construction.
+    ``of_input``: whether the layer reads an input of the model. If so, mirrored weights do no harm,
+    because the channels of an input are not mirrored copies of each other.
     """
     if found := _structure(op, of_input):
         size = "they are read as independent weights of the same size"
@@ -106,7 +106,7 @@ def _kurtosis(numbers: Array) -> float:
 
 
 def _follows(op: Linear) -> bool:
-    """Whether the biases are correlated with the sums of the weights of the same outputs."""
+    """Whether the bias of an output is correlated with the sum of its weights."""
     if op.bias is None:
         return False
     chosen = _outputs(op.weight)
@@ -230,7 +230,7 @@ def _paired_inputs(sample: WeightSample) -> str:
 def _columns(sample: WeightSample) -> tuple[int, int]:
     """Return the number of distinct columns and the number of all columns.
 
-    The two are equal if copies may be due to chance.
+    Equal columns count as distinct if they may be equal by chance.
     """
     rows, width = sample.rows, sample.rows.shape[1]
     values = np.unique(np.abs(rows).ravel()[:4096]).size

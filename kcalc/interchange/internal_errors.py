@@ -17,7 +17,10 @@ INTERNAL = "internal error"
 
 
 class ModelError(KcalcError):
-    """An error that concerns the whole model and ends reading, such as weights without values."""
+    """An error that concerns the whole model and ends reading.
+
+    It is raised, for example, if the weights have no values.
+    """
 
 
 def internal_error(error: Exception, where: str) -> str:

@@ -130,7 +130,7 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """Yield the notes in a document, which has notes if its network was read from a model."""
+    """Yield the notes in a document; only networks that were read from a model have notes."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:

@@ -243,7 +243,7 @@ def named(nodes: list[str], most: int = SHOWN) -> str:
 
 
 def connected_parts(network: Network, opaque: set[Node]) -> list[Network]:
-    """Remove nodes, whose outputs become inputs, and return the connected parts that remain."""
+    """Remove ``opaque`` nodes, turn their outputs into inputs, and return the connected parts."""
     import networkx as nx
 
     links: Any = nx.Graph()

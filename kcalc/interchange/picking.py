@@ -12,7 +12,7 @@ LARGEST = 2**24  # arrays with more entries are not tested
 
 
 def in_step(places: Sequence[int]) -> Sequence[int]:
-    """Return the places as a range if they are equally spaced, else as a tuple."""
+    """Return positions as a range if they are equally spaced, else as a tuple."""
     step = places[1] - places[0] if len(places) > 1 else 1
     whole = range(places[0], places[-1] + 1, step) if len(places) and step > 0 else range(0)
     return whole if tuple(whole) == tuple(places) else tuple(places)
@@ -21,10 +21,10 @@ def in_step(places: Sequence[int]) -> Sequence[int]:
 def picked(
     shape: Sequence[int], pick: Callable[[Array], Array]
 ) -> tuple[int, Sequence[int]] | None:
-    """Return the axis along which an operation picks entries, and the places of these entries.
+    """Return the axis along which an operation picks entries, and their positions.
 
     Returns (0, all examples) if the operation returns its input unchanged. Returns None if the
-    entries do not have this form, for example if they are at different places in every example.
+    entries do not have this form, for example if their positions differ between examples.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ class ElementwiseRules(Builder):
         return self._several(op, forms)
 
     def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
-        """Make a function's input a node if no gradient passes through the input."""
+        """Turn the input of a function into a separate node if no gradient passes through it."""
         reads = [form for form in forms if form.source is not None]
         if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
             return forms
@@ -139,9 +139,9 @@ class ElementwiseRules(Builder):
         return [Unary(node, X, node) if form is reads[0] else form for form in forms]
 
     def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
-        """Merge a factor into the weights of a sum, as in (x + y) / sqrt 2.
+        """Merge a factor into the weights of a sum, as in (x + y) / sqrt 2, if possible.
 
-        The sum must have no other readers.
+        This is possible if nothing else reads the sum. Returns: whether the factor was merged.
         """
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
@@ -237,7 +237,7 @@ class ElementwiseRules(Builder):
     def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
         """Add a note if some inputs have fewer locations than the result.
 
-        Factors of a product that have a single location are exact and need no note.
+        Factors of a product that have a single location are read exactly and need no note.
         """
         shapes = [self.shapes[source] for source in reads]
         few = [shape for shape in shapes if math.prod(shape) != math.prod(op.shape)]

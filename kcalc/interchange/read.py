@@ -119,9 +119,9 @@ def read(
 
 @contextmanager
 def _guarded(what: str) -> Iterator[None]:
-    """Turn unexpected errors while a model is read into a KcalcError with a remedy.
+    """Return a context that replaces unexpected errors with a KcalcError that suggests a remedy.
 
-    Raises: KcalcError.
+    ``what``: the model that is read, for the message.
     """
     try:
         yield

@@ -25,9 +25,9 @@ COUNTS = 1e-3  # an epsilon above this fraction of its variance gets a note
 def notes_at_nodes(
     notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]
 ) -> list[Note]:
-    """Move notes of operations that are not nodes to the nodes that absorbed them.
+    """Move notes on operations that are not nodes to the nodes that absorbed these operations.
 
-    Notes of operations that reach no output are dropped.
+    Notes on operations that no output depends on are dropped.
     """
     after: dict[str, list[str]] = {}
     for op in ops:
@@ -64,12 +64,11 @@ def sizes(network: Network) -> list[Note]:
 
 
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
-    """Return notes on norms whose epsilon is not negligible, for inputs with q = 1.
+    """Return notes on norms whose epsilon is not negligible.
 
-    An epsilon is compared with the variance (or mean square) to which the norm adds it.
-
-    Kernel maps ignore epsilons. If q values are unknown because of unread operations, the reference
-    is 1. Attention is computed for a single token.
+    Kernel maps ignore epsilons. Each epsilon is compared with the variance (or mean square) to
+    which the norm adds it, for inputs of the network with q = 1. If this value is unknown because
+    of unread operations, 1 is used. Networks with attention are evaluated for a single token.
     """
     there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
     if not there:

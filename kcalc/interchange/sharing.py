@@ -72,7 +72,7 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts together are the rows of a parameter up to the last one that is read."""
+    """Whether the parts cover all rows of a parameter up to the last row that is read."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
     aside = any(getattr(op, "aside", False) for op in ops)
     return not aside and rows == list(range(len(rows)))

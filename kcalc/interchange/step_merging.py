@@ -142,7 +142,7 @@ def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> l
 
 
 def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
-    """Whether nodes can be merged, which requires that no path leaves them and returns."""
+    """Whether nodes can be merged, that is, whether no path leaves the set and returns."""
     after = {n for m in members for n in graph.successors(m)} - members
     seen: set[str] = set()
     queue = list(after)

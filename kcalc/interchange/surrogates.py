@@ -22,7 +22,7 @@ DIRECTIONS = 4  # random directions along which derivatives are compared with fi
 def distance(slopes: np.ndarray, moved: float) -> float:
     """Return the relative difference between a derivative and a finite difference.
 
-    ``slopes``: for every entry, the derivative times the direction; ``moved``: the finite
+    ``slopes``: for every entry, the derivative multiplied by the direction; ``moved``: the finite
     difference along the direction, divided by the step.
     """
     size = float(np.linalg.norm(slopes)) + abs(moved)

@@ -23,7 +23,7 @@ def mixed(op: Linear, text: str = "") -> Mixed:
 def mixing_layer(
     op: Mixed, before: tuple[int, ...], channels: int | None
 ) -> tuple[TokenMix | None, str]:
-    """Return the layer of a Mixed, or None and the reason why there is none.
+    """Return (layer, "") for a Mixed, or (None, reason) if there is no such layer.
 
     ``before``: the shape of its input; ``channels``: the channel axis.
     """

@@ -265,7 +265,7 @@ class NotRead(Op):
 class Mixed(Op):
     """A mixing ``sum_s matrix[t][s] x_s`` along ``axis``, with the same matrix for every input.
 
-    ``text``: a description of where the matrix comes from.
+    ``text``: a description of the origin of the matrix.
 
     ``owner``: the layer whose weights form the matrix, None for attention with fixed weights.
     """
@@ -381,7 +381,7 @@ class Attend(NotRead):
 class Copies(NotRead):
     """``count`` copies of its input along ``axis``, for example for keys that heads share.
 
-    ``each``: whether every entry is repeated, instead of the whole axis.
+    ``each``: whether every entry is repeated in place, rather than the whole axis.
     """
 
     axis: int
@@ -473,7 +473,7 @@ class Names:
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        """Return the name if it is not in use, else the name with a number."""
+        """Return ``wish`` if this name is not in use, else ``wish`` with a number."""
         name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1

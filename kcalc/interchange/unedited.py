@@ -15,7 +15,7 @@ UNEDITED = (
 
 
 class _Watching(logging.Filter):
-    """A filter that warns if a record contains the mark."""
+    """A log filter that warns if a record contains the mark of edited weights."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record, which depends only on its level."""

@@ -66,7 +66,7 @@ def matrix(weight: np.ndarray) -> np.ndarray:
 
 
 def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks that cover a matrix. Each is contiguous and has at most TILE entries.
+    """Yield contiguous blocks that together cover a matrix, each with at most TILE entries.
 
     Blocks consist of whole rows, or of whole columns if columns are contiguous.
     """

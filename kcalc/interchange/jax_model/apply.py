@@ -117,7 +117,7 @@ def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Ed
 
 
 def _uneven(program: JaxProgram, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
-    """Find edited equations that would need different edits in different iterations."""
+    """Return the edits that act on an equation in a loop but differ between its iterations."""
     actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
     bad = {
         key

@@ -43,7 +43,10 @@ def built_by(function: Any, error: BaseException) -> str:
 
 
 def check_returned(function: Any, returned: Any) -> Any:
-    """Return the result of a function. Raises: KcalcError if it contains a model."""
+    """Return the result of a function after checking it.
+
+    Raises: KcalcError if it contains a model.
+    """
     import jax
 
     leaves = jax.tree.leaves(returned, is_leaf=lambda value: _framework(value) is not None)

@@ -57,7 +57,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _parts(params: Any) -> tuple[int, int]:
-    """Return how many constants a loop has, and how many values it carries between iterations."""
+    """Return the number of constants of a loop, and of values passed between its iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11

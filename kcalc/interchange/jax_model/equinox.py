@@ -160,12 +160,12 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
 
 @cache
 def _stand_in() -> Any:
-    """Return the class of modules that mark the operations of another module."""
+    """Return the class of modules that stand in for normalisation and dropout layers."""
     import equinox as eqx
     import jax
 
     class StandIn(eqx.Module):
-        """Marks the input of ``inner``, an Equinox normalisation or dropout layer."""
+        """Stands in for ``inner``, a normalisation or dropout layer, and marks its input."""
 
         inner: Any
         kind: str = eqx.field(static=True)

@@ -37,7 +37,7 @@ LEFT = {
 def finished(
     reader: JaxReader, outputs: tuple[str, ...]
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
-    """Return the operations that the outputs need, the outputs, the recipes and the joined sums.
+    """Return (needed operations, outputs, recipes, joined sums) of a jaxpr that was read.
 
     The recipes locate the weights of every Linear in the parameters. The last result is {sum of a
     layer and its bias: layer}.

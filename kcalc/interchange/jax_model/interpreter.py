@@ -120,7 +120,7 @@ def _edited(eqn: Any, action: Any, values: list[Any]) -> Sequence[Any]:
 
 
 def _reading(eqn: Any) -> Any:
-    """Return a copy of an equation in which every argument is a separate variable."""
+    """Return a copy of an equation in which every argument is a distinct variable."""
     from jax.extend.core import Var
 
     return eqn.replace(invars=[Var(v.aval) for v in eqn.invars])

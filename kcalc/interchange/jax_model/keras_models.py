@@ -23,7 +23,8 @@ NAME = "kcalc>Edited"
 def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any:
     """Return an edited copy of a model with new parameters.
 
-    Raises: KcalcError for models that Keras cannot copy.
+    ``calls``: {place: action}; ``gone``: {removed layer: whether its bias stays}. Raises:
+    KcalcError for models that Keras cannot copy.
     """
     try:
         new = copy.deepcopy(model)
@@ -107,7 +108,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
 @contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """Restore the original classes of an edited model and its layers."""
+    """Return a context in which an edited model and its layers have their original classes."""
     edited = [part for part in (model, *_layers(model)) if hasattr(type(part), "kcalc_base")]
     classes = [type(part) for part in edited]
     for part in edited:

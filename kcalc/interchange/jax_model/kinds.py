@@ -18,7 +18,7 @@ def is_of(model: Any, module: str, name: str) -> bool:
 def kind_of(model: Any) -> str:
     """Return the kind of a model: "nnx", "linen", "equinox", "keras" or "function".
 
-    Linen modules and functions come in pairs with their variables or parameters.
+    A Linen module comes in a pair with its variables, and a function with its parameters.
 
     Raises: KcalcError for other objects.
     """

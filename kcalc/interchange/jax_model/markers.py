@@ -45,7 +45,10 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    """Move the axis of a jax.vmap to axis 0; a batch norm with an axis name averages over it."""
+    """Apply the batching rule of ``jax.vmap`` to a mark: move the mapped axis to axis 0.
+
+    A batch norm with an axis name also averages over the mapped axis.
+    """
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):

@@ -63,7 +63,7 @@ def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[
     """Undo the insertion of axes of size 1.
 
     Returns: the array, and the inserted axes as axes of ``ref``. If an inserted axis is in
-    ``busy``, nothing changes.
+    ``busy``, the axes along which the next operation acts, nothing changes.
     """
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
@@ -298,7 +298,7 @@ def _no_slice(
 
 
 def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
-    """Return the entries at ``places`` along an axis of an array."""
+    """Return the entries at the indices ``places`` along an axis of an array."""
     base, shape = list(reader.ops[ref.name].shape), list(ref.shape)
     base[ref.order[axis]] = shape[axis] = len(places)
     fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "places": places}

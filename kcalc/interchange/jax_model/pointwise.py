@@ -1,4 +1,4 @@
-"""JAX's elementwise primitives, and jaxprs made of them, as functions of SymPy expressions."""
+"""Convert elementwise JAX primitives, and jaxprs of them, to functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
 
 
 def makes_complex(eqn: Any) -> bool:
-    """Whether an equation makes complex numbers."""
+    """Whether an equation returns complex numbers."""
     return any(map(_complex, eqn.outvars))
 
 

@@ -154,9 +154,9 @@ class JaxReader:
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
-        """Record an equation on the tape, and return its results as separate objects.
+        """Record an equation in ``tape``, the list of calls, and return its results as new objects.
 
-        If it calls other equations, these are already on the tape, from index ``before``. They are
+        If it calls other equations, these are already in the list, from index ``before``. They are
         removed for functions with custom derivatives, because the derivatives would not follow an
         edit inside.
         """
@@ -237,7 +237,7 @@ class JaxReader:
         return [self._unknown(made, told) for made in self._called(eqn, inner, values)]
 
     def _unknown(self, made: Value, told: str) -> Value:
-        """Return a value whose gradient is unknown."""
+        """Return a value with its gradient marked as unknown; ``told`` names the operation."""
         if isinstance(made, KnownArray):
             return replace(made, trained="indirectly" if made.trained else False)
         return self.over(self.spread(made), Stopped, self.wish("own_gradient"), unknown=told)
@@ -286,7 +286,7 @@ class JaxReader:
         return out
 
     def held(self, known: KnownArray, order: tuple[int, ...]) -> str:
-        """Return the operation for a known array, with its axes permuted by ``order``."""
+        """Return the name of the operation for a known array, with axes permuted by ``order``."""
         key = (id(known), order)
         if key not in self._held:
             value = KnownArray(np.transpose(known.array, order)).compact()
@@ -421,7 +421,7 @@ class JaxReader:
         return compute
 
     def plain(self, ref: Ref) -> Ref:
-        """Return the array as an operation's output with axes in order and without broadcasting."""
+        """Return an array as the output of an operation, without permuted or broadcast axes."""
         ref = self.spread(ref)
         if ref.order == tuple(range(len(ref.order))):
             return ref

@@ -49,7 +49,7 @@ def _lines(eqn: Any) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _origin(path: str) -> tuple[str, str]:
-    """Return (owner of a file, name of the file if it belongs to the user)."""
+    """Return ("user", file name), ("library", "kcalc" or ""), or ("passed", "") to skip a file."""
     file = path.replace("\\", "/")
     if any(part in file for part in PASSED):
         return "passed", ""

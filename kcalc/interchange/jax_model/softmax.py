@@ -41,7 +41,10 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
-    """Merge the softmax that divides by ``mean`` into one operation, and return all operations."""
+    """Return {name: operation} for the softmax that divides by ``mean``, as one operation, or {}.
+
+    The name is that of the last operation of the written-out softmax.
+    """
     for base in reversed(_bases(ops, mean.reads[0])):
         found = _search(ops, base, mean)
         if found is not None:

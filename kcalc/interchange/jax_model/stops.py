@@ -110,7 +110,7 @@ def _differs(eqn: Any) -> bool:
 
 
 def _apart(eqn: Any, seed: int) -> float:
-    """Return the relative difference between the custom and true derivatives along a direction."""
+    """Return the relative difference of the custom and true derivatives in a random direction."""
     import jax
     import jax.numpy as jnp
 

@@ -75,7 +75,10 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _pooled(reader: JaxReader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
-    """Read pooling of an array with axes ``kept``; windows move along the axes ``busy``."""
+    """Read pooling of ``ref``, whose windows move along the axes ``busy`` of the equation.
+
+    ``kept``: for each axis of ``ref``, the corresponding axis of the equation.
+    """
     params, sizes = eqn.params, made_shape(eqn)
     back = {b: a for a, b in zip(kept, ref.order, strict=True)}
     places = {a: b for b, a in back.items()}
@@ -205,7 +208,7 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """Read a product of a feature map with an array that is ``scale`` at ``kept`` entries, else 0.
+    """Read a product of a feature map and an array that is ``scale`` where ``kept``, else 0.
 
     The product is dropout if ``scale``, or an earlier factor, is 1 / (fraction kept).
     """

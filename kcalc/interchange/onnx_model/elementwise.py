@@ -54,7 +54,10 @@ def single(value: float) -> Any:
 
 
 def plain(value: Value) -> Any:
-    """Return the number in a constant with one entry, exact if possible, else None."""
+    """Return the number in a constant with one entry, if possible exactly, or None.
+
+    The result is None for constants with several entries and for other values.
+    """
     number = value.number
     return (
         None if number is None or value.array is None else exact_number(number, value.array.dtype)
@@ -193,14 +196,14 @@ def multiplied(node: Node) -> Made:
 
 @rule("IsNaN", "IsInf")
 def infinite(node: Node) -> Made:
-    """Read IsNaN and IsInf as false. Exporters use them as guards in softmax."""
+    """Read IsNaN and IsInf as false, because exporters use them as guards in softmax."""
     return constant(np.broadcast_to(np.False_, node.value(0).shape))
 
 
 def _masked(node: Node) -> Made:
-    """Read a mask that sets entries to infinity.
+    """Read an operator that sets entries to infinity, as attention masks do before a softmax.
 
-    The mask must not depend on the input, as in attention. Other infinities are not read.
+    Only Where with a mask that does not depend on the input can be read.
     """
     told = {
         "what": "a mask of infinities",
@@ -254,7 +257,10 @@ def _emit(
 
 
 def _closed(function: Function, places: Sequence[Any]) -> Function:
-    """Fix some arguments of a function; ``places`` is None at the arguments that remain."""
+    """Fix some arguments of a function.
+
+    ``places``: the value of each argument to fix, and None for each argument that remains.
+    """
     if all(place is None for place in places):
         return function
 

@@ -20,7 +20,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def part(node: Node, axis: int, places: Sequence[int]) -> Value:
-    """Read a part of the first input along one axis."""
+    """Read the entries at ``places`` of the first input along one axis."""
     x = node.value(0)
     shape = [len(places) if i == axis else n for i, n in enumerate(x.shape)]
     what, reason = reason_for(node)

@@ -22,8 +22,8 @@ class Value:
 
     ``array``: the constant; ``op``: the name of the operation in the trace.
 
-    ``parameter``: the first name of the model parameter that a constant equals. ``maker``: the node
-    that computed it, with its input values.
+    ``parameter``: the name of the model parameter that a constant equals (the first name if there
+    are several). ``maker``: the node that computed the value, with its input values.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Value:
 
 
 def kind_of(array: Array) -> str:
-    """Return FLOAT, INT or BOOL."""
+    """Return the kind of an array: FLOAT, INT or BOOL."""
     return BOOL if array.dtype == bool else INT if np.issubdtype(array.dtype, np.integer) else FLOAT
 
 

@@ -41,7 +41,10 @@ def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
 
 
 def package() -> Any:
-    """Return the onnx package. Raises: a KcalcError that names the extra to install."""
+    """Return the onnx package.
+
+    Raises: a KcalcError that names the extra to install.
+    """
     return imported("onnx")
 
 
@@ -68,7 +71,7 @@ def _content(path: Path, limits: Limits) -> bytes:
 
 
 def opset_of(imports: Any, default: int | None = None) -> int:
-    """Return the opset version of the standard operators.
+    """Return the opset version of the standard ONNX operators.
 
     Raises: KcalcError if kcalc does not support the version.
     """

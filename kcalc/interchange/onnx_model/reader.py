@@ -89,7 +89,10 @@ class Scope:
         self.tensors: dict[str, Any] = {}
 
     def set(self, name: str, value: Value) -> None:
-        """Define a name. Raises: KcalcError if the name is already in use."""
+        """Define a name.
+
+        Raises: KcalcError if the name is already in use.
+        """
         if name in self.known or name in self.tensors:
             raise KcalcError(f"onnx: the name {name[:80]!r} is used for two arrays")
         self.known[name] = value
@@ -212,7 +215,10 @@ class OnnxReader(Context):
                     )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
-        """Return the value with the given name. Raises: KcalcError if it is not defined yet."""
+        """Return the value with the given name.
+
+        Raises: KcalcError if the name is not defined yet.
+        """
         holder = scope.holder(name)
         if holder is None:
             why = (

@@ -170,7 +170,8 @@ def pad(node: Node) -> Made:
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
     """Return (input, padding, mode) of the Pad that made ``x``.
 
-    Returns None if no Pad made ``x``, or if the Pad acts on axes other than spatial axes 2, 3, ...
+    Returns None if no Pad made ``x``, or if the Pad is not supported, for example because it acts
+    on axes other than spatial axes 2, 3, ...
     """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):

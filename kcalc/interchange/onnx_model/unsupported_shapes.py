@@ -52,7 +52,10 @@ PLAIN = (1, 2, 3, 6, 7, 8)  # attribute types for numbers and strings
 
 
 def shapes_of(node: Node) -> list[Found]:
-    """Return (shape, kind) for every output. Raises: KcalcError if a shape is unknown."""
+    """Return (shape, kind) for every output.
+
+    Raises: KcalcError if a shape is unknown.
+    """
     if (
         node.op in SAME
         and node.inputs

@@ -99,7 +99,7 @@ class ChannelSource:
 
 
 class Followed:
-    """Operations with their channel axes and batch axes.
+    """The operations of a trace, with the channel axis and the batch axis of each.
 
     The class also records which operations depend on the input.
     """
@@ -118,9 +118,9 @@ class Followed:
             self.products[name] = self._product(op)
 
     def cores(self, op: Any) -> Iterator[AttentionCore]:
-        """Yield the ways to read an operation as attention.
+        """Yield the possible interpretations of an operation as attention.
 
-        There is one way for every axis that may be the token axis of the queries.
+        There is one interpretation for every axis that may be the token axis of the queries.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
@@ -231,7 +231,7 @@ class Followed:
     # -- where queries, keys and values come from --------------------------------------------------
 
     def source(self, name: str, what: str) -> ChannelSource:
-        """Return the channels from which queries, keys or values are made; ``what`` names them."""
+        """Return the channels from which queries, keys or values (``what``) are computed."""
         norm: Normalise | None = None
         path: list[Op] = []
         while True:
@@ -269,7 +269,7 @@ class Followed:
         return ChannelSource(op, axis, rows, norm, above, places)
 
     def _mixes(self, op: Op, moving: int) -> bool:
-        """Whether an operation may be part of a rotary embedding."""
+        """Whether an operation may be part of a rotary embedding, judging by its kind."""
         fixed = isinstance(op, Contract) and moving == 1  # every pair has its own fixed matrix
         return isinstance(op, Pointwise | Join) or computed(op) or fixed
 
@@ -328,7 +328,11 @@ class Followed:
         return drawn + 1j * random.standard_normal(op.shape) if imaginary else drawn
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
-        """Return the fields ``above`` and ``places`` of a ChannelSource for an operation."""
+        """Find an operation with the examples on axis 0 from which ``op`` gets its entries.
+
+        Returns: the fields ``above`` and ``places`` of a ChannelSource. Raises: NoAttentionError if
+        there is no such operation; ``what`` describes the channels in the message.
+        """
         if self.examples[op.name] == 0:
             return op.name, None
         path: list[Op] = []

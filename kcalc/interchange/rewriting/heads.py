@@ -191,7 +191,10 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Return the scores and values that random numbers in the sources' channels produce."""
+        """Evaluate attention on random numbers in the channels of its sources.
+
+        Returns: the scores, the values, and the evaluation of the operations.
+        """
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
@@ -244,7 +247,7 @@ class _Heads(MixingPlacement):
         )
 
     def _random(self, seed: int, number: int, shape: tuple[int, ...]) -> Array:
-        """Draw random numbers; arrays of the same shape get the same numbers everywhere."""
+        """Draw random numbers; calls with equal arguments return the same array."""
         key = (seed, number, shape)
         if key not in self.numbers:
             self.numbers[key] = np.random.default_rng((seed, number)).standard_normal(shape)

@@ -272,8 +272,8 @@ class _Mixing(MixingPlacement):
     def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
         """Apply an elementwise function to scores that are known up to a shift of each row.
 
-        If a row of scores is shifted, the function must shift the whole row of its values, except
-        for strongly negative entries. Otherwise, the result is None.
+        A shift of a row of scores must shift the whole row of function values, except for strongly
+        negative entries. Otherwise, the result is None.
         """
         moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
         if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:

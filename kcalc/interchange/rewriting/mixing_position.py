@@ -52,7 +52,11 @@ class MixingPlacement(TraceEditor):
         return False
 
     def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield (array, layer after the array or None) from which rearranging gives the values."""
+        """Yield (array, layer or None) for the arrays from which the values can be computed.
+
+        The values of attention follow from the array by the layer, if any, and by rearranging
+        entries.
+        """
         layer: Linear | None = None
         while True:
             if self.examples[name] == 0 and (layer is not None or self.axes.get(name) is not None):
@@ -65,7 +69,10 @@ class MixingPlacement(TraceEditor):
             name = op.reads[0]
 
     def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield (array, layer before the array or None) into which the result is rearranged."""
+        """Yield (array, layer or None) for the arrays that can be computed from the mixed values.
+
+        The array follows from the values by rearranging entries and by the layer, if any.
+        """
         layer: Linear | None = None
         readers = self.readers()
         while True:
@@ -82,9 +89,9 @@ class MixingPlacement(TraceEditor):
     def _equal(
         self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None
     ) -> list[Op] | None:
-        """Return operations from ``first`` to ``last`` that need no rearrangements.
+        """Return operations that compute ``last`` from ``first`` without rearranging entries.
 
-        Return None if their results differ from the results of the original operations.
+        Returns None if no such operations reproduce the original results on random numbers.
         """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]

@@ -101,7 +101,7 @@ class Norms(TraceEditor):
         return self
 
     def _attempt(self, name: str) -> None:
-        """Replace the normalisation that an operation is part of, if any."""
+        """If an operation is part of a normalisation, replace that normalisation."""
         op: Any = self.ops[name]
         if self._starts(op):
             any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
@@ -223,7 +223,7 @@ class Norms(TraceEditor):
         return fits
 
     def _alone(self, norm: Normalise, factor: float) -> None:
-        """Replace a normalisation with one operation, and a factor after it if there is one."""
+        """Replace a normalisation with one operation, followed by a factor if it differs from 1."""
         if abs(factor - 1) < PLAIN:
             self.ops[norm.name] = norm
             return
@@ -235,7 +235,10 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """Expressions for the operations after ``base`` in its symbol, X (or Z for a Normalise)."""
+    """Express the operations after ``base`` as functions of its output.
+
+    The symbol of this output is X, or Z if ``base`` is a Normalise.
+    """
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes

@@ -1,6 +1,7 @@
 """Evaluate operations numerically.
 
-Values are known if they do not depend on the input, or if random numbers replace the input.
+An operation has known values if it does not depend on the input, or if random numbers replace the
+input.
 """
 
 from __future__ import annotations

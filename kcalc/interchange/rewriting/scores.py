@@ -56,8 +56,8 @@ class EmptyRowError(Exception):
 class Turn:
     """Rotary embeddings, which rotate pairs of channels by ``angles`` (tokens, pairs).
 
-    ``pairs`` (2, pairs): the channels of the result that form pairs; ``width``: the number of
-    channels of a head; ``size``: an additional factor.
+    ``pairs`` (2, pairs): the indices of the two channels in each pair; ``width``: the number of
+    channels of a head; ``size``: a factor that multiplies the result.
     """
 
     angles: Array
@@ -318,11 +318,12 @@ def turned(
 ) -> tuple[Array, Turn | None]:
     """Find the heads of an operand, and the rotary embedding that was applied to them.
 
-    ``part``: the operand, a multiple of the result. Returns: the heads (examples, heads, tokens,
-    width), and the rotary embedding or None.
+    ``part``: the queries, keys or values of the model, up to a factor; ``channels``: the array
+    (examples, tokens, channels) from which they are made; ``norm``: the norm over each head, if
+    any; ``what``: a description for messages.
 
-    ``channels``: the array (examples, tokens, channels) from which the operand is made; ``norm``:
-    the norm over each head, if any. Raises: NoAttentionError if the operand is not made this way.
+    Returns: the heads (examples, heads, tokens, width), and the rotary embedding or None. Raises:
+    NoAttentionError if the operand is not made this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape

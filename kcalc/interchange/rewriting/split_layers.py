@@ -51,8 +51,8 @@ def with_parts(trace: Trace) -> TraceEditor:
     The parts must share no weights. A part is traced back to its layer through reshapes,
     elementwise functions, dropout and depthwise convolutions. If the parts of a layer overlap, or
     if the whole layer is read too, the layer becomes the concatenation of its smallest parts. A
-    part stays unchanged if it does not come from a layer, or if it selects locations. A note then
-    states the reason.
+    part stays unchanged, with a note that states the reason, if it does not come from a layer or if
+    it selects locations.
     """
     banned: dict[str, str] = {}
     pieces: dict[str, list[Rows]] = {}

@@ -152,7 +152,7 @@ class _Outcome:
     """The result for one part of a network.
 
     The result is either a shaping and the edits made before it, or a set of nodes to leave alone.
-    ``refusal``: why nothing in the part was shaped.
+    ``refusal``: the reason if nothing in the part was shaped, else "".
     """
 
     shaping: Shaping | None = None
@@ -196,7 +196,7 @@ def _regions(
 
 
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
-    """Shape a part; the model computes its inputs ``computed``."""
+    """Shape a part; ``computed`` names those of its inputs that the model computes."""
     made: list[str] = []
     refused: KcalcError
     try:
@@ -285,7 +285,7 @@ def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
 
 
 def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
-    """Shape a region. If necessary, treat its inputs ``computed`` as independent.
+    """Shape a region. If necessary, treat the inputs in ``computed`` as independent.
 
     Raises: KcalcError if the method fails for a reason other than their dependence.
     """
@@ -299,7 +299,7 @@ def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
 
 
 def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
-    """Insert an Affine after each input ``computed``, which makes these inputs independent."""
+    """Insert an Affine after each input in ``computed``, which makes these inputs independent."""
     renamed = {node: ("weights after", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():
@@ -312,7 +312,8 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
     """Replace the nodes that are left alone with layers that have weights.
 
-    The nodes after them then treat these values as independent of all others.
+    The nodes after these layers then treat the outputs of the layers as independent of all other
+    values.
     """
     steps: list[Any] = []
     unread: list[Node] = []

@@ -116,7 +116,7 @@ def _origin(network: Network, node: Node) -> Node:
 
 
 def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
-    """Return {node: reason} for products with unchanged factors and sums that read them.
+    """Return {node: reason} for products with unchanged factors, and for sums that read them.
 
     Such products and sums scale and shift values (in a flow or a random draw) or compute means.
     Other weights in the sum would invalidate the model's assumptions about the result, such as its

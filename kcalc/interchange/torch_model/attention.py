@@ -172,7 +172,7 @@ def masked(call: Call) -> Any:
 
 @rule("var", "std", "linalg_vector_norm", "norm")
 def moment(call: Call) -> Any:
-    """Read variances, standard deviations and norms over axes; the axes must stay with size 1."""
+    """Read variances, standard deviations and norms over axes that are kept with size 1."""
     source = call.operand
     what, reason = REASONS[call.kind]
     dims = call["dim"]

@@ -61,8 +61,8 @@ class ModuleLevel:
 class Through:
     """A PyTorch function that the user's code called and that made the recorded call.
 
-    ``places``: {slot of an argument of the recorded call: (slot of the same argument, name) in the
-    call to the PyTorch function}.
+    ``places``: {slot of an argument of the recorded call: (position, name) of the parameter of the
+    function that received the same object}.
     """
 
     code: CodeType
@@ -201,7 +201,7 @@ class CallLog(TorchFunctionMode):
     def _levels(
         self, own: int, args: Any, kwargs: Any
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
-        """Return the modules around the current call (innermost first), and its ``through``.
+        """Return the fields ``levels`` and ``through`` of the LoggedCall for the current call.
 
         ``own``: the number of levels that are part of the call itself.
         """
@@ -354,7 +354,7 @@ def _annotated(number: int) -> Any:
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:
-    """Relate the arguments of a call to the parameters of the running function that makes it."""
+    """Match the arguments of a call with the parameters of the function that makes the call."""
     code = frame.f_code
     given = {id(value): place for place, value in [*enumerate(args), *kwargs.items()]}
     places: dict[Any, tuple[int, str]] = {}

@@ -37,7 +37,7 @@ class Captured:
     own: dict[int, Any] = field(default_factory=dict)
 
     def moves(self, node: Any) -> bool:
-        """Whether training changes a tensor of the graph; buffers do not change."""
+        """Whether training changes a tensor of the graph; buffers do not count."""
         return bool(getattr(self.held[node][0], "requires_grad", False))
 
 

@@ -202,7 +202,7 @@ class _Copy:
         return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
 
     def _fill(self, cell: Any) -> None:
-        """Fill a copied cell once, so that later changes by the copy's own code persist."""
+        """Fill a copied cell, but only once, so that later changes by the copy's code persist."""
         new = self._cell(cell)
         for value in _contents(cell):
             if not [*_contents(new)]:
@@ -385,7 +385,7 @@ def _share_memory(given: Any, memo: dict[int, Any]) -> None:
 
 
 def _placed(tensor: Any, storage: Any) -> Any:
-    """Return a leaf with the layout of a tensor in another storage."""
+    """Return a leaf tensor in ``storage`` with the layout of ``tensor``."""
     import torch
 
     new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

@@ -79,7 +79,10 @@ def _numbers(model: Any, arguments: Call) -> list[Any]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records every operator and its numerical arguments, but no sizes or ``own`` tensors."""
+    """Records every operator and its numerical arguments, except sizes and the tensors ``own``.
+
+    ``own``: the ids of the model's own tensors.
+    """
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()

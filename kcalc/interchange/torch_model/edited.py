@@ -61,11 +61,11 @@ Slot = tuple[Any, ...]
 class Change:
     """A change that turns a call ``f(x)`` into ``scale * (f(a x + b) + shift)``.
 
-    Numbers are indices into the module's constants; None means no change. ``inputs``: (slot, a, b)
-    for each changed argument. ``taken``: the slot of an argument to which ``function`` is
-    applied in place of f. ``written``: the argument that the call writes into. ``calls``: the name
-    of the called function, empty if unknown. ``copied``: whether to copy an argument that replaces
-    the result unchanged.
+    a, b, ``scale`` and ``shift`` are indices into the module's constants, or None for no change.
+    ``inputs``: (slot, a, b) for each changed argument. ``taken``: the slot of an argument to which
+    ``function`` is applied in place of f. ``written``: the argument that the call writes into.
+    ``calls``: the name of the called function, empty if unknown. ``copied``: whether to copy an
+    argument that replaces the result unchanged.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -86,10 +86,11 @@ class Change:
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """A function with edited sites.
+    """The edits of a function at its sites.
 
     ``sites``: (site, whether it calls a method of a tensor, changes). There is one change for all
-    visits, or one per visit. An edited function that the site calls is also a plan.
+    visits, or one per visit. If the site calls another function whose code is edited, the plan of
+    that function takes the place of the change.
     """
 
     module: str
@@ -140,7 +141,8 @@ class ModulePlan:
 class EditedRun:
     """One run of an edited function, to which its redirected calls are passed.
 
-    ``sites``: {site: changes}; ``way``: the sites from ``forward`` to this function.
+    ``sites``: {site: changes}; ``way``: the sites of the calls that lead from ``forward`` to this
+    function.
     """
 
     def __init__(self, owner: Any, sites: Any, visits: Any, way: tuple[int, ...] = ()) -> None:
@@ -605,7 +607,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes input and output, or edits calls found by their order."""
+    """Return a ``forward`` that applies ``change`` to the whole call, or ``order`` inside it."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -761,7 +763,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy a module with its class's own method, and edit the copy if the edits were lost."""
+    """Copy a module with the method of its class, and edit the copy again if it lost the edits."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -773,7 +775,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move to another device or dtype, and restore the exact constants."""
+    """Apply ``fn``, which may change the device or dtype, and restore the exact constants."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])
@@ -885,7 +887,7 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
-    """Give a module the subclass of a plan and its constants.
+    """Make a module an instance of the subclass for a plan, and set its constants.
 
     ``like``: a tensor with the dtype and device of the constants.
     """

@@ -1,8 +1,8 @@
 """Repeat the edits of one expert for all experts of its mixture.
 
 A mixture is read as one expert. Experts in a list have separate modules and parameters, so the
-edits of the first expert are repeated for the others. Experts in stacked parameters share the code,
-and their weights are the blocks of a parameter along its first axis.
+edits of the first expert are repeated for the others. Experts whose weights are stacked in one
+parameter share their code, and their weights are the blocks of this parameter along its first axis.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ExpertCopies:
             yield replace(weight, parameter=name)
 
     def _alike(self, name: str, objects: Mapping[str, Any]) -> list[str]:
-        """Return a name and its counterparts in other experts, with one name per object."""
+        """Return a name and its counterparts in other experts, but only one name per object."""
         found = {id(objects.get(name)): name}
         waiting = [name]
         while waiting:

@@ -32,7 +32,7 @@ def _axis(call: Call, rank: int) -> int:
 def part(
     call: Call, source: Any, axis: int, places: Sequence[int], what: str, last: bool = False
 ) -> TensorRef:
-    """Read a part along an axis; if ``last``, drop the axis."""
+    """Read the entries at ``places`` along an axis; if ``last``, drop the axis afterwards."""
     shape = tuple(len(places) if i == axis else n for i, n in enumerate(source.shape))
     told = {"what": what, "reason": PARTS if what == "a split" else SLICE}
     made = call.emit(Part, [call.read(source)], shape=shape, axis=axis, places=places, **told)
@@ -127,7 +127,7 @@ def indexed(call: Call) -> Any:
 
 @rule("glu")
 def gated(call: Call) -> Any:
-    """Read F.glu, the first half times the sigmoid of the second half."""
+    """Read F.glu, the product of the first half and the sigmoid of the second half."""
     source = call.operand
     axis = int(call["dim"] if call["dim"] is not None else -1) % len(source.shape)
     if axis == 0 or not isinstance(source, TensorRef):

@@ -201,7 +201,7 @@ def _shared(
 
 
 def _fused(experts: Any) -> Callable[[int, Any], Any]:
-    """Return expert(i, x) for experts whose weights are in shared arrays, as in transformers."""
+    """Return the function expert(i, x) if all experts share weight arrays, as in transformers."""
     gated = hasattr(experts, "gate_up_proj")
     names = ("gate_up_proj" if gated else "up_proj", "down_proj")
     turned = bool(getattr(experts, "is_transposed", False))
@@ -220,7 +220,10 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
 @contextmanager
 def _watched(experts: Any) -> Iterator[set[str]]:
-    """Collect the modules and methods of experts that run; experts in a list share one name."""
+    """Return a context that collects the names of modules and methods of experts that run.
+
+    Experts in a list share one name.
+    """
     ran: set[str] = set()
     listed = isinstance(experts, nn.ModuleList)
     handles: list[Any] = []

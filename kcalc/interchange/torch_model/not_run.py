@@ -252,7 +252,7 @@ def _arguments(site: ast.Call) -> list[ast.expr]:
 
 
 def _decided(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of branches that only compilers take."""
+    """Yield the branches of conditions that hold only in compilers, such as is_scripting()."""
     for part in ast.walk(node):
         if isinstance(part, ast.If | ast.IfExp) and any(
             name in ast.dump(part.test) for name in DECIDED
@@ -263,7 +263,7 @@ def _decided(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _open_sums(node: Definition, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
-    """Yield sums of feature maps in branches that did not run, unless a fixed setting decides."""
+    """Yield sums of feature maps in branches that did not run, if no fixed setting decides them."""
     ran = {id(site) for number, site in enumerate(sites(node)) if number in seen}
     arrays = {
         name.id

@@ -70,7 +70,7 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """Yield all subclasses of a class that the user defined."""
+    """Yield all user-defined subclasses of a class."""
     for one in kind.__subclasses__():
         if not one.__module__.startswith("torch."):
             yield one

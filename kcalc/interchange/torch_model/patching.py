@@ -103,7 +103,7 @@ class _Function:
 
     @property
     def owner(self) -> str:
-        """Return the code for the object that stores the changes to the function's calls."""
+        """Return the source expression for the object that holds the replacements for the calls."""
         if not self.root:
             return HERE
         first = (self.node.args.posonlyargs + self.node.args.args)[0].arg

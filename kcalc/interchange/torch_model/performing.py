@@ -77,7 +77,10 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
-    """Return {path of a module: (plan, constants)}. Raises: KcalcError for another model."""
+    """Return {path of a module: (plan, constants)}.
+
+    Raises: KcalcError if the edits are for another model.
+    """
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
@@ -396,7 +399,10 @@ def _new_values(
     law: str,
     generator: Any,
 ) -> _Fresh:
-    """Compute all new weights before any parameter changes. Raises: KcalcError."""
+    """Compute all new weights before any parameter changes.
+
+    Raises: KcalcError if the weights of the model do not fit the edits.
+    """
     tensors = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers()),

@@ -237,8 +237,8 @@ class Placing:
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
         """Return {node: edits} for ``wanted``, {node: {call: action}}; skip nodes in ``left``.
 
-        If the actions of a node cannot be placed, all other actions are placed again, because the
-        node's actions would have affected their places.
+        If the actions of a node cannot be placed, all other actions are placed again without them,
+        because actions at one call can affect the places of others.
         """
         while True:
             rest = {owner: calls for owner, calls in wanted.items() if owner not in self.left}

@@ -31,8 +31,8 @@ from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 def _either(test: Any, yes: Any, no: Any) -> Any:
     """Return ``yes`` if the test holds, else ``no``.
 
-    The piece below a threshold comes first, as in the catalogue of activations. The value at the
-    threshold does not matter.
+    In the result, the piece for x below a threshold comes first, as in the catalogue of
+    activations. The value at the threshold does not matter.
     """
     if isinstance(test, sp.Gt | sp.Ge):
         return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))

@@ -78,7 +78,7 @@ def windowed(call: Call) -> Any:
     )
 )
 def adaptive(call: Call) -> Any:
-    """Read adaptive pooling with windows of equal or unequal sizes."""
+    """Read adaptive pooling, whose windows may have different sizes."""
     kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
     source = call.operand
     many = call.several

@@ -87,7 +87,10 @@ def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: 
 
 
 def _timestamps(module: Any, folder: Any) -> Any:
-    """Return the timestamps of a folder's files; ``edits.json`` is omitted, so it is uploaded."""
+    """Return the timestamps of the files in a folder, without the file of edits.
+
+    transformers uploads files that have no timestamp, so the edits are always uploaded.
+    """
     found = type(module)._get_files_timestamps(module, folder)
     return {name: time for name, time in found.items() if name != FILE}
 
@@ -96,7 +99,10 @@ def _timestamps(module: Any, folder: Any) -> Any:
 
 
 def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
-    """Return an edited model with the weights in a folder or file. Raises: KcalcError."""
+    """Return an edited model with the weights in a folder or file.
+
+    Raises: KcalcError if the edits or weights are missing, or do not fit the model.
+    """
     if isinstance(model, type) and not isinstance(model, nn.Module):
         kind = _class(model, path, options)
         if _is_pretrained(kind) and (edits is None or Path(path).is_dir()):

@@ -208,7 +208,7 @@ def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str])
 
 
 def _unmoved(before: Op | None, after: Op | None) -> bool:
-    """Whether an operation returns the same array before and after the rewriting."""
+    """Whether an operation has the same output before and after the trace is rewritten."""
     if before is None or after is None or isinstance(before, Entry):
         return True
     if isinstance(before, Linear) and isinstance(after, Linear):

@@ -161,7 +161,7 @@ def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
 
 
 def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
-    """Store in every node the stack of modules that created it."""
+    """Store in every node the stack of modules in which it was created."""
     after: dict[str | None, list[tuple[str, str]]] = {}
     for node, path, kind in events:
         after.setdefault(node, []).append((path, kind))

@@ -112,7 +112,7 @@ def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
-    """Return the beginning and the end of a node as comparable numbers."""
+    """Return the start and end positions of a node as numbers that can be compared."""
     at: Any = node
     return at.lineno * WIDE + at.col_offset, at.end_lineno * WIDE + at.end_col_offset
 
@@ -154,7 +154,7 @@ def sites(node: Definition) -> list[ast.AST]:
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a branch on ``training`` contains a site while its other side runs different code.
+    """Whether a site is on one side of a branch on ``training`` and the other side runs other code.
 
     ``but``: an expression, such as a module; the other side does not count if it contains this
     expression.
@@ -232,7 +232,7 @@ def _told(value: Any) -> str:
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
-    """Return the index of the call or operator that an instruction belongs to."""
+    """Return the index of the call or operator from which an instruction was compiled."""
     line, last, column, end = [*code.co_positions()][instruction // 2]
     if line is None or column is None:
         return None
@@ -410,7 +410,7 @@ NO_SELF = "the first argument of {} is not the module"
 def rewritten(
     function: Any, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
 ) -> Any:
-    """Return a copy of a function in which some sites pass their call to the run.
+    """Return a copy of a function that passes the calls at some sites to an EditedRun (the run).
 
     ``methods``: (site, whether it calls a method of a tensor). ``entry``: the method of the first
     argument that returns the run; if None, the run is a new first argument. ``counted``: whether to
@@ -508,7 +508,7 @@ def _operator(op: ast.operator | ast.unaryop, prefix: str = "") -> ast.Attribute
 
 
 def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
-    """Return code that evaluates the parts of a target once, and a target that uses these parts.
+    """Return (statements that evaluate the parts of a target once, a target that uses them).
 
     The target belongs to an augmented assignment.
     """

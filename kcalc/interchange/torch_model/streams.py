@@ -41,7 +41,7 @@ DEPTH = (
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A weighted sum of feature maps, given by nodes or (sub-layer, stream) pairs."""
+    """A weighted sum of feature maps, each given by a node or a pair (sub-layer, stream)."""
 
     terms: tuple[tuple[Any, float], ...]
     text: str = ""
@@ -49,10 +49,11 @@ class Mixture:
 
 @dataclass(eq=False)
 class Plan:
-    """The nodes that are sums of streams, the streams, and the nodes that need not be read.
+    """How to read the sums of streams in a captured graph.
 
-    ``sums``: {node: mixture}; ``streams``: {node after which streams are made: [(label, mixture)]};
-    ``shape``: the shape of one stream.
+    ``sums``: {node that is a sum: mixture}; ``streams``: {node after which streams are made:
+    [(label, mixture)]}; ``skipped``: the nodes that need not be read; ``shape``: the shape of one
+    stream.
     """
 
     sums: dict[Any, Mixture] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Plan:
 
 
 class _Graph:
-    """A captured graph with the dependencies between its nodes as bit masks."""
+    """A captured graph that stores the dependencies between its nodes as bit masks."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
@@ -107,8 +108,8 @@ class _Graph:
     ) -> dict[Any, Any]:
         """Run the graph in double precision, and return {node: value}.
 
-        ``changed(node, value)`` may replace values; ``zeroed``: nodes whose operand that depends on
-        the input is set to 0.
+        ``changed(node, value)`` may replace values; ``zeroed``: products in which the operand that
+        depends on the input is replaced with 0.
         """
         import torch
         from torch.fx.node import map_aggregate
@@ -263,7 +264,11 @@ def _splits(shape: Sequence[int], count: int) -> Iterator[tuple[int, bool]]:
 
 
 def _taken(array: Array, count: int, split: tuple[int, bool]) -> Array:
-    """Return an array with shape (streams, ...), without axes of size 1."""
+    """Return an array as (streams, ...), without axes of size 1.
+
+    ``split``: the axis of the array that contains the streams, and whether the stream index varies
+    fastest along it.
+    """
     axis, fastest = split
     shape = array.shape
     parts = (shape[axis] // count, count) if fastest else (count, shape[axis] // count)
@@ -299,7 +304,10 @@ def _anywhere(goal: Array, basis: Sequence[Array]) -> bool:
 
 @dataclass(eq=False)
 class _Run:
-    """A run with noise: {node: its streams including the noise}, and all values."""
+    """The results of a run with noise in the streams.
+
+    ``values``: {node: value}; ``kept``: {node with streams: (value, value with noise)}.
+    """
 
     values: dict[Any, Any]
     kept: dict[Any, tuple[Any, Any]]
@@ -369,7 +377,10 @@ def _gates(graph: _Graph, node: Any) -> bool:
 def _ends(
     graph: _Graph, run: _Run, places: list[Any], states: list[_State], streams: Array
 ) -> list[tuple[Any, Any]] | None:
-    """Return [(input of a branch, its end), ..., (readout, None)], or None."""
+    """Return the input node and end node of every branch, in order, and (readout, None) at the end.
+
+    Returns None if one of these nodes is not found.
+    """
     found: list[tuple[Any, Any]] = []
     count = len(streams)
     for before, state in zip(places, states, strict=False):
@@ -444,7 +455,10 @@ def _measured(
     ends: list[tuple[Any, Any]],
     split: tuple[int, bool],
 ) -> Plan | None:
-    """Return the plan from a run in which gates have their initial values."""
+    """Return the plan for several streams, with weights fitted to the values of a run.
+
+    In this run, gates have their initial values. Returns None if a fit fails.
+    """
     plan, count, origin = Plan(), states[0].count, places[0]
     plan.shape = tuple(int(n) for n in ends[0][0].meta["val"].shape)
     start, noisy = map(_array, run.kept[origin])
@@ -506,7 +520,10 @@ def _plain(weight: float) -> float:
 
 
 def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan | None:
-    """Return the plan for softmaxes over stacked feature maps with input-independent weights."""
+    """Return the plan for attention over depth, or None.
+
+    Such attention adds stacked feature maps with softmax weights that do not depend on the input.
+    """
     run, plan = _noisy(graph, inputs, set(mixers), set()), Plan()
     for node in mixers:
         parts = list(node.args[0])

@@ -21,7 +21,10 @@ REMARK = (
 
 
 class TokenIds:
-    """Runs the integer arithmetic of a graph on random ids, two distinct ids in each draw."""
+    """Runs the integer arithmetic of a graph on several draws of random ids.
+
+    Each draw contains two distinct ids.
+    """
 
     def __init__(self, captured: Captured) -> None:
         import torch

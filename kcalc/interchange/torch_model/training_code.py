@@ -103,7 +103,7 @@ def _read(node: ast.AST) -> set[str]:
 
 
 def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: frozenset[str]) -> str:
-    """Return a value that expressions read and that differs in training, or "".
+    """Return a value that the expressions ``given`` read and that differs in training, or "".
 
     ``methods``: as in :func:`made_in_training`.
     """
@@ -118,7 +118,7 @@ def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: fro
 
 
 def beside(node: Any, method: bool, slots: Iterable[Any]) -> list[ast.AST]:
-    """Return the arguments of a call or operator, except the arguments at some slots."""
+    """Return the arguments of a call or operator, except those at ``slots``."""
     if isinstance(node, ast.Call):
         first = [node.func.value] if method and isinstance(node.func, ast.Attribute) else []
         given: dict[Any, ast.AST] = dict(enumerate([*first, *node.args]))

@@ -272,7 +272,7 @@ class Walker:
             return call.unread(call.spoken, internal_error(error, where))
 
     def _fresh(self, value: Any, where: str) -> Any:
-        """Return a value; an array that was written piece by piece becomes an unread operation."""
+        """Return a value, or an unread operation for an array that was written piece by piece."""
         if isinstance(value, list | tuple):
             return type(value)(self._fresh(part, where) for part in value)
         if not isinstance(value, Stale):

@@ -23,8 +23,8 @@ UNKNOWN = (
 def with_window(op: Attention, model: Any) -> Attention:
     """Return the attention with the window of its module in the model.
 
-    If the configuration has windows but does not specify the layers, a note says so. The masks of
-    transformers models are known at any length.
+    If the configuration has windows but does not specify the layers, a note says so. For
+    transformers models, the mask counts as known for any number of tokens.
     """
     tokens = op.shape[3 - op.axis]
     modules = list(_around(model, op.source.partition(" (")[0]))
@@ -73,7 +73,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:
-    """Return the kind of a layer, "" for attention over all tokens, None if the kind is unknown."""
+    """Return the kind of attention in a layer: "" if it is over all tokens, None if unknown."""
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and kinds:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))

@@ -59,7 +59,10 @@ ALIASES = {
 
 
 def writer(target: Any) -> Writer:
-    """Return the writer for a target. Raises: a KcalcError that suggests similar names."""
+    """Return the writer for a target.
+
+    Raises: a KcalcError that suggests similar names if the target is unknown.
+    """
     name = ALIASES.get(target.lower(), target.lower()) if isinstance(target, str) else target
     if not isinstance(name, str) or name not in WRITERS:
         raise unknown("export target", target, WRITERS)

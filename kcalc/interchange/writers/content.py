@@ -27,7 +27,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class TransformedActivation:
-    """A transformed activation, the name of its function, and the nodes that use it."""
+    """A transformed activation with the name of its exported function and the nodes that use it."""
 
     name: str
     activation: Activation
@@ -36,7 +36,7 @@ class TransformedActivation:
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """A weighted sum: the weights in slot order, the name of its function, and the nodes.
+    """The weights of a sum in slot order, with the name of the exported function.
 
     ``nodes``: all nodes with these weights.
     """
@@ -89,7 +89,10 @@ class Content:
 
 
 def content_of(shaping: Any, version: str) -> Content:
-    """Return the content of a shaping. Raises: KcalcError if it contains symbols."""
+    """Return the content of a shaping.
+
+    Raises: KcalcError if it contains symbols.
+    """
     network: Network = shaping.network
     targets = {**shaping.targets, **shaping.global_targets}
     values = shaping.values

@@ -1,6 +1,6 @@
 """Traverse stable expressions. All writers share this code.
 
-The traversal handles sums, products, powers, functions, and choices with their guards.
+The traversal handles sums, products, powers, functions, and Piecewise expressions with guards.
 
 A writer defines how to write each part of an expression (:class:`LanguageTarget`). If a value is
 used only on an interval, a harmless x replaces any x outside the interval, where the value could
@@ -71,7 +71,7 @@ class LanguageTarget(Generic[V]):
         raise NotImplementedError
 
     def call(self, function: str, *arguments: V) -> V:
-        """Call a function by its key, a value of ``FUNCTIONS`` or "relu"."""
+        """Write a call to a function, given by a value of ``FUNCTIONS`` or "relu"."""
         raise NotImplementedError
 
     def least(self, value: V, level: float) -> V:
@@ -222,7 +222,7 @@ class Walk(Fold[V]):
         return self.target.compare(sign, self(left), self(right))
 
     def _guarded(self, rows: list[Any], index: int, conditions: list[V]) -> V:
-        """Write the value of a row, using a harmless x wherever the row does not apply."""
+        """Write the value of a Piecewise row, with a harmless x wherever the row does not apply."""
         to, value, own = self.target, rows[index][0], self.x
         if not needs_guard(value):
             return self(value)

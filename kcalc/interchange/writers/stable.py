@@ -247,7 +247,7 @@ def _exponent(factor: Any, w: Any) -> int:
 
 
 def _sum(terms: list[Any]) -> Any:
-    """Rewrite polynomials by Horner's rule, c exp(w) - c as c expm1(w), other sums term by term."""
+    """Rewrite polynomials by Horner's rule, c exp(w) - c with expm1, other sums term by term."""
     expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
