@@ -189,7 +189,7 @@ def no_rule(
 
 
 def refuse_dropping(calculus: str, operation: Any, node: Hashable) -> None:
-    """Raise NoRule for active dropout if the calculus describes evaluation."""
+    """Raise NoRule for active dropout, in a calculus that describes only networks in evaluation."""
     if isinstance(operation, Mask) and operation.drops:
         raise NoRule(
             f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; to "
