@@ -267,9 +267,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:
-    """Compute (nl^2, na^2) of z -> phi(sqrt(q) z) by quadrature.
+    """Compute (nl^2, na^2), which measure how far phi is from linear and from affine functions.
 
-    ``measure`` is the variance that defines the inner product, by default q.
+    They are computed by quadrature for z -> phi(sqrt(q) z). ``measure`` is the variance of the
+    Gaussian in the inner product, by default q.
     """
     phi = FUNCTIONS[name]
     size = q if measure is None else measure

@@ -28,7 +28,7 @@ def curved(maps: list[PowerMap]) -> list[PowerMap]:
 
 
 def slope(C: PowerMap) -> float:
-    """C'(1)."""
+    """Return C'(1)."""
     return float(C.weights @ np.arange(C.weights.size))
 
 
@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         1e-7,
         (rows[:, 50:] - rows[:, :-50]).min(axis=1),
-        "iii: $C$ increases over every interval of length 1/2",
+        "iii: $C$ increases from one end to the other of every interval of length 1/2",
         0.0,
     )
 
@@ -130,7 +130,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bend=bend,
     )
     own = np.polynomial.hermite_e.HermiteE([1, 1]) / np.sqrt(2)
-    yield equal(own.coef**2, [0.5, 0.5], "its coefficients from the Hermite expansion", 1e-14)
+    yield equal(
+        own.coef**2, [0.5, 0.5], "the coefficients of this map, from the Hermite expansion", 1e-14
+    )
     higher = [max(float(b.lower()) for b in co.enclosed(name)[2:]) for name in _names(bench)]
     yield proved(
         [v - 1e-6 for v in higher],
@@ -178,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steep = steepness(name) / second_moment(name)
         C = activation(name).c_map
         yield at_most(steep * (T - 1) + 1, C(T), "activations, with $C'(1)$ by quadrature", 1e-11)
-        yield equal(C.derivative(1)(1.0), steep, "kcalc's slopes", 1e-10)
+        yield equal(C.derivative(1)(1.0), steep, "these slopes against kcalc's", 1e-10)
     C = c_map(residual_network(bench, "softplus"))
     yield at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
 

@@ -39,8 +39,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SPEC-variance", CHAINS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a chain of square layers has $\operatorname{Var} s^2/(\mathbb E\,s^2)^2 =
-    L(\mu_2/\mu_1^2 - 1 + [\text{Gaussian weights}])$ if q is a fixed point
+    r"""a chain of square layers has $\operatorname{Var} s^2/(\mathbb E\,s^2)^2 = L(\mu_2/\mu_1^2 -
+    1 + [\text{Gaussian weights}])$ if q is a fixed point. Here $\mu_n = \mathbb E\,\varphi'^{2n}$,
+    and the bracket is 1 for Gaussian and 0 for orthogonal weights
     """
     z, w = np.polynomial.hermite_e.hermegauss(120)
     w = w / w.sum()
@@ -120,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         G = J.T @ J
         found.append(np.sum(G * G) / n / (np.trace(G) / n) ** 2)
     # of relative order 1/n
-    yield equal(float(np.mean(found)), 25 / 8, "drawn networks", 8 / n)
+    yield equal(float(np.mean(found)), 25 / 8, "sampled networks", 8 / n)
 
 
 @claim("SPEC-drawn", "Finite width")

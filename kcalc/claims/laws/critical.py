@@ -19,7 +19,7 @@ BRANCH = chain(L.Affine(sigma_w=sqrt(2)), L.Nonlinear("relu"), L.Affine())
 
 
 def relu_way(blocks: int, share: float) -> tuple[float, float]:
-    """Compute (1 - c, dc_L / dc_0) from c = 1/2, for blocks that mix ReLU with the identity."""
+    """Compute (1 - c, dc / dc_0) after blocks that mix ReLU with the identity, from c_0 = 1/2."""
     u, logarithm = 0.5, 0.0
     for _ in range(blocks):
         t = 2 * asin(sqrt(u / 2))
@@ -110,9 +110,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-half-stable", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""half-stable points have $\sigma_w^2\mathbb E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi''
-    = 0$: for GELU $\sigma_w^2 = 1.98305826$ and $\sigma_b^2 = .17292239$, for swish 1.98800468 and
-    .55514317
+    r"""half-stable points, where the Q map and the C map both have slope 1, have $\sigma_w^2\mathbb
+    E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi'' = 0$: for GELU $\sigma_w^2 = 1.98305826$ and
+    $\sigma_b^2 = .17292239$, for swish 1.98800468 and .55514317
     """
     for name, weight, bias in (
         ("gelu", 1.98305826, 0.17292239),

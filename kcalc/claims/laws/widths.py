@@ -33,7 +33,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         z, a = bench.normal(2, width)
         thetas.append(np.mean(2 * (np.maximum(z, 0) ** 2 + a * a * (z > 0))))
     squares = (np.array(thetas) / 2 - 1) ** 2 * width
-    yield statistical(squares, 3.0, "one hidden layer, drawn")
+    yield statistical(squares, 3.0, "one hidden layer, sampled")
 
 
 @claim("LAW-tangent-variance", FINITE)
@@ -54,9 +54,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-q-shift", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at width $n$ the mean of $q$ is shifted by $s$, where $s' = F's + F''V/2$, $V' = F'^2V +
-    \sigma_w^4\operatorname{Var}\varphi^2/n$ and $F = \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$;
-    for ReLU the shift is 0
+    r"""at width $n$ the mean of $q$ in layer $l$ is shifted by $s_l$, where $s_{l+1} = F's_l +
+    F''V_l/2$ and $V_{l+1} = F'^2V_l + \sigma_w^4\operatorname{Var}\varphi^2/n$. Here $F(q) =
+    \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$ with derivatives $F'$ and $F''$, and $V_l$ is the
+    variance of $q$. For ReLU the shift is 0
     """
     width, sigma_w, sigma_b, depth = 32, 1.3, 0.4, 4
     layer = chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear("tanh"))
@@ -78,6 +79,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q = np.mean(np.tanh(np.sqrt(variance)[:, None] * bench.normal(draws, width)) ** 2, axis=1)
     spread = q.std() / sqrt(draws)
     margin = 4 * spread + 0.1 * abs(found.q_shift[last])  # terms of order 1/n^2
-    yield equal(q.mean(), found[last].q + found.q_shift[last], "drawn networks", margin)
+    yield equal(q.mean(), found[last].q + found.q_shift[last], "sampled networks", margin)
     relu = fluctuations(A.vanilla(4, "relu", sigma_w=1.2), features=width).q_shift
     yield equal(list(relu.values()), 0.0, "ReLU", 1e-12)

@@ -86,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-10,
         )
         _, J = draw(bench, resnet(L, m_, n_, nsimplify(value)), 6000, 30000)
-        yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}")
+        yield from agree(bench, J, net.weights, f"sampled, L = {L}, m = {m_}")
 
 
 @claim("PLG-sec4.2", "Sec. 4.2")
@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for k in (1, 2, 4):
         cut = resnet(L, 2, n, Rational(1, 2), without=k)
         yield statistical(
-            draw(bench, cut, 8000, 40000)[0][f"y{L}"], a * (1 + a) ** (L - 1), f"drawn, k = {k}"
+            draw(bench, cut, 8000, 40000)[0][f"y{L}"], a * (1 + a) ** (L - 1), f"sampled, k = {k}"
         )
         yield equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
 
@@ -214,7 +214,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             J[f"W{k}"],
             g / c,
-            f"$E|J^k|^2$ drawn against the printed product, {L}, {n}, {alpha}, k = {k}",
+            f"$E|J^k|^2$ sampled against the printed product, {L}, {n}, {alpha}, k = {k}",
             PRINTED,
         )
         yield equal(
@@ -227,7 +227,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         g, f = closed.dense_factors(L, n, alpha, k + 1)
         right = alpha / (k + 1) * g, (alpha / (k + 1)) ** 2 * (1 + 5 / n) * f
         yield equal([cut.mean, cut.fourth], right, "kcalc's reduced network", 1e-11)
-        yield statistical(J[f"W{k}"], right[0] / c, f"$E|J^k|^2$ drawn, {L}, {n}, {alpha}, k = {k}")
+        yield statistical(
+            J[f"W{k}"], right[0] / c, f"$E|J^k|^2$ sampled, {L}, {n}, {alpha}, k = {k}"
+        )
         if alpha == 1:
             yield equal(
                 moments(net).weights[f"W{k}"].mean,
@@ -281,8 +283,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         y, J = draw(bench, net, 30000, 120000, law)
-        yield from agree(bench, y, found.nodes, f"|y| drawn, {law}")
-        yield from agree(bench, J, found.weights, f"|J| drawn, {law}")
+        yield from agree(bench, y, found.nodes, f"|y| sampled, {law}")
+        yield from agree(bench, J, found.weights, f"|J| sampled, {law}")
     for alpha in (Rational(7, 10), Integer(1), Rational(13, 10)):
         tops = [
             moments(densenet(L, 6, alpha)).weights["W2"].variance / L ** float(2 * (alpha - 1))
@@ -330,8 +332,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-prop1", "Sec. 7, Proposition 1, eqs. 26 to 31")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $Z|W=1-Z|-W$, then $E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and
-    even l
+    r"""if $Z$ given $W$ has the same distribution as $1-Z$ given $-W$, then $E[\prod_{i\le
+    l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l
 
     But: $w\cdot y=0$ must have probability 0, which excludes random signs as weights
     """

@@ -302,5 +302,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bench,
         draw(bench, vanilla([6, 8, 5, 7]), 8000, 40000)[0],
         moments(vanilla([6, 8, 5, 7])).nodes,
-        "drawn",
+        "sampled",
     )

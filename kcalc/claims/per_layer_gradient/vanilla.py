@@ -33,7 +33,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             draw(bench, vanilla(widths, 0.8), 6000, 40000, law)[0]["y3"],
             found.out.mean,
-            f"drawn, {law}",
+            f"sampled, {law}",
         )
 
 
@@ -203,9 +203,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
         norms, J = draw(bench, crelu(depth, n), 8000, 40000)
         yield from agree(
-            bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}"
+            bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| sampled, depth {depth}"
         )
-        yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
+        yield from agree(bench, J, mixed.weights, f"|J| sampled, depth {depth}")
 
 
 @claim("PLG-sec5", "Sec. 5, budget")

@@ -253,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
             about,
         )
-        yield statistical(run.f("F") - truth * run.f("x"), 0.0, "drawn", about)
+        yield statistical(run.f("F") - truth * run.f("x"), 0.0, "sampled", about)
     b, r = symbols("beta r", positive=True)  # r = sqrt(n/m)
     yield exact((1 / r) / b * b * r - 1, "$\\sqrt{m/n}/\\beta\\cdot\\beta\\sqrt{n/m} = 1$")
 

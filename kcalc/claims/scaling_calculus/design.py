@@ -199,7 +199,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = stack(
             [6, 24, 12, 4], [2 / (n if fan == "in" else m) for n, m in ((6, 24), (24, 12), (12, 4))]
         )
-        yield from compared(bench, net, scaling(net), bench.size(4000, 30000), f"drawn, fan-{fan}")
+        yield from compared(
+            bench, net, scaling(net), bench.size(4000, 30000), f"sampled, fan-{fan}"
+        )
 
 
 @claim("SC-eq5", "Sec. 6.1, eq. 5")
@@ -292,7 +294,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         run = Draws(bench, net, 6000, 40000)
         yield statistical(
-            run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}"
+            run.f("affine_3"), 1.5 * (1 if first else 2), f"sampled, relu first: {first}"
         )
     yield statistical(
         run.f("affine_3"), 1.5, "sampled without a relu first: the product as printed", PRINTED
@@ -316,7 +318,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield worst(
         {v: run.b(v) / run.f(v).mean() for v in ("affine_1", "affine_2", "affine_3")},
         scaling(net).biases["affine_1"],
-        "drawn",
+        "sampled",
     )
 
 

@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         run = Draws(bench, s.network, 4000, 40000)
         yield equal(
-            run.b("input") / float(u) ** 2 - run.b("scale_1"), 0.0, f"drawn gradients, u = {u}"
+            run.b("input") / float(u) ** 2 - run.b("scale_1"), 0.0, f"sampled gradients, u = {u}"
         )
 
 
@@ -120,7 +120,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1.0,
                 "kcalc's f",
             )
-        yield worst(samples, truths, f"drawn network {i}")
+        yield worst(samples, truths, f"random network {i}")
 
 
 @claim("SC-eq10", "App. A, eq. 10")
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 s.tensors[parent].backward / (factor * s.tensors[node].backward), 1.0, "kcalc's b"
             )
-        yield worst(samples, truths, f"drawn network {i}")
+        yield worst(samples, truths, f"random network {i}")
 
 
 @claim("SC-B1", "App. B.1, B.2 and Table 1, rows 1 and 2")
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     for i in bench.rounds(4, 12):
         net = [images, dense][i % 2](bench)
-        yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
+        yield zetas(bench, net, bench.size(2000, 8000), f"random network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
         yield equal(np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}")
 
@@ -404,5 +404,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [run.f("scale_1"), run.b("affine_1")],
             [u * u * run.f("affine_1"), u * u * run.b("scale_1")],
-            "drawn",
+            "sampled",
         )

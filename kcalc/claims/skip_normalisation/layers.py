@@ -27,7 +27,10 @@ BOUND = 1.5 * 0.8**2.5
 
 
 def _delta(w: np.ndarray, s: Any) -> np.ndarray:
-    """3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l."""
+    """Return 3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l.
+
+    Divided by s^(3/2), it is the second derivative of weight normalisation.
+    """
     eye = np.eye(len(w))
     third = 3 * np.einsum("j,l,n->jln", w, w, w) / s
     return (
@@ -75,8 +78,9 @@ def bounds(
 
 @claim("SKIP-eq17", "App. A, eqs. 17 and 18")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\
-    I_{d_1}\otimes1_N)$ in row-major order
+    r"""an affine layer has the derivative $J\,\mathrm{aff} = A\otimes I_N$ with respect to its
+    input and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ I_{d_1}\otimes1_N)$ with respect to its
+    weights and biases, in row-major order
     """
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
         A = bench.normal(d1, d0)
@@ -104,8 +108,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-eq21", "App. A, eqs. 20 and 21")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$J\,\mathrm{aff}_P = P(w)\otimes I_N$ and $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\
-    I\otimes1)$
+    r"""an affine layer with normalised weights $P(w)$ has $J\,\mathrm{aff}_P = P(w)\otimes I_N$ and
+    $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\ I\otimes1)$
     """
     for name, P in (
         ("en", lambda w: en(w, 0.7)),
@@ -126,8 +130,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB1", "App. B, Lemma B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""products of matrix functions bounded by $b_i$ and $c_i$-Lipschitz are bounded by $\prod b_i$
-    and $\sum_ic_i\prod_{j\ne i}b_j$-Lipschitz
+    r"""a product of matrix functions that are bounded by $b_i$ and $c_i$-Lipschitz is bounded by
+    $\prod b_i$ and has the Lipschitz constant $\sum_ic_i\prod_{j\ne i}b_j$
     """
     for count in (2, 3, 5):
         A = bench.normal(count, 3, 3)
@@ -157,8 +161,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB2", "App. B, Lemma B.2, eqs. 25 to 29")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""batch normalisation is $v\circ m$ with $\partial m = \delta-1/N$, and v has the stated first
-    and second derivatives
+    r"""batch normalisation is $v\circ m$ with $\partial m = \delta-1/N$, and $v$ has the first and
+    second derivatives that the paper prints
     """
     for _ in bench.rounds(10, 60):
         N, eps = bench.whole(2, 6), np.exp(bench.normal())
@@ -186,8 +190,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to 32")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""weight normalisation has the stated first and second derivatives, and entry normalisation
-    the first derivative $\epsilon(\epsilon+w^2)^{-3/2}$
+    r"""weight normalisation has the first and second derivatives that the paper prints, and entry
+    normalisation has the first derivative $\epsilon(\epsilon+w^2)^{-3/2}$
     """
     for _ in bench.rounds(10, 60):
         d, eps = bench.whole(1, 6), np.exp(bench.normal())
@@ -235,7 +239,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""over all parameters, first and second derivatives of the normalisers are bounded by
     $\epsilon^{-1/2}$ and $\tfrac32(4/5)^{5/2}/\epsilon$ (divided by $\sqrt N$ for batch
-    normalisation); $\|wn\|_2<\sqrt{d_1}$ and $\|en\|_2<\sqrt{d_1d_0}$
+    normalisation); normalised weights have $\|wn\|_2<\sqrt{d_1}$ (weight normalisation) and
+    $\|en\|_2<\sqrt{d_1d_0}$ (entry normalisation)
     """
     u = Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
     whole, rest = sp.div(
@@ -293,7 +298,9 @@ def _bn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
 
 @claim("SKIP-prop4.2", "Sec. 4, Proposition 4.2, eqs. 10 and 11")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$D_{\theta_l}F = (\prod_{j=L}^{l+1}Jf_j)\,Df_l$"""
+    r"""the derivative of a network with respect to the parameters of layer $l$ is $D_{\theta_l}F =
+    (\prod_{j=L}^{l+1}Jf_j)\,Df_l$
+    """
     for i in bench.rounds(8, 60):
         d0, d, N, blocks = bench.wholes(1, 4, 4)
         net = Residual(
