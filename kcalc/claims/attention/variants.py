@@ -36,7 +36,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     z = bench.normal(2, bench.size(20_000, 200_000), long) * sqrt(variance)
     other = k / variance * z[0] + sqrt(1 - (k / variance) ** 2) * z[1]
     yield statistical(
-        (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "sampled rows"
+        (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1),
+        found,
+        "the overlap of sampled rows",
     )
 
 

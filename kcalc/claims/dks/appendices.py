@@ -151,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "sums of the coefficients: quadrature against kcalc",
             1e-6,
         )
-        yield equal(C(1.0), 1, "$C(1)$", 1e-14)
+        yield equal(C(1.0), 1, "kcalc's value of $C(1)$", 1e-14)
         yield equal(C.derivative(1)(0.0), own[1], "$b_1=C'(0)$", 1e-10)
     parts = np.array(
         [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]

@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [own.c_map(*row) for row in zip(c, q1, q2, strict=True)],
         (np.sqrt(q1 * q2) * c + 1) / np.sqrt((q1 + 1) * (q2 + 1)),
-        "by quadrature, for two q values",
+        "its C map for two q values, by quadrature",
         1e-10,
     )
     yield equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the C map is as printed")
@@ -93,13 +93,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the distance of phi' from its mean for transformed activations, by quadrature",
             1e-9,
         )
-        yield at_most(1 - 1 / slope, truth, "the bound for these activations", 1e-10)
+        yield at_most(1 - 1 / slope, truth, "the bound $1-1/C'(1)$ for these activations", 1e-10)
     maps = power_maps(bench, 300, 3000)
     one = np.array([C.derivative(1)(1.0) for C in maps])
     zero = np.array([C.derivative(1)(0.0) for C in maps])
     some = one > 0
     yield at_most(
-        1 - 1 / one[some], 1 - zero[some] / one[some], "the bound for random positive definite maps"
+        1 - 1 / one[some],
+        1 - zero[some] / one[some],
+        "the bound $1-1/C'(1)$ for random positive definite maps",
     )
 
 

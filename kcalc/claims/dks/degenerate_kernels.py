@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         f"kcalc's {depth} layers of ReLU against the recursion",
         1e-10,
     )
-    yield at_most(-np.diff(parts[1:], axis=0), 0, "their order")
+    yield at_most(-np.diff(parts[1:], axis=0), 0, "the kernels of consecutive layers are ordered")
     yield equal(
         [parts[0, :3], 1 - parts[-1, :3]],
         0,

@@ -152,7 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         log((1 + found[1]) / (1 + found[0])) / log(4),
         5 / n,
-        "by kcalc, L = 10 to 40: near 5/n",
+        "kcalc's exponent between L = 10 and 40 is near 5/n",
         0.05,
     )
 
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths = bench.wholes(1, 50, bench.whole(2, 8))
         truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 2 / n for n in widths[1:]) - 1)
         found = moments(vanilla(widths, phi="identity"))
-        yield equal(found.out.variance, truth, "kcalc", 1e-11)
+        yield equal(found.out.variance, truth, "kcalc's variance", 1e-11)
         J = [closed.jacobian_fourth(widths, k, 0.0, linear=True) for k in range(1, len(widths))]
         yield equal([w.fourth for w in found.weights.values()], J, "kcalc's E|J|^4", 1e-11)
     for law in EXCESS:

@@ -221,7 +221,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         PRINTED,
     )
     yield worst(
-        {n: run.nu[n] for n in nodes}, {n: s.weights[n].gamma for n in nodes}, "nu from maps"
+        {n: run.nu[n] for n in nodes},
+        {n: s.weights[n].gamma for n in nodes},
+        "nu from maps over positions",
     )
     yield worst(
         {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)},
@@ -333,7 +335,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1)
             - (1 - rate) * run.f("input")[:4000],
             0.0,
-            "only the mask",
+            "dropout without rescaling: sampled moments",
         )
 
 

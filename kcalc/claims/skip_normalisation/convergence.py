@@ -180,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     t, k = symbols("t k", positive=True)
     r = (4 * k * t + 1) ** Rational(1, 4)
-    yield exact(diff(r, t) - k / r**3, "the flow")
+    yield exact(diff(r, t) - k / r**3, "the solution of the flow")
     path = euler(1.0, 1.0, 0.5, bench.size(100000, 1000000))
     t_ = np.arange(path.size)
     yield at_most(path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$")

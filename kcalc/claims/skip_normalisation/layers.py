@@ -89,19 +89,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             jacobian(lambda x, A=A, b=b: A @ x + b, X),
             np.kron(A, np.eye(N)),
-            f"J, {d0}, {d1}, {N}",
+            f"the derivative by the input, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
         yield equal(
             jacobian(lambda a, X=X, b=b: a @ X + b, A),
             np.kron(np.eye(d1), X.T),
-            f"D in A, {d0}, {d1}, {N}",
+            f"the derivative by the weights, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
         yield equal(
             jacobian(lambda c, A=A, X=X: A @ X + c, b),
             np.kron(np.eye(d1), np.ones((N, 1))),
-            f"D in b, {d0}, {d1}, {N}",
+            f"the derivative by the biases, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
 
@@ -121,10 +121,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             jacobian(lambda v, P=P, X=X: P(v) @ X, w),
             np.kron(np.eye(3), X.T) @ jacobian(P, w),
-            f"D, {name}",
+            f"the derivative by the parameters, {name}",
         )
         yield equal(
-            jacobian(lambda x, P=P, w=w: P(w) @ x, X), np.kron(P(w), np.eye(2)), f"J, {name}"
+            jacobian(lambda x, P=P, w=w: P(w) @ x, X),
+            np.kron(P(w), np.eye(2)),
+            f"the derivative by the input, {name}",
         )
 
 
@@ -174,10 +176,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bn_scale(centred(x), eps),
             "eq. 22 against $v\\circ m$",
         )
-        yield equal(first, jacobian(lambda y, e=eps: bn_scale(y, e), x), "eq. 27", 1e-11)
-        yield equal(jacobian(centred, x), np.eye(N) - 1 / N, "eq. 29")
+        yield equal(
+            first,
+            jacobian(lambda y, e=eps: bn_scale(y, e), x),
+            "eq. 27 (first derivative of v) against complex steps",
+            1e-11,
+        )
+        yield equal(
+            jacobian(centred, x),
+            np.eye(N) - 1 / N,
+            "eq. 29 (derivative of m) against complex steps",
+        )
         numeric = jacobian(lambda y, e=eps: _bn_derivatives(y, e)[0], x).reshape(N, N, N)
-        yield equal(second, numeric, "eq. 28", 1e-11)
+        yield equal(second, numeric, "eq. 28 (second derivative of v) against complex steps", 1e-11)
         yield equal(own.scaling_derivative(x), first, "kcalc's first derivative of v")
         yield equal(own.scaling_second_derivative(x), second, "kcalc's second derivative of v")
         yield equal(
@@ -197,13 +208,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
         d, eps = bench.whole(1, 6), np.exp(bench.normal())
         w = bench.normal(d) * exp(bench.normal())
         first, second = _wn_derivatives(w, eps)
-        yield equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
+        yield equal(
+            first,
+            jacobian(lambda v, e=eps: wn(v, e), w),
+            "eq. 30 (first derivative of weight normalisation) against complex steps",
+            1e-11,
+        )
         numeric = jacobian(lambda v, e=eps: _wn_derivatives(v, e)[0], w).reshape(d, d, d)
-        yield equal(second, numeric, "eq. 31", 1e-11)
+        yield equal(
+            second,
+            numeric,
+            "eq. 31 (second derivative of weight normalisation) against complex steps",
+            1e-11,
+        )
         yield equal(
             np.diag(eps * (eps + w * w) ** -1.5),
             jacobian(lambda v, e=eps: en(v, e), w),
-            "eq. 32",
+            "eq. 32 (derivative of entry normalisation) against complex steps",
             1e-11,
         )
         own = WeightNormalisation(eps)
@@ -225,7 +246,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$"""
     w, e = symbols("w epsilon", positive=True)
     second = diff(w / sp.sqrt(e + w**2), w, 2)
-    yield exact(second + 3 * e * w * (e + w**2) ** Rational(-5, 2), "with the exponent -5/2")
+    yield exact(
+        second + 3 * e * w * (e + w**2) ** Rational(-5, 2),
+        "the second derivative has the exponent -5/2",
+    )
     x = bench.normal(50)
     yield equal(
         EntryNormalisation(0.7).second_derivative(x),
@@ -274,11 +298,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             values = [norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)]
             bent.append(max(values) / told.second)
             yield equal(
-                (told.first * eps**0.5, told.second * sqrt(n) * eps / BOUND), 1.0, "kcalc's bounds"
+                (told.first * eps**0.5, told.second * sqrt(n) * eps / BOUND),
+                1.0,
+                "kcalc's bounds are the printed ones",
             )
         W = bench.normal(3, d) * 10
         yield at_most(
-            [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
+            [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)],
+            1.0,
+            "norms of normalised weights divided by their bounds",
         )
     yield at_most(bent, 1.0, "second derivatives divided by the bound", 1e-9)
     yield at_most(
@@ -428,8 +456,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net, X = Residual([2, 3], 2, 0.7, 0.5, kinds), bench.normal(2, 2)
         s = bounds([2, 3], 2, X, 0.5, kinds, epsilon=0.7)
         first, bent, _ = _worst(bench, net, X, bench.size(25, 250))
-        yield at_most(first, s.parameter_lipschitz, f"{kinds}: |DF|")
-        yield at_most(bent, s.parameter_curvature, f"{kinds}: the Lipschitz quotient of DF")
+        yield at_most(first, s.parameter_lipschitz, f"{kinds}: |DF| is at most kcalc's bound")
+        yield at_most(
+            bent,
+            s.parameter_curvature,
+            f"{kinds}: the Lipschitz quotient of DF is at most kcalc's bound",
+        )
     X = np.array([[1.0, 2.0, 4.0]])
     far = [
         norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), X), 2)
