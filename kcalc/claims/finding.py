@@ -75,8 +75,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Restore a finding from :meth:`to_dict`, and check that its evidence gives the same
-        verdict.
+        """Restore a finding from :meth:`to_dict`, and check that its evidence gives its verdict.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

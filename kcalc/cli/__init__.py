@@ -140,7 +140,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def one_line(message: str) -> str:
-    """Remove line breaks from a message, and the middle if it is very long."""
+    """Write a message on one line, without its middle if it is very long."""
     line = " ".join(message.split())
     return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 

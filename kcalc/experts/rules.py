@@ -86,7 +86,10 @@ def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Chann
 def sent_back(
     backward: Backward, op: Route, node: Node, message: Groups, reads: Sequence[Node]
 ) -> list[Groups]:
-    """Send ``scale^2 W`` back to the expert and ``scale^2 kappa_e R`` to the logits."""
+    """Return the messages to the logits and to the expert.
+
+    They are the incoming message, multiplied by ``scale^2 kappa_e R`` and by ``scale^2 W``.
+    """
     states = [backward.states[read] for read in reads]
     kernel = backward.kernel
     moments = _checked(kernel, op, node, states)

@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Matrices with a row (column) per threshold and Laplace node of the first (second) token."""
+    """Matrices indexed by (threshold, Laplace node) of the first token and of the second token."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None

@@ -160,7 +160,7 @@ def interpret_back(
 
 
 def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
-    """Return a guest's rule for a primitive in a calculus, or None if no guest has such a rule."""
+    """Return the rule of an optional part of kcalc for a primitive in a calculus, or None."""
     key = (calculus, type(operation).__name__)
     return RULES[key] if key in RULES else None  # noqa: SIM401 - a registry has no get
 

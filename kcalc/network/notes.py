@@ -64,8 +64,8 @@ class Note:
     def assumption(self) -> Assumption:
         """Convert the note to an assumption for results.
 
-        It is a convention if the note is about positions, and a heuristic if the model differs from
-        the network.
+        The assumption is a convention if the note is about positions, and a heuristic if the model
+        differs from the network.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
 

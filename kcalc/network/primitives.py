@@ -43,7 +43,7 @@ class Primitive:
         return False
 
     def as_layer(self) -> Layer | None:
-        """Return a guest's layer that consists of this primitive, or None if none exists."""
+        """Return the layer of an optional part of kcalc with only this primitive, or None."""
         return None
 
     @property

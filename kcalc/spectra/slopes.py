@@ -92,7 +92,7 @@ def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
 
 
 def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array, Array]:
-    """Return local Jacobians, their probabilities, and whether each probability is positive."""
+    """Return local Jacobians, their weights, and which of them have a positive probability."""
     points, cases, shares = _points(program, directions, count)
     with np.errstate(over="ignore", invalid="ignore"):
         found = [program.jacobian(points, keeps) for keeps in cases]

@@ -97,9 +97,7 @@ def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> floa
 
 
 def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre: int) -> float:
-    """Compute the token cosine after the block of :func:`frozen`, by the kernel calculus at T
-    tokens.
-    """
+    """Compute the token cosine after the block of :func:`frozen`, by the kernel calculus."""
     net = architectures.transformer_stack(
         1, 8, 2, "relu", placement, shortcut_weight=1.0, residual_weight=1.0,
         gains={"queries": beta * sqrt(log(tokens))}, attention={"centre": centre},

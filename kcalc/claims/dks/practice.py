@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     p, x = Symbol("p", positive=True), Symbol("x", real=True)
     relu = activation("relu")
     for at in (p, -p, Integer(0)):
-        yield exact(Max(0, at) - Max(0, -at) - at, f"x = {at}")
+        yield exact(Max(0, at) - Max(0, -at) - at, f"the identity at x = {at}")
     u, w = bench.normal(7), bench.normal(4, 7)
     yield equal(w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu")
     both = activation(Max(0, x) - Max(0, -x))

@@ -54,10 +54,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-q-shift", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at width $n$ the mean of $q$ in layer $l$ is shifted by $s_l$, where $s_{l+1} = F's_l +
-    F''V_l/2$ and $V_{l+1} = F'^2V_l + \sigma_w^4\operatorname{Var}\varphi^2/n$. Here $F(q) =
-    \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$ with derivatives $F'$ and $F''$, and $V_l$ is the
-    variance of $q$. For ReLU the shift is 0
+    r"""at width $n$ the mean of the q value of pre-activations in layer $l$ is shifted by $s_l$,
+    where $s_{l+1} = F's_l + F''V_l/2$ and $V_{l+1} = F'^2V_l +
+    \sigma_w^4\operatorname{Var}\varphi^2/n$. Here $F(q) = \sigma_w^2\mathbb E\varphi^2 +
+    \sigma_b^2$ with derivatives $F'$ and $F''$, and $V_l$ is the variance of this q value. For ReLU
+    the shift is 0
     """
     width, sigma_w, sigma_b, depth = 32, 1.3, 0.4, 4
     layer = chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear("tanh"))

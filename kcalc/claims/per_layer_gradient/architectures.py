@@ -216,7 +216,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             J[f"W{k}"],
             g / c,
-            f"sampled $E|J^k|^2$ against the product as printed in the paper, L = {L}, n = {n}, alpha = {alpha}, k = {k}",
+            f"sampled $E|J^k|^2$ against the product as printed in the paper, "
+            f"L = {L}, n = {n}, alpha = {alpha}, k = {k}",
             PRINTED,
         )
         yield equal(
@@ -237,7 +238,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             J[f"W{k}"],
             right[0] / c,
-            f"sampled $E|J^k|^2$ against the corrected product, L = {L}, n = {n}, alpha = {alpha}, k = {k}",
+            f"sampled $E|J^k|^2$ against the corrected product, "
+            f"L = {L}, n = {n}, alpha = {alpha}, k = {k}",
         )
         if alpha == 1:
             yield equal(

@@ -401,10 +401,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
             [u * u, u * u, 1],
-            f"u = {u:.4f}",
+            f"kcalc's moments and zeta, u = {u:.4f}",
         )
         yield equal(
             [run.f("scale_1"), run.b("affine_1")],
             [u * u * run.f("affine_1"), u * u * run.b("scale_1")],
-            "sampled",
+            "sampled moments",
         )

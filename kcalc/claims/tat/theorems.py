@@ -76,7 +76,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1 - abs(rise - 1),
             )
 
-        found = certified(slack, -1, 1, f"slope {slope}, {dag.depth} layers", digits=14)
+        found = certified(
+            slack, -1, 1, f"the inequalities for slope {slope}, {dag.depth} layers", digits=14
+        )
         if not found.holds:
             yield found
         bounds.append(found.margin or 0.0)
@@ -159,7 +161,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             value, rise = dag.derivatives(c, (balls.value, balls.slope), rational)
             return least(2 * bend - abs(value - c), 2 * bend - abs(rise - 1))
 
-        proof = certified(slack, -1, 1, f"{name}, {dag.depth} layers", digits=14)
+        proof = certified(
+            slack, -1, 1, f"the inequalities for {name}, {dag.depth} layers", digits=14
+        )
         if not proof.holds:
             yield proof
         bounds.append(proof.margin or 0.0)
