@@ -1,7 +1,8 @@
-"""The only module that knows all rooms and the objects that each guest provides.
+"""Register the objects that each optional part of kcalc (a "guest") provides.
 
-It contains names, never imports; a guest is imported on first use. ``print(kcalc.wiring.table())``
-shows all entries.
+No other module names the guests. Objects are registered by their location as text, and a guest is
+imported when one of its objects is first used. ``print(kcalc.wiring.table())`` shows everything
+that is registered.
 """
 
 from __future__ import annotations
@@ -193,5 +194,5 @@ for _registry, *_guests in (
 
 
 def table() -> str:
-    """Return everything that guests provide, as text."""
+    """Return a text that lists everything the guests provide."""
     return "\n\n".join(map(repr, REGISTRIES))

@@ -63,7 +63,7 @@ class Finding(Shown):
         return [("evidence", "method", "about", "holds", "margin"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert to plain data."""
         return {
             "id": self.claim.id,
             "verdict": str(self.verdict),
@@ -75,7 +75,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Invert :meth:`to_dict`. The verdict is recomputed and compared.
+        """Restore a finding from :meth:`to_dict`, and check that its evidence gives its verdict.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

@@ -115,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments like argparse, but report unknown arguments in this parser."""
+        """Parse arguments as argparse does, but report unknown ones with this command's usage."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             word = next((word for word in rest if word.startswith("-")), rest[0])
@@ -140,13 +140,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def one_line(message: str) -> str:
-    """Remove line breaks from a message, and the middle if it is very long."""
+    """Write a message on one line, without its middle if it is very long."""
     line = " ".join(message.split())
     return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 
 
 def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """Create the argument parser, with the options of the commands that are in ``words``."""
+    """Create the argument parser; only commands that occur in ``words`` get their options."""
     top = _Parser(prog="kcalc", description="Kernel calculus on neural networks.")
     top.add_argument("--version", action="version", version=f"kcalc {__version__}")
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")

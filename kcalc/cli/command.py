@@ -1,11 +1,11 @@
-"""Commands made from functions, with function parameters as options.
+"""Turn functions into commands; the parameters of a function become the command's options.
 
 A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-this`` sets the
-parameter ``like_this``. If the option is not given, the parameter has its default. A parameter
-annotated ``Annotated[type, function]`` receives the result of that function, whose parameters
-become options too. ``**targets: Annotated[Any, {name: Option(help)}]`` adds a table of options. The
-docstring describes the command, and its "Examples:" are printed after the options. A command with
-many options lists the common options first.
+parameter ``like_this``. If the option is not given, the parameter keeps its default. A parameter
+annotated ``Annotated[type, function]`` receives the result of calling that function, whose own
+parameters become options too. ``**targets: Annotated[Any, {name: Option(help)}]`` adds a table of
+options. The docstring describes the command, and its "Examples:" are printed after the options. A
+command with many options lists the common options first.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def save_figure(axes: Any, path: str) -> None:
 
 @contextmanager
 def pure_output(options: Iterable[Any]) -> Iterator[None]:
-    """Redirect output from the user's modules to standard error if an option is -."""
+    """Redirect what the user's modules print to standard error, if any option is ``-``."""
     if "-" not in [option for option in options if isinstance(option, str)]:
         yield
         return

@@ -194,7 +194,7 @@ def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
 def slopes_text(named: Named, q: float | None) -> str:
     """Format every output's slope polynomial and the maximal slope function, in factored form.
 
-    Numerical values follow the formulas.
+    The numerical values are printed after the formulas.
     """
     network = named.network
     mu = maximal_slope(network, q)

@@ -101,7 +101,7 @@ def _headline(word: str) -> str:
 
 
 def _command(given: Mapping[str, Any], output: str) -> str:
-    """Rebuild the command line, with short paths."""
+    """Return the command line that produces the page, with paths shortened to file names."""
     words = ["kcalc", "report", _headline(given["network"])]
     for name in given["known"]:
         if name not in given or name in ("network", "output", "name", "input", "json"):

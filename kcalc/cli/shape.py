@@ -228,7 +228,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """Format the constants of every activation, or describe them if they have another form."""
+    """Format a table of the activations' constants, or describe them if they have another form."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]

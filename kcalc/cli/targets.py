@@ -1,4 +1,4 @@
-"""Command-line options for the targets of shaping methods, made from the method records."""
+"""Command-line options for the targets of shaping methods, derived from the methods' records."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _marked(target: str, methods: list[str]) -> str:
 
 
 def _listed(methods: list[str]) -> str:
-    """List the methods in words, or the excluded methods if they are fewer."""
+    """List the methods in words, or as "all methods but ..." if this is shorter."""
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"
@@ -118,7 +118,7 @@ def _listed(methods: list[str]) -> str:
 
 
 def flag(target: str) -> str:
-    """Return the option of a target, as typed."""
+    """Return the command-line option that sets a target, such as ``--zeta``."""
     return FLAGS.get(target, ("--" + target.replace("_", "-"),))[0]
 
 

@@ -40,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) ->
 
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
-    """Format the gradients over tokens along the stream, for both modes."""
+    """Format a table of squared gradients along the stream, in total and by mode over tokens."""
     columns = [found.texts[name] for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()

@@ -86,7 +86,7 @@ def run(
 def _transfer(
     network: str, inputs: Sequence[Any], sizes: dict[str, Any], settings: dict[str, Any]
 ) -> Transfer:
-    """Compute the transfer.
+    """Compute the transfer for the network or the function that ``network`` names.
 
     ``sizes`` contains "width" and "depth", each as a pair (small model, large model).
     """

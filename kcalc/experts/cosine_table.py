@@ -1,9 +1,9 @@
 """Interpolate the router statistics W and R as functions of the angle between two tokens.
 
-As functions of theta = arccos(rho), both are smooth at theta = 0, because the probability that the
-selection changes is proportional to theta there. Therefore 12 values of ``(S_2 - W - a theta) /
-theta^2``, with the known slope a, give W to about 1e-9 up to pi/2, even below the smallest angle
-used.
+W and R are smooth functions of the angle theta = arccos(rho), even at theta = 0, where the
+probability that the selection changes is proportional to theta. At theta = 0, W equals S_2 and has
+a known slope -a. A polynomial through 12 values of ``(S_2 - W - a theta) / theta^2`` therefore
+gives W to about 1e-9 up to pi/2, also below the smallest of the 12 angles.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _router(experts: int, selected: int, variance: float, score: tuple[str, bool
 class RouterMoments:
     """Moments of the router weights of one token and of two tokens.
 
-    ``second``: S_2; ``slopes``: R_2.
+    ``second`` is S_2 and ``slopes`` is R_2, as defined in :func:`kcalc.moe_statistics`.
     """
 
     def __init__(self, experts: int, selected: int, sigma: float, score: tuple[str, bool]) -> None:
@@ -138,7 +138,7 @@ class AngleTable:
         return out.reshape(angles.shape)[()]
 
     def _few(self, angles: Array) -> bool:
-        """Whether the angles are few, and far enough from the ends to compute values directly."""
+        """Whether to compute values directly: for few angles that are not too close to 0 or pi."""
         ends = (0.0, np.pi if self.opposite is not None else 0.0)
         new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)

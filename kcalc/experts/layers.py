@@ -25,10 +25,10 @@ SCORES = ("softmax", "sigmoid")
 class Route(Layer):
     """Weighted sum of the k experts with the largest logits, ``scale sum_i w_i e_i(x)``.
 
-    The inputs are the logits, an Affine with one output per expert, and a single expert that ends
-    in an Affine. This expert represents all E experts, which have the same distribution and
-    independent weights. The selection has no derivative, so gradients reach the logits only through
-    the weights w_i.
+    The layer has two inputs: the logits, which come from an Affine with one output per expert, and
+    one expert that ends in an Affine. This expert represents all E experts, which have the same
+    distribution and independent weights. The selection has no derivative, so gradients reach the
+    logits only through the weights w_i.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def _appended(program: Any, part: Network, width: Count | None, reads: Reads) ->
 
 
 def _check_weights(layer: Route | MoE) -> None:
-    """Check and store the fields that Route and MoE share."""
+    """Check the fields that Route and MoE have in common, and store their converted values."""
     name = type(layer).__name__
     choice(layer.score, f"score of a {name}", SCORES)
     truth(layer.normalise, f"{name}: normalise")

@@ -91,7 +91,10 @@ class MoEStatistics(Shown):
 
     @cached_property
     def cross(self) -> float:
-        """W = E sum_i w_i w_i' for two tokens: the mixture's kernel divided by one expert's."""
+        """W = E sum_i w_i w_i', the ratio of the mixture's kernel to one expert's kernel.
+
+        w and w' are the weights of two tokens.
+        """
         if self.cosine == 1:
             return self.second
         score = SCORES[self.score, self.normalise]

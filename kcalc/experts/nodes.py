@@ -73,5 +73,5 @@ def trapezoid(low: float, high: float, step: float) -> tuple[Array, float]:
 
 
 def density(z: Array, variance: float) -> Array:
-    """Density of a centred Gaussian."""
+    """Return the density at ``z`` of a Gaussian with mean 0."""
     return np.exp(-(z**2) / (2 * variance) - LOG_ROOT) / np.sqrt(variance)

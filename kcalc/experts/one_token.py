@@ -72,7 +72,7 @@ class _OneThreshold:
             self.x, self.weights = laplace(selected * smallest, count * largest, STEP)
 
     def _law(self, low: float, high: float) -> tuple[Array, Array, Array]:
-        """Return scores, their slopes and probabilities for a logit between two bounds."""
+        """Return (scores, their slopes, probabilities) at quadrature nodes between two bounds."""
         z, dz = panels(low, high, WIDTH)
         log_mass = log_ndtr(-low) if high > REACH - 1e-9 else log_ndtr(high)
         p = dz * np.exp(-(z**2) / 2 - log_mass) / np.sqrt(2 * np.pi)
@@ -110,7 +110,11 @@ class _OneThreshold:
         return edge**2 * self._integral(2, np.exp(-self.x * edge) * others * self._rest())
 
     def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
-        """R_2 for softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
+        """Return R_2 for softmax over all experts.
+
+        R_2 is E sum_i p_i^2 (1 - 2 p_i + sum_j p_j^2), with i over the selected experts and j over
+        all.
+        """
         one = self.k * moments[0] ** (self.k - 1) * rest
         two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
         others = np.zeros_like(self.x)
@@ -131,7 +135,7 @@ class _OneThreshold:
         return self._law(-REACH + min(self.t, 0), self.t)
 
     def _rest(self) -> Array:
-        """Return E exp(-x s) over the unselected experts, if the sum of scores includes them."""
+        """Return E exp(-x s), where s sums unselected scores, or 1 if weights do not use them."""
         if self.score.total != "all" or not self.last:
             return np.ones_like(self.x)
         s, _, p = self._low()

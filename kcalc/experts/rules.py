@@ -32,7 +32,7 @@ TEXT = (
 
 
 def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
-    """Return a new non-Gaussian atom, ``q = scale^2 S_2 q_e`` and kernel ``scale^2 W kappa_e``."""
+    """Return a non-Gaussian atom with ``q = scale^2 S_2 q_e`` and kernel ``scale^2 W kappa_e``."""
     logits, expert = (state.pairs[0].moments for state in inputs)
     square = _square(kernel, op)
     if kernel.statistics.follow_c:
@@ -86,7 +86,10 @@ def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Chann
 def sent_back(
     backward: Backward, op: Route, node: Node, message: Groups, reads: Sequence[Node]
 ) -> list[Groups]:
-    """Send ``scale^2 W`` back to the expert and ``scale^2 kappa_e R`` to the logits."""
+    """Return the messages to the logits and to the expert.
+
+    They are the incoming message, multiplied by ``scale^2 kappa_e R`` and by ``scale^2 W``.
+    """
     states = [backward.states[read] for read in reads]
     kernel = backward.kernel
     moments = _checked(kernel, op, node, states)
@@ -101,7 +104,7 @@ def sent_back(
 
 
 def _with_gap(pair: Pair, gap: Jet) -> Pair:
-    """Replace the gap of a feature map that consists of one atom."""
+    """Replace the gap 1 - c of a feature map that consists of one atom."""
     moments = replace(pair.moments, gap=gap)
     terms = tuple(replace(term, atom=replace(term.atom, moments=moments)) for term in pair.terms)
     return replace(pair, moments=moments, terms=terms)

@@ -70,7 +70,7 @@ class Term(NamedTuple):
 
 
 class _Pair:
-    """Matrices with a row (column) per threshold and Laplace node of the first (second) token."""
+    """Matrices indexed by (threshold, Laplace node) of the first token and of the second token."""
 
     def __init__(
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
@@ -196,7 +196,7 @@ class _Tables:
 
 
 class _Block:
-    """Block of rows with its own columns and all later columns.
+    """A block of rows of the matrices, with the columns of the same thresholds and all later ones.
 
     The sums are symmetric under an exchange of the tokens, so the later columns count twice.
     """
@@ -270,8 +270,9 @@ class _Block:
     ) -> Array | float:
         """Sum over the number n of experts selected for both tokens, out of ``count`` experts.
 
-        The tokens select k and k2 experts. One of the n experts contributes ``both`` instead of its
-        probability. ``others`` contains the mean of the others' function in each quadrant.
+        The tokens select k and k2 of these experts. One of the n experts contributes the factor
+        ``both`` instead of the probability of its quadrant. ``others`` contains, for each quadrant,
+        the mean of the function h of :class:`Term`.
         """
         n = max(1, k + k2 - count)
         if n > min(k, k2):

@@ -72,9 +72,10 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Spreads of gamma in its extrinsic form.
+        """Ratios of the largest to the smallest gamma, nu and bias scaling, and E y^2.
 
-        The extrinsic form uses second moments of the signals, not the variances of the weights.
+        Gamma is in its extrinsic form, which uses second moments of feature maps and gradients
+        instead of the variances of the weights.
         """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
@@ -174,10 +175,10 @@ def geometric(
     With these weights, gamma = zeta/c^2 is the same for all layers [Scaling eq. 3, sec. 6.2].
 
     k is the kernel side of a layer; n and m are its channel counts. If k differs from k_typ, a
-    multiplier sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the
-    next. If zeta differs from its value at the first Affine (in residual branches, after pooling),
-    c is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse square root. Sums keep
-    their weights.
+    multiplier sqrt(k_typ/k) precedes the layer, so the second moments f of consecutive
+    pre-activations satisfy f -> sqrt(n/m) f. If zeta differs from its value at the first Affine (in
+    residual branches, after pooling), c is multiplied by sqrt(zeta_here/zeta) and the multiplier by
+    the inverse square root. Sums keep their weights.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
 
 @dataclass
 class _Plan:
-    """Variances and multipliers for every Affine, given the factors of c."""
+    """Compute the variance and the multiplier of every Affine, given the factors of c."""
 
     base: Network
     extents: Any
@@ -357,9 +358,10 @@ class _Plan:
         return Network.from_steps(steps, self.base.outputs).with_notes(self.base.notes)
 
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
-        """Return the multiplier that gives f -> sqrt(n/m) f between pre-activations.
+        """Return the multiplier before an Affine that makes second moments f change to sqrt(n/m) f.
 
-        The first layers receive inputs with mean square 1/(k sqrt n).
+        The moments f are those of consecutive pre-activations. For layers that read an input, the
+        multiplier brings its mean square to 1/(k sqrt n).
         """
         side = math.sqrt(weight.taps)
         kept = self._kept(parent)

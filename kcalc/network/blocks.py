@@ -54,8 +54,8 @@ class Block:
 def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
     """Return the nodes that lie on every path from an input to an output, in order.
 
-    In a topological order, a node is a cut iff no edge (and no open input or output) passes over
-    its position.
+    In a topological order, a node is a cut iff no edge leads from an earlier to a later node, all
+    inputs come before it, and no earlier node is an output.
     """
     position = {node: i for i, (node, _, _) in enumerate(steps)}
     last_use = {node: i for i, (node, _, _) in enumerate(steps)}
@@ -96,7 +96,7 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
 def trunk_pieces(
     steps: Sequence[Step], outputs: Sequence[Node]
 ) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
-    """Yield (entry, nodes, code) of each piece between cuts; isomorphic pieces have equal codes."""
+    """Return (entry, nodes, code) of each piece between cuts; isomorphic pieces share a code."""
     cuts = set(cut_nodes(steps, outputs))
     pieces: list[tuple[Node | None, tuple[Node, ...], Any]] = []
     entry: Node | None = None

@@ -160,7 +160,7 @@ def interpret_back(
 
 
 def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
-    """Return a guest's rule for a primitive in a calculus, or None if no guest has such a rule."""
+    """Return the rule of an optional part of kcalc for a primitive in a calculus, or None."""
     key = (calculus, type(operation).__name__)
     return RULES[key] if key in RULES else None  # noqa: SIM401 - a registry has no get
 
@@ -189,7 +189,7 @@ def no_rule(
 
 
 def refuse_dropping(calculus: str, operation: Any, node: Hashable) -> None:
-    """Raise NoRule for active dropout if the calculus describes evaluation."""
+    """Raise NoRule for active dropout, in a calculus that describes only networks in evaluation."""
     if isinstance(operation, Mask) and operation.drops:
         raise NoRule(
             f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; to "

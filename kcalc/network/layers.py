@@ -1522,7 +1522,7 @@ _OWN: dict[str, type[Layer]] = {
 
 
 class _Kinds(Mapping[str, type[Layer]]):
-    """Layer classes by name: from this module, and from guests, which it imports on first use."""
+    """Layer classes by name; those of optional parts of kcalc are imported on first use."""
 
     def __getitem__(self, name: str) -> type[Layer]:
         return _OWN[name] if name in _OWN else LAYERS[name] if name in LAYERS else _OWN[name]

@@ -64,7 +64,8 @@ class Note:
     def assumption(self) -> Assumption:
         """Convert the note to an assumption for results.
 
-        The assumption is a convention for positions and a heuristic if the model differs.
+        The assumption is a convention if the note is about positions, and a heuristic if the model
+        differs from the network.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
 
@@ -86,7 +87,7 @@ def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """Return the assumptions if there are more tokens than the masks and biases were read for."""
+    """Return an assumption for each mask or bias that was read for fewer than ``tokens`` tokens."""
     found = []
     for note, (read, beyond) in product(notes, BEYOND.items()):
         count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None

@@ -38,7 +38,7 @@ def preactivated_steps(network: Network) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """The ``parents`` of a network during the rewrite, and its activations and scales."""
+    """The state of a rewrite: the new ``parents`` of each node, the activations and the Scales."""
 
     network: Network
     parents: Parents
@@ -73,7 +73,7 @@ class _Rewrite:
         return addend
 
     def _unscaled(self, node: Node) -> Node:
-        """Skip Scales back to their activation, or return the node itself if none precedes it."""
+        """Return the activation that a chain of Scales follows, or the node itself without one."""
         place = node
         while place in self.scaled:
             place = self.parents[place][0]

@@ -43,7 +43,7 @@ class Primitive:
         return False
 
     def as_layer(self) -> Layer | None:
-        """Return a guest's layer that consists of this primitive, or None if none exists."""
+        """Return the layer of an optional part of kcalc with only this primitive, or None."""
         return None
 
     @property
@@ -368,7 +368,7 @@ def _ones(size: Any) -> bool:
 
 
 class Reads(NamedTuple):
-    """The context in which a layer is lowered.
+    """The context in which a layer is converted to primitives.
 
     It consists of the layer's node, the nodes that it reads, and the number of channels of each
     (None if unknown).
@@ -458,7 +458,7 @@ def emitted(
     rule: Callable[[Primitive, Node, list[Any]], Any],
     inputs: Mapping[Node, Any],
 ) -> Any:
-    """Compute the state of a node from the states of its inputs."""
+    """Apply ``rule`` to the operations of a node in turn, and return the state of the last one."""
     states = dict(inputs)
     for node, primitive, reads in steps:
         states[node] = (

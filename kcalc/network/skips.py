@@ -165,9 +165,10 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
 
 
 def _halves(node: Node, read: Node, channels: int) -> list[Step]:
-    """Return the upper rows u and the lower rows 2 m - u, where m is the mean of both.
+    """Return the steps of I for a shortcut with twice as many channels and stride 2.
 
-    Both are multiplied by sqrt 2 and concatenated.
+    In every 2 x 2 window, the upper half has the mean u and the whole window the mean m, so the
+    lower half has the mean 2 m - u. Both means are multiplied by sqrt 2 and concatenated.
     """
     root = sp.sqrt(2)
     return [

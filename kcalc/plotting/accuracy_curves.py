@@ -17,7 +17,7 @@ MARKED = 12  # each evaluation step has a marker if there are at most this many 
 def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Plot accuracies against steps, with one line per label, and return the Axes."""
+    """Plot accuracies against training steps, with one line per label, and return the Axes."""
     from matplotlib import ticker
 
     made = ax is None

@@ -189,7 +189,10 @@ def _text_width(text: str) -> float:
 
 
 def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
-    """Return Axes with one inch as the data unit, and the length of a nominal point in points.
+    """Return Axes whose data unit is one inch of the layout, and the scale of the drawing.
+
+    The scale is 1 for a new figure. For given Axes, it is their size divided by the size that the
+    layout needs.
 
     The Axes have ``room`` inches of free space on the left.
     """

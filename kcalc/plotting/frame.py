@@ -94,7 +94,9 @@ def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log_axis(axis: Any, room: float = 1.0) -> None:
-    """Make an axis logarithmic over at least a factor of ``room``, so constants look constant.
+    """Make an axis logarithmic, and let it span at least a factor of ``room``.
+
+    Curves that are constant up to small errors then look constant.
 
     On a short range, the ticks are 1, 2 and 5 times powers of ten, written as ordinary numbers.
     """

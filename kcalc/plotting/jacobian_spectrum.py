@@ -63,13 +63,13 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
 
 
 def _share(law: Any) -> float:
-    """Return the number of singular values divided by the number of input channels."""
+    """Return the number of singular values, min(n_in, n_out), divided by n_in."""
     start, end = (law.network.features[n] for n in (law.network.inputs[0], law.network.outputs[0]))
     return 1.0 if start is None or end is None else min(1.0, end / start)
 
 
 def _singular(measured: Any) -> Array:
-    """Return measured singular values, given as an array or as a result (its last node)."""
+    """Return measured singular values as an array. A result with several nodes gives its last."""
     found = getattr(measured, "jacobians", measured)
     found = getattr(found, "singular_values", getattr(found, "values", found))
     if isinstance(found, dict):

@@ -141,5 +141,5 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
 
 
 def _plural(noun: str, things: Any) -> str:
-    """Return the noun, in the plural if there are several things."""
+    """Return the noun, in the plural form if ``things`` has several entries."""
     return noun if len(things) < 2 else "Spectra" if noun == "Spectrum" else f"{noun}s"

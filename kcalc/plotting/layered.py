@@ -1,8 +1,8 @@
 """Layered layout of a directed acyclic graph by Sugiyama's method.
 
-The longest path to a node determines its row. If a node is read more than one row below, it gets a
-lane (a chain of empty places), which its readers share. Barycentre sweeps reduce crossings. A
-linear program then chooses x coordinates that keep main paths and lanes straight.
+The longest path to a node determines its row. A node that is read more than one row below gets a
+lane: a chain of empty places, one per row, which all its readers share. Barycentre sweeps reduce
+crossings. A linear program then chooses x coordinates that keep main paths and lanes straight.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _main(rows: Sequence[Sequence[Vertex]], up: bool) -> dict[Vertex, Vertex]:
     """Return the next vertex along the main path, for each vertex that has one.
 
     The main path is the longest run without lanes. The next vertex is below, or above if ``up``. A
-    vertex has an entry only if there is exactly one such neighbour.
+    vertex has no entry if it has no such neighbour, or several with equally long runs.
     """
     runs: dict[Vertex, int] = {}
     main: dict[Vertex, Vertex] = {}

@@ -25,10 +25,10 @@ VALUES = {
 
 
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw Var s/(E s)^2 per layer for squared norms s, on a logarithmic scale.
+    """Draw Var s/(E s)^2 of squared norms s, layer by layer, on a logarithmic scale.
 
-    The solid line shows s = |y|^2 at the inputs of weights. The dashed line shows s = |J|^2 at the
-    weights.
+    The solid line shows s = |y|^2, where y is the input of a weight matrix. The dashed line shows s
+    = |J|^2, where J is the derivative of the output with respect to the weights.
 
     ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises:
     KcalcError for results with symbols.

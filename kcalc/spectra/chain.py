@@ -49,7 +49,7 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
 def chain_of(
     network: Grouped, slopes: Sequence[Slopes]
 ) -> tuple[list[tuple[Weights, Slopes]], Slopes] | None:
-    """Return (links as in :func:`links_of`, slopes of the input), or None if there is no chain."""
+    """Return (:func:`links_of`, slopes that act on the input), or None if there is no chain."""
     links = links_of(network, slopes)
     if links is None:
         return None
@@ -58,7 +58,7 @@ def chain_of(
 
 
 def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
-    """Return the fraction of input channels that a chain loses: 1 minus its smallest rank."""
+    """Return the fraction of input channels that a chain maps to 0: 1 minus its smallest rank."""
     width, rank = 1.0, _rank(first)
     for edge, law in links:
         width *= edge.ratio
@@ -73,9 +73,9 @@ def _rank(law: Slopes) -> float:
 def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, float]:
     """Return {s^2 > 0: the fraction of input channels with this value} for a chain.
 
-    Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. This is
-    the number of equal singular values that survive multiplication by a free factor. Gaussian
-    weights have no equal singular values.
+    Subspaces of dimensions k and l in general position intersect in k + l - n dimensions. The same
+    count gives the number of equal singular values that remain after multiplication by a free
+    factor. Gaussian weights have no equal singular values.
     """
     found = _levels(first)
     width = 1.0  # relative to the width of the input

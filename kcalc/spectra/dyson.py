@@ -111,7 +111,10 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
 
 
 class Equation:
-    """The Dyson equation of a network, with two unknowns per weight: b, and its term in a."""
+    """The Dyson equation of a network.
+
+    Every weight has two unknowns: b at its output, and its contribution to a at its input.
+    """
 
     def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
         weights = network.weights
@@ -206,7 +209,7 @@ class Equation:
         return out
 
     def green(self, y: Array, t: Any) -> tuple[Array, Array, Array]:
-        """Return (gamma of weights, eta of weights, gamma of the input), with d / dy and d / dt."""
+        """Return (gamma and eta of all weights, gamma of the input), and its d/dy and d/dt."""
         x = y * self.scale
         found = np.zeros(self.size + 1, dtype=complex)
         jacobian = np.zeros((self.size + 1, self.size), dtype=complex)
@@ -233,7 +236,7 @@ class Equation:
         return found, jacobian * self.scale, change
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
-        """Return the relative residual, its d / dy and d / dt, and a tuple of the same for psi."""
+        """Return the relative residual with its d/dy and d/dt, and psi with its d/dy and d/dt."""
         with np.errstate(all="ignore"):
             return self._residual(y, t)
 

@@ -53,7 +53,7 @@ class Step:
 
 @dataclass
 class Group:
-    """Coordinates that share a program, whose values are the sources, followed by the steps.
+    """Coordinates that share a program; its values are the sources, followed by the steps' results.
 
     ``sources`` are nodes with weights, or the input, and ``starts`` are the first coordinates at
     these nodes. ``sinks`` is [(node that weights or the output read, index of the value)].
@@ -88,7 +88,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A network as groups and weights, with ``width`` as {node: width, up to a common factor}."""
+    """A network as groups and weights; ``width`` is {node: width, up to a common factor}."""
 
     groups: tuple[Group, ...]
     weights: tuple[Weights, ...]
@@ -300,7 +300,7 @@ def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
 
 
 def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, list[Fraction]]:
-    """Return {node: positions between 0 and its width at which the program changes}."""
+    """Return {node: positions from 0 to its width at which one part ends and the next begins}."""
     cuts: dict[Node, set[Fraction]] = {node: {Fraction(0), w} for node, w in width.items()}
     changed = True
     while changed:
@@ -321,7 +321,7 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
 
 
 def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any, Any]:
-    """Return {(node, start of a part): a representative part of the same group}."""
+    """Return {part: a representative part of the same group}; a part is (node, its start)."""
     root = {(node, start): (node, start) for node, found in cuts.items() for start in found[:-1]}
 
     def find(piece: Any) -> Any:

@@ -128,7 +128,7 @@ def reading_of(
 
 
 def _part(state: Channels, place: Any) -> int:
-    """Return the index of the channel group at a given fraction of the channels."""
+    """Return the index of the channel group that contains a given fraction of the channels."""
     return max(k for k, edge in enumerate(state.edges[:-1]) if edge <= place)
 
 

@@ -85,14 +85,14 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
 
 
 def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
-    """Return a key that equal groups share; it covers everything the distribution depends on."""
+    """Return a key made of everything on which a group's distribution depends."""
     steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
     sizes = tuple(variance[node] for node in group.sources)
     return steps, sizes, tuple(index for _, index in group.sinks)
 
 
 def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array, Array]:
-    """Return local Jacobians, their probabilities, and whether each probability is positive."""
+    """Return local Jacobians, their weights, and which of them have a positive probability."""
     points, cases, shares = _points(program, directions, count)
     with np.errstate(over="ignore", invalid="ignore"):
         found = [program.jacobian(points, keeps) for keeps in cases]
@@ -129,7 +129,7 @@ def _check_slopes(step: Step) -> None:
 
 
 def tail_share(law: Slopes, order: int) -> float:
-    """Return the fraction of E |T|^(2 order) from slopes too rare for the rule to resolve."""
+    """Return the fraction of E |T|^(2 order) that comes from slopes too rare to be resolved."""
     with np.errstate(all="ignore"):
         size = np.linalg.norm(law.values, axis=(1, 2))
         powers = law.shares * (size / size.max()) ** (2 * order)
@@ -219,7 +219,7 @@ class Program:
         return self.run(points, slopes=False)[0][index]
 
     def kinks(self, along: Callable[[Array], Array]) -> list[float]:
-        """Return the u at which an argument crosses a kink on the line ``along(u)``."""
+        """Return the u at which an activation's input crosses a kink on the line ``along(u)``."""
         grid = np.linspace(-REACH, REACH, GRID)
         found: list[float] = []
         values, _ = self.run(along(grid), slopes=False)
@@ -248,7 +248,7 @@ class Program:
 
 
 def _constants(step: Step, masks: Any) -> Any:
-    """Return the derivatives of a linear step with respect to its inputs, None if not linear."""
+    """Return a linear step's derivatives with respect to its inputs, or None for other steps."""
     if step.kind == "mix":
         return step.parameter
     if step.kind == "norm":
@@ -379,7 +379,10 @@ def _quasi_random(normals: int, uniforms: int, count: int) -> tuple[Array, Array
 
 
 def _merged(values: Array, shares: Array) -> tuple[Array, Array, Array]:
-    """Merge equal Jacobians; the third result marks Jacobians that fill whole panels of nodes."""
+    """Merge equal Jacobians.
+
+    The third result marks Jacobians that occur so often that they are constant over an interval.
+    """
     flat = values.reshape(len(values), -1)
     size = np.abs(flat).max(initial=0.0)
     keys = np.round(flat / size, 13) + 0.0 if size > 0 and np.isfinite(size) else flat

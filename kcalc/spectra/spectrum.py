@@ -37,8 +37,9 @@ LOWEST = 280.0  # largest increase of log(-t)
 class Edge:
     """An end z of a spectrum, as a value of s^2.
 
-    ``curvature`` is z'' with respect to psi, which makes the density a square root; it is 0 at an
-    atom. ``mass`` is the mass of the atom at the edge.
+    ``curvature`` is the second derivative of z with respect to psi; if it is not 0, the density
+    behaves like a square root at the edge. It is 0 at an atom. ``mass`` is the mass of the atom at
+    the edge.
     """
 
     z: float
@@ -311,7 +312,10 @@ class Law:
         return self._scanned_edge()
 
     def _scanned_edge(self) -> Edge:
-        """Search from above for the end of the gap at 0, in which 1 + psi ~ z near 0."""
+        """Search from above for the end of the gap around 0.
+
+        In the gap, 1 + psi is proportional to z near 0.
+        """
         x, shelf, before = self.mean / 8, None, 0.0
         for _ in range(30):
             x /= 2
@@ -332,14 +336,14 @@ class Law:
         return Edge(math.nan, 0.0, 0.0)
 
     def _continued(self, gap: Solution) -> Edge:
-        """Return the end of a gap, given a solution in the gap: the fold of the real branch."""
+        """Return the end of a gap (the fold of the real branch), given a solution in the gap."""
         y, t, psi = gap.x.real, float(np.real(gap.t)), float(gap.psi.real)
         return self._end(psi, -1.0, self._at_psi(psi, y, t))
 
     # -- the density -------------------------------------------------------------------------------
 
     def _from_above(self, x: float, shelf: Solution | None = None) -> Solution:
-        """Return the solution at x (1 + i SHELF), from another point or from z = infinity.
+        """Return the solution at x (1 + i SHELF), continued from ``shelf`` or z = infinity.
 
         Points far below the start are reached in steps that multiply z by a factor, because steps
         in t are relative to the path.
@@ -411,7 +415,7 @@ class Law:
         return found
 
     def _pole(self, x: float, width: float, near: Solution) -> tuple[float, float] | None:
-        """Find the atom next to x: the zero of 1 / G, by Newton's method towards the real axis."""
+        """Find the atom next to x as a zero of 1 / G, by Newton's method towards the real axis."""
         masses: list[float] = []
         for _ in range(12):
             z, slope = 1 / near.t, _slope(self.equation, near)

@@ -125,7 +125,7 @@ def hyper_connected(
 
 
 def _read_by(outputs: Sequence[Node], steps: list[Step]) -> list[Step]:
-    """Return the steps that the outputs depend on, because a readout may omit streams."""
+    """Return only the steps that the outputs depend on, in case the readout omits streams."""
     needed, kept = set(outputs), []
     for step in reversed(steps):
         if step[0] in needed:

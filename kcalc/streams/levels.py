@@ -36,7 +36,10 @@ def levels_of(network: Network) -> list[Level] | None:
 
 
 def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combination]:
-    """Express each node as {stream or other feature map: weight}, using the latest streams."""
+    """Express each node as a weighted sum, {feature map: weight}, of the latest streams before it.
+
+    The output of an operation that is not a weighted sum is a separate feature map.
+    """
     kept, found = {node for level in levels for node in level}, dict[Node, Combination]()
     for node, operation, reads in network.operations:
         found[node] = {node: 1} if node in kept else _combined(node, operation, reads, found)
@@ -44,7 +47,7 @@ def combinations(network: Network, levels: Iterable[Level]) -> dict[Node, Combin
 
 
 def after_levels(network: Network, levels: Sequence[Level]) -> Mapping[Node, Combination]:
-    """Express each stream as {previous stream or branch: weight}."""
+    """Express each stream as a weighted sum, {previous stream or branch: weight}."""
     kept, linear = {node for level in levels for node in level}, combinations(network, levels)
     return {
         node: _combined(node, operation, reads, linear)

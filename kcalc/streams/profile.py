@@ -104,8 +104,8 @@ def _gradients(
 ) -> tuple[tuple[Array, Array | None], Array, tuple[Assumption, ...]]:
     """Return (joint squared gradients, squared gradients at each stream, notes).
 
-    The joint gradients are at all streams together. They are a pair, one for each of the two modes
-    over tokens; the second is None without tokens.
+    The joint gradients are those with respect to all streams together. They are a pair (mean mode,
+    difference mode) over tokens; without tokens, the second entry is None.
     """
     chosen = chosen_output(network, output)
     found = gradients(network, q, chosen, **options)

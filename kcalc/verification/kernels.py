@@ -227,7 +227,7 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
 
 
 class _Work:
-    """The expected values for one width, and the function that measures one draw."""
+    """Compute the expected values for one width, and measure random networks of this width."""
 
     def __init__(
         self,

@@ -90,8 +90,8 @@ def mean_and_variance(quantities: Sequence[Array]) -> Array:
 class Probed(Arrays):
     """The array calculus, with shifts and measurements of every feature map.
 
-    Each node is shifted by its probe, which is stored with its weights. The result of
-    ``statistics`` for its feature map is stored as the new state of the node.
+    A node's shift is stored with its weights as its "probe" and added to its feature map. The
+    result of ``statistics`` for the feature map is stored where layers keep their updated state.
     """
 
     statistics: Callable[[Array], Array] | None = None

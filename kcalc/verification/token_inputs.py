@@ -183,7 +183,7 @@ def sequences(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> tuple[TokenPairs, list[Model]]:
-    """Return pairs of sequences with the values of ``cases``, and the models adapted to them."""
+    """Return pairs of sequences with the c and q values of ``cases``, and models that read them."""
     given = read_tokens(tokens, token_cosine)
     assert given is not None
     read = None if sampling is None else read_sampling(sampling)

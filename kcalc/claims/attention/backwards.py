@@ -19,8 +19,10 @@ PLACE = "Gradients"
 @claim("ATT-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""suppose that gradients at the output have covariance $g_s$ at the same token and $g_d$
-    between different tokens. Gradients through queries then have covariance
-    $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_sD_s$ at the same token and
+    between different tokens. Let $S_s$ and $S_c$ be the overlaps of softmax rows for the same token
+    and for different tokens, $D_s$ and $D_c$ their derivatives with respect to the covariance of
+    scores, and $G_s$ and $G_d$ the covariances of queries. Gradients through queries then have
+    covariance $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_sD_s$ at the same token and
     $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2g_dD_c$ between different tokens. Gradients through keys
     have covariance $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at the same token and
     $-1/(T-1)$ times this value between different tokens. Gradients through values have covariance
@@ -51,35 +53,39 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         traced,
-        (expected[0], "queries, same token"),
-        (expected[1], "queries, different tokens"),
+        (expected[0], "gradients through queries, same token"),
+        (expected[1], "gradients through queries, different tokens"),
     )
     joined = np.tensordot(P, gradient * G, axes=(1, 1)).transpose(0, 3, 1, 2)
     back = 0.9 * (read_values @ joined).sum(axis=1)
     whole = 0.9 * 1.1 * (q - p) * (one * G[0, 0] * d_s + rest * two * G[0, 1] * d_c)
     yield from averaged(
-        bench, back, (whole, "keys, same token"), (-whole / rest, "keys, different tokens")
+        bench,
+        back,
+        (whole, "gradients through keys, same token"),
+        (-whole / rest, "gradients through keys, different tokens"),
     )
     read = 1.1 * A.transpose(0, 2, 1) @ gradient @ A
     yield statistical(
         np.diagonal(read, axis1=1, axis2=2).mean(axis=1),
         1.1 * (one * s_s + rest * two * s_c),
-        "values, same token",
+        "gradients through values, same token",
     )
     total = 1.1 * (one + rest * two)
     yield equal(
         read.sum(axis=(1, 2)) / tokens,
         np.full(draws, total),
-        "values, all pairs of tokens, in every draw",
+        "gradients through values, sum over all pairs of tokens, in every draw",
     )
 
 
 @claim("ATT-general", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = (WA)\circ(AV)$:
-    for queries, $\operatorname{Cov}dq\propto G^o\circ E[A(V\circ H)A^\top - BA^\top - AB^\top +
-    (AVA^\top)\circ(AHA^\top)]$. For keys, $\operatorname{Cov}dk\propto E[V\circ(A^\top WA) -
-    C^\top A - A^\top C + A^\top(W\circ(AVA^\top))A]$
+    r"""let $G$, $H$, $V$ and $G^o$ be any covariances of queries, keys, values and gradients at the
+    output, $A$ the attention weights, $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C =
+    (WA)\circ(AV)$. For queries, $\operatorname{Cov}dq\propto G^o\circ E[A(V\circ H)A^\top - BA^\top
+    - AB^\top + (AVA^\top)\circ(AHA^\top)]$. For keys, $\operatorname{Cov}dk\propto E[V\circ(A^\top
+    WA) - C^\top A - A^\top C + A^\top(W\circ(AVA^\top))A]$
     """
     tokens = 7
     roots = bench.normal(4, tokens, tokens)
@@ -93,12 +99,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         queries,
         gradient * np.einsum("iab,bc,kcd,da->ik", P, V, P, H),
-        "queries, from the derivative of softmax, token by token",
+        "queries: the formula against the derivative of softmax, token by token",
     )
     yield equal(
         keys,
         np.einsum("ik,iab,bc,kcd->ad", W, P, V, P),
-        "keys, from the derivative of softmax, token by token",
+        "keys: the formula against the derivative of softmax, token by token",
     )
 
 
@@ -110,8 +116,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, queries, v in ((5, 1.0, 1.7), (60, 9.0, 0.6)):
         found = gradients(layer(queries, 1.0, v), tokens=tokens, token_cosine=1.0)
         assert found.mean is not None and found.difference is not None
-        yield equal(found.mean["x"] / found.mean["output"], v, f"mean mode, T = {tokens}")
-        yield equal(found.difference["x"], 0.0, f"difference mode, T = {tokens}")
+        yield equal(
+            found.mean["x"] / found.mean["output"],
+            v,
+            f"the factor of the mean mode in kcalc, T = {tokens}",
+        )
+        yield equal(found.difference["x"], 0.0, f"the difference mode in kcalc, T = {tokens}")
 
 
 @claim("ATT-vanish", PLACE)

@@ -36,11 +36,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found / (constant * gaps**3),
             np.ones(3),
-            f"kcalc, T = {tokens}: gaps of 0.01, 0.001 and 0.0001",
+            f"the gap after a layer in kcalc, T = {tokens}: gaps of 0.01, 0.001 and 0.0001",
             3e-2,
         )
         yield equal(
-            found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap of 0.0001", 3e-4
+            found[2] / (constant * gaps[2] ** 3),
+            1.0,
+            f"the gap after a layer in kcalc, T = {tokens}: gap of 0.0001",
+            3e-4,
         )
     tokens, gap, draws = 4, 0.02, bench.size(20_000, 200_000)
     A = attention(bench, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
@@ -48,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         gap * (D**2).sum(axis=1) / 2,
         gap**3 * (tokens - 1) / tokens**2,
-        "drawn matrices, gap of 0.02",
+        "the gap after a layer with sampled attention matrices, gap of 0.02",
     )
 
 
@@ -90,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             for tokens in (3, 200)
             for s in (0.1, 1.0, 5.0)
         ]
-        yield equal(found, a * a / (a * a + v), f"kcalc, a = {a:g}, v = {v:g}")
+        yield equal(found, a * a / (a * a + v), f"the slope in kcalc, a = {a:g}, v = {v:g}")
 
 
 @claim("ATT-stream", PLACE)

@@ -26,7 +26,7 @@ SLOPE = float(WEIGHTS @ (ndtr(NODES) + NODES * DENSITY) ** 2)  # E gelu'^2
 
 
 def stream(blocks: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """Compute (q, token cosine) for a pre-norm stream of two tokens.
+    """Compute (q, token cosine) after each block of a pre-norm stream of two tokens.
 
     The softmax over two tokens is a logistic function of one score.
     """
@@ -112,13 +112,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = depth_laws(net, 8)
         mlp = (a * a + SLOPE) / (a * a + SIZE)
         slope = a * a / (a * a + v) * mlp
-        yield equal(found.slope, slope, f"slope, a = {a:g}, v = {v:g}", 1e-6)
+        yield equal(found.slope, slope, f"the token slope in kcalc, a = {a:g}, v = {v:g}", 1e-6)
         block = repeated_block(net)
         known = gradients(block, tokens=8, token_cosine=1.0)
         assert known.mean is not None and known.difference is not None
         (entry,) = block.inputs
-        yield equal(known.difference[entry], slope, "difference mode", 1e-6)
-        yield equal(known.mean[entry], mlp, "mean mode", 1e-6)
+        yield equal(
+            known.difference[entry],
+            slope,
+            "the factor of the difference mode in kcalc is the token slope",
+            1e-6,
+        )
+        yield equal(known.mean[entry], mlp, "the factor of the mean mode in kcalc", 1e-6)
 
 
 @claim("ATT-deepnorm", PLACE)
@@ -147,7 +152,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-entropy", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""the expected entropy of a softmax row is $\ln T + \int[e^{-Te^u} - M(u)^T]\,du - \tau^2(1 -
-    S_{\mathrm{self}})$ with $M(u) = \mathbb E f(u+a)$
+    S_{\mathrm{self}})$ with $M(u) = \mathbb E f(u+a)$ and $f(x) = e^{-e^x}$, for scores $a$ of
+    variance $\tau^2$
     """
     draws = bench.size(4000, 40_000)
     for tokens, variance in ((3, 2.0), (40, 1.0), (40, 9.0)):
@@ -162,6 +168,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         row_entropy(2, 2.0),
         weights @ entropy / weights.sum(),
-        "T = 2, by a logistic function",
+        "T = 2: kcalc against an average over a logistic function",
         1e-6,
     )

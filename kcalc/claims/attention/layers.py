@@ -65,8 +65,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         out,
-        (found.q1, "q', drawn matrices"),
-        (found.q1 * found.token_cosine1, "p', drawn matrices"),
+        (found.q1, "q', sampled matrices"),
+        (found.q1 * found.token_cosine1, "p', sampled matrices"),
     )
     yield statistical(
         out[:, 0, 0] - out[:, -1, -1], 0.0, "the first and the last token have the same q"
@@ -86,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-13,
     )
     known = node_values(layer(1.56, 1.56, 1.0), tokens=2, token_cosine=0.35)["attention"]
-    yield equal(known.q1, 0.7894179094735, "T = 2, known digits")
+    yield equal(known.q1, 0.7894179094735, "T = 2: kcalc against known digits")
     mask = np.triu(np.full((tokens, tokens), -np.inf), 1)
     z = bench.normal(draws, tokens, tokens)
     scores = np.exp(cholesky(1.1 * K) @ z @ cholesky(0.8 * K).T + mask)
@@ -110,18 +110,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for b in ((0, 0), (0, 5), (0.7, 0))
     ]
     read = [(v.q1, v.token_cosine1) for v in values]
-    yield equal(read[1], read[0], "kcalc: a key bias with variance 5", 1e-14)
+    yield equal(read[1], read[0], "kcalc: a key bias with variance 5 changes nothing", 1e-14)
     variance, covariance = (1 + 0.7) * 0.8, (0.2 + 0.7) * 0.8
     q, p = (
         0.2 + 0.8 * s
         for s in (self_overlap(9, variance), Overlap(9, variance, variance, covariance).value)
     )
-    yield equal(read[2], (q, p / q), "kcalc: a query bias with variance 0.7", 1e-13)
+    yield equal(read[2], (q, p / q), "kcalc: a query bias with variance 0.7 adds a constant", 1e-13)
     s, common = bench.normal(2, 8, 8)
     first, second = (
         np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
     )
-    yield equal(first, second, "the common part of a row cancels", 1e-14)
+    yield equal(
+        first, second, "softmax does not change if a constant is added to a row of scores", 1e-14
+    )
 
 
 @claim("ATT-two", TWO)
@@ -197,7 +199,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         0.9 * c * (1 - rho) * 1.3 * c * keys * traces,
         part,
-        "the derivative of random softmax rows",
+        "the derivative of sampled softmax rows against the formula",
     )
     deep = block()
     K = ntk(deep, tokens=tokens, token_cosine=rho)

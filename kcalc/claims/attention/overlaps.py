@@ -43,24 +43,29 @@ def tilt(tokens: int, beta: float) -> float:
 
 @claim("ATT-S", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$S = E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$,
-    $f(x) = e^{-e^x}$
+    r"""two softmax rows $A$ and $B$ with Gaussian scores $a$ and $b$ have the overlap $S =
+    E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$, $f(x) =
+    e^{-e^x}$
     """
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).value
         a, b = rows(bench, bench.size(20_000, 200_000), tokens, v1, v2, k)
-        yield statistical((a * b).sum(axis=1), found, f"drawn rows, T = {tokens}, covariance {k:g}")
+        yield statistical(
+            (a * b).sum(axis=1),
+            found,
+            f"kcalc against sampled rows, T = {tokens}, covariance {k:g}",
+        )
         yield equal(
             found * tokens,
             direct(tokens, v1, v2, k) * tokens,
-            f"the formula with Hermite nodes, T = {tokens}",
+            f"kcalc against a direct quadrature of the formula, T = {tokens}",
             1e-9,
         )
     for v1, v2, k in ((1.0, 1.0, 0.4), (2.0, 0.5, -0.8), (0.3, 1.2, 0.0)):
         yield equal(
             Overlap(2, v1, v2, k).value,
             two_tokens(v1, v2, k),
-            "T = 2: as an integral of logistic functions",
+            "T = 2: kcalc against an integral of logistic functions",
             1e-10,
         )
     for tokens, variance, k, digits in DIGITS:
@@ -68,27 +73,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             Overlap(tokens, variance, variance, k).value / truth,
             1.0,
-            f"30 digits, T = {tokens}",
+            f"kcalc against digits computed with 30-digit arithmetic, T = {tokens}",
             1e-13,
         )
 
 
 @claim("ATT-Sself", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$, $g(x) =
-    e^{2x}f(x)$
+    r"""a softmax row has $S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$
+    with $f(x) = e^{-e^x}$ and $g(x) = e^{2x}f(x)$
     """
     for tokens, truth in ((128, 0.0201917), (1024, 0.00263541), (8192, 0.000331514)):
-        yield equal(self_overlap(tokens, 1.0) / truth, 1.0, f"variance 1, T = {tokens}", 3e-6)
+        yield equal(
+            self_overlap(tokens, 1.0) / truth,
+            1.0,
+            f"kcalc against known digits, variance 1, T = {tokens}",
+            3e-6,
+        )
     for tokens, variance in ((3, 2.0), (50, 3.0)):
         a, _ = rows(bench, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
         yield statistical(
-            (a * a).sum(axis=1), self_overlap(tokens, variance), f"drawn rows, T = {tokens}"
+            (a * a).sum(axis=1), self_overlap(tokens, variance), f"sampled rows, T = {tokens}"
         )
         yield equal(
             Overlap(tokens, variance, variance, variance).value,
             self_overlap(tokens, variance),
-            "S of equal rows",
+            "S of two equal rows is S_self",
         )
 
 
@@ -105,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2,
             found,
-            f"drawn rows, T = {tokens}",
+            f"sampled rows, T = {tokens}",
         )
         h = 1e-3
         up, down = (Overlap(tokens, v1, v2, k + sign * h).value for sign in (1, -1))
@@ -157,12 +167,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound = sqrt(v1 * v2)
         found = [Overlap(tokens, v1, v2, k) for k in np.linspace(-bound, bound, 9)]
         values = np.array([one.value for one in found])
-        yield at_most(values[:-1], values[1:], f"S, T = {tokens}", 0.0)
-        yield at_most(0.0, [one.by_covariance for one in found], f"its slope, T = {tokens}", 0.0)
+        yield at_most(values[:-1], values[1:], f"S increases, T = {tokens}", 0.0)
+        yield at_most(
+            0.0,
+            [one.by_covariance for one in found],
+            f"the slope of S is positive, T = {tokens}",
+            0.0,
+        )
         yield equal(
             Overlap(tokens, v1, v2, 0.0).value * tokens,
             1.0,
-            f"at covariance 0, T = {tokens}",
+            f"S = 1/T at covariance 0, T = {tokens}",
             1e-13,
         )
 
@@ -177,7 +192,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ]
         whole = variance / 2 * (weights @ slopes)
         yield equal(
-            whole * tokens, self_overlap(tokens, variance) * tokens - 1, f"T = {tokens}", 1e-10
+            whole * tokens,
+            self_overlap(tokens, variance) * tokens - 1,
+            f"the integral of kcalc's derivative, T = {tokens}",
+            1e-10,
         )
 
 
@@ -224,7 +242,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     tokens, variance = 512, tilt(512, 1.5)
     rule, truth = exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
-    yield equal([rule, truth], [2435.3, 0.2787], "T = 512, variance 2.25 ln T", 2e-4)
+    yield equal(
+        [rule, truth], [2435.3, 0.2787], "S_self in kcalc at T = 512, variance 2.25 ln T", 2e-4
+    )
     yield counterexample(
         rule - truth, "T = 512, variance 2.25 ln T: the excess of the approximation"
     )
@@ -243,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             self_overlap(tokens, tilt(tokens, beta)) / truth,
             1.0,
-            f"beta = {beta:g}, T = {tokens}",
+            f"kcalc against known digits, beta = {beta:g}, T = {tokens}",
             6e-4,
         )
     lengths = (2**9, 2**14, 2**19, 2**24)
@@ -261,8 +281,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (softmax(scores) ** 2).sum(axis=1),
         self_overlap(512, tilt(512, 1.5)),
-        "drawn rows, beta = 1.5, T = 512",
+        "sampled rows, beta = 1.5, T = 512",
     )
     yield counterexample(
-        self_overlap(4096, tilt(4096, 1.5)) - (1 - sqrt(2) / 1.5), "beta = 1.5, T = 4096"
+        self_overlap(4096, tilt(4096, 1.5)) - (1 - sqrt(2) / 1.5),
+        "beta = 1.5, T = 4096: the excess over the limit",
     )

@@ -55,8 +55,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 modes = gradients(block, tokens=8, token_cosine=1.0)
                 assert modes.mean is not None and modes.difference is not None
                 (entry,) = block.inputs
-                yield equal(modes.mean[entry], 1 + v / edge**2, f"mean mode, {text}", 1e-8)
-                yield equal(modes.difference[entry], 1.0, f"difference mode, {text}", 1e-8)
+                yield equal(
+                    modes.mean[entry], 1 + v / edge**2, f"the factor of the mean mode, {text}", 1e-8
+                )
+                yield equal(
+                    modes.difference[entry], 1.0, f"the factor of the difference mode, {text}", 1e-8
+                )
             else:
                 yield at_most(
                     0.0,
@@ -65,7 +69,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     0.0,
                 )
                 same = 1.0 if factor < 1 else 0.0
-                yield equal(float(found.cosine == 1), same, f"equal tokens: {text}")
+                yield equal(
+                    float(found.cosine == 1),
+                    same,
+                    f"tokens become equal if and only if the factor is below 1: {text}",
+                )
 
 
 # -- Giorlandino and Goldt -------------------------------------------------------------------------
@@ -89,7 +97,7 @@ def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> floa
 
 
 def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre: int) -> float:
-    """Compute the token cosine after the same block with the kernel calculus."""
+    """Compute the token cosine after the block of :func:`frozen`, by the kernel calculus."""
     net = architectures.transformer_stack(
         1, 8, 2, "relu", placement, shortcut_weight=1.0, residual_weight=1.0,
         gains={"queries": beta * sqrt(log(tokens))}, attention={"centre": centre},
@@ -118,16 +126,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     for k in (12, 18, 24)
                 ]
                 text = f"{placement}-norm, centre {centre}, beta = {beta:g}, rho = 0.2"
-                yield at_most(away, [0.009, 0.0045, 0.0034], f"distances to the limit: {text}", 0.0)
+                yield at_most(
+                    away,
+                    [0.009, 0.0045, 0.0034],
+                    f"the distance to the random energy model is small: {text}",
+                    0.0,
+                )
                 if beta == 1:
-                    yield at_most(away[1:], away[:-1], f"the distances fall: {text}", 0.0)
+                    yield at_most(
+                        away[1:], away[:-1], f"this distance falls as T grows: {text}", 0.0
+                    )
     q, rho, beta, tokens = 10.0, 0.2, 0.5, 2**12
     draws, width = bench.size(100, 400), 32
     x = sqrt(q) * bench.normal(draws, 1, width)
     x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
     queries, keys = (x @ bench.normal(draws, width, width) / sqrt(width) for _ in range(2))
     scores = (queries * keys).sum(axis=(1, 2)) / sqrt(width)
-    yield statistical(scores**2, 1.0, "drawn layers: scores after the norm at q = 10")
+    yield statistical(scores**2, 1.0, "sampled layers: scores after the norm at q = 10")
     found = block("pre", q, rho, tokens, beta, 0)
     right = frozen("pre", q, q * rho, beta, 0)
     yield equal(
@@ -191,12 +206,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q = rho + (1 - rho) * exp(variance) / tokens
         p = rho + (1 - rho) / tokens
         text = f"T = 512, variance {variance:g}, rho = {rho:g}"
-        yield equal(found.q1 / q, 1.0, f"q', {text}", near)
-        yield equal(found.q1 * found.token_cosine1 / p, 1.0, f"p', {text}", near)
+        yield equal(found.q1 / q, 1.0, f"kcalc's q' against the formula, {text}", near)
+        yield equal(
+            found.q1 * found.token_cosine1 / p, 1.0, f"kcalc's p' against the formula, {text}", near
+        )
     drawn, _ = rows(bench, bench.size(2000, 20_000), tokens, 4.0, 4.0, 0.0)
     truth = self_overlap(tokens, 4.0) / tokens - tokens**-2.0
     yield statistical(
-        (drawn**2).mean(axis=1) - tokens**-2.0, truth, "drawn rows, T = 512, variance 4"
+        (drawn**2).mean(axis=1) - tokens**-2.0, truth, "sampled rows, T = 512, variance 4"
     )
     rule = (exp(4.0) - 1) / tokens**2
     yield equal(
@@ -230,7 +247,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             q += sigma**2 * 2 / pi * asin(s / (1 + s))
         c = (logs[40_000] - logs[10_000]) / (200 - 100)
         yield equal(found.gradient_stretch, 0.5, f"kcalc's power of depth, {text}", 1e-9)
-        yield equal(found.gradient_mean, 4 * alpha / pi * sigma, f"kcalc, {text}", 1e-4)
+        yield equal(found.gradient_mean, 4 * alpha / pi * sigma, f"kcalc's exponent, {text}", 1e-4)
         yield equal(
             c, 4 * alpha / pi * sigma, f"a recursion between blocks 10,000 and 40,000, {text}", 2e-2
         )

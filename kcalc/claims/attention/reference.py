@@ -45,7 +45,11 @@ def alike(tokens: int, one: float, two: float) -> Array:
 
 
 def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
-    """Draw attention matrices (draws, rows, columns) with scores ``s = G^(1/2) Z H^(T/2)``."""
+    """Draw attention matrices, shape (draws, rows, columns).
+
+    Their scores are ``root(G) Z root(H)^T``, where Z is standard normal, and G and H are the
+    covariances ``queries`` and ``keys``.
+    """
     z = bench.normal(draws, len(queries), len(keys))
     return softmax(cholesky(queries) @ z @ cholesky(keys).T)
 
@@ -55,8 +59,8 @@ def averaged(
 ) -> Iterator[Evidence]:
     """Compare the mean diagonal and off-diagonal entries of matrices over exchangeable tokens.
 
-    ``one`` describes the diagonal and ``two`` the rest: each is a pair of the expected mean and a
-    description of the comparison.
+    ``one`` is for the diagonal and ``two`` for the other entries. Each is a pair: the expected mean
+    and a description of the comparison.
     """
     yield statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
     yield statistical(matrices[:, 0, 1:].mean(axis=1), *two)
@@ -87,7 +91,8 @@ def two_tokens(v1: float, v2: float, covariance: float) -> float:
 def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70) -> float:
     """Compute S directly from the formula, for variances up to 2.
 
-    It uses a trapezoidal rule over (u, w) and Hermite nodes for the scores.
+    The integral over (u, w) is a trapezoidal sum, and the scores are averaged over Gauss-Hermite
+    nodes.
     """
     step, (x, weights) = 0.25, hermegauss(nodes)
     weights = weights / weights.sum()

@@ -32,11 +32,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     short, long, variance, k = 4, 9, 1.5, 0.6
     found = Overlap(short, variance, variance, k, more=long - short).value
-    yield equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
+    yield equal(found, 0.144725, "the overlap of rows over 4 and 9 tokens in kcalc", 1e-6)
     z = bench.normal(2, bench.size(20_000, 200_000), long) * sqrt(variance)
     other = k / variance * z[0] + sqrt(1 - (k / variance) ** 2) * z[1]
     yield statistical(
-        (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows"
+        (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1),
+        found,
+        "the overlap of sampled rows",
     )
 
 
@@ -75,21 +77,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
     averaged = weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
     yield equal(
-        [averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7
+        [averaged, self_overlap(tokens, variance)],
+        [0.027966, 0.027603],
+        "the stated digits, by quadrature",
+        5e-7,
     )
     draws = bench.size(4000, 40_000)
     q, k = (bench.normal(draws, count, width) for count in (1, tokens))
     row = softmax((sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
-    yield statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
+    yield statistical((row**2).sum(axis=1), averaged, "sampled queries and keys")
     sampling = Sampling(bench.size(25, 250), 16, bench.whole(0, 1 << 30))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
     yield statistical(
-        found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error
+        found["attention"].q,
+        averaged,
+        "kcalc's value with sampled scores",
+        error=found["attention"].q_error,
     )
     truth: Any = node_values(layer(variance, key_width=width, wide=False), tokens=tokens)[
         "attention"
     ]
-    yield equal(truth.q1, averaged, "kcalc, exact", 5e-7)
+    yield equal(truth.q1, averaged, "kcalc's value with the exact distribution of scores", 5e-7)
 
 
 @claim("ATT-wishart", VARIANTS)
@@ -108,14 +116,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     A = softmax(sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
     yield statistical(
-        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn queries and keys"
+        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', sampled queries and keys"
     )
 
 
 @claim("ATT-single", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if attention weights are functions $f(s_{ij})$ of individual scores, then $O_{ik} =
-    T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, where $F(c) = \mathbb E f f$ at covariance $c$
+    r"""if attention weights are functions $f(s_{ij})$ of individual scores, then outputs have the
+    covariance $O_{ik} = T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, where $F(c) = \mathbb E f f$
+    at covariance $c$
     """
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
@@ -134,8 +143,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield from averaged(
             bench,
             out,
-            (found.q1, f"q', {name}, drawn scores"),
-            (found.q1 * found.token_cosine1, f"p', {name}, drawn scores"),
+            (found.q1, f"q', {name}, sampled scores"),
+            (found.q1 * found.token_cosine1, f"p', {name}, sampled scores"),
         )
 
     def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
@@ -150,8 +159,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with a sink (an additional score of 0), rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R =
-    X + T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
+    r"""with a sink (an additional score of 0), rows $i$ and $k$ have $X = E\sum_jA_{ij}A_{kj} =
+    T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = E\sum_{jl}A_{ij}A_{kl} = X +
+    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
     common part of the scores of row $i$, with $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """
     tokens, p, variance = 6, 0.3, 2.0
@@ -164,8 +174,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         out,
-        (found.q1, "q', drawn scores"),
-        (found.q1 * found.token_cosine1, "p', drawn scores"),
+        (found.q1, "q', sampled scores"),
+        (found.q1 * found.token_cosine1, "p', sampled scores"),
     )
 
 
@@ -185,8 +195,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         out,
-        (found.q1, "q', drawn matrices"),
-        (found.q1 * found.token_cosine1, "p', drawn matrices"),
+        (found.q1, "q', sampled matrices"),
+        (found.q1 * found.token_cosine1, "p', sampled matrices"),
     )
     variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
     q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
@@ -259,10 +269,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             token_cosine=0.4,
         )["attention"]
         found.append((value.q1, value.token_cosine1))
-    yield equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
+    yield equal(found[0], found[1], "kcalc's values are the same for sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
     p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
-    yield equal(found[0], (q, p / q), "scores from the cosines")
+    yield equal(found[0], (q, p / q), "the variance of scores from the cosines")
 
 
 @claim("ATT-rotary", VARIANTS)
@@ -295,6 +305,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         more,
-        ((1 / keep - 1) * self_overlap(tokens, 0.7), "the increase of q', drawn masks"),
-        (0.0, "the increase of p', drawn masks"),
+        ((1 / keep - 1) * self_overlap(tokens, 0.7), "the increase of q', sampled masks"),
+        (0.0, "the increase of p', sampled masks"),
     )

@@ -139,7 +139,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-D1", "App. D.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\sum_{i=0}^\infty b_i=C_f(1)=1$"""
+    r"""the coefficients of $C_f(c)=\sum_ib_ic^i$ satisfy $\sum_{i=0}^\infty b_i=C_f(1)=1$"""
     for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[
         : bench.size(6, 8)
     ]:
@@ -151,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "sums of the coefficients: quadrature against kcalc",
             1e-6,
         )
-        yield equal(C(1.0), 1, "$C(1)$", 1e-14)
+        yield equal(C(1.0), 1, "kcalc's value of $C(1)$", 1e-14)
         yield equal(C.derivative(1)(0.0), own[1], "$b_1=C'(0)$", 1e-10)
     parts = np.array(
         [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
@@ -173,7 +173,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     maps = power_maps(bench, 500, 5000, zero=True)
     for C in maps:
-        yield at_most(1 - C.weights[1], slope(C) - 1, "random C maps with $C(0)=0$")
+        yield at_most(
+            1 - C.weights[1], slope(C) - 1, "the inequality for random C maps with $C(0)=0$"
+        )
     for name in bench.size(co.NAMES[::3], co.NAMES):
         if name in ("abs", "square", "gaussian", "cos"):
             continue
@@ -183,7 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = second_moment(name) - centre**2
         left = 1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size
         right = steepness(name) / size - 1
-        yield at_most(left, right, "centred activations, by quadrature")
+        yield at_most(left, right, "the inequality for centred activations, by quadrature")
         yield equal(
             [C.derivative(1)(0.0) - 1 + left, C.derivative(1)(1.0) - 1 - right],
             0,
@@ -200,7 +202,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-eq28", "App. D.2, eq. 28")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$
+    r"""the dual activation is $\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$
+    with the normalised Hermite polynomials $h_i$
 
     Under: input q value 1
     """
@@ -250,17 +253,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-D4-7", "App. D.4, D.6, D.7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Steps of the proofs: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$. For $D$ copies with $c^*=1$: if
-    $C(-1)=1$, then $C$ is even and $C_f'(-1)=-C_f'(1)$, and otherwise $C_f'(-1)\to0$. Finally,
-    $C_f(1-\varepsilon)\le C_f(0)+F_f(1-\varepsilon)$ and
-    $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$
+    r"""steps of the proofs: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$. Let $f$ have $D$ layers with the
+    same C map $C$, and let $c^*=1$. If $C(-1)=1$, then $C$ is even and $C_f'(-1)=-C_f'(1)$.
+    Otherwise $C_f'(-1)\to0$ as $D\to\infty$. Finally, $C_f(1-\varepsilon)\le
+    C_f(0)+F_f(1-\varepsilon)$ and $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$
 
     Under: uniform q values
     """
     maps = [C for C in power_maps(bench, 300, 3000) if C.weights[1:].sum() > 1e-3]
     size = np.abs(_POINTS)
     flat = np.array([polyval(size, C.weights[1:]) for C in maps])
-    yield equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)
+    yield equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: F against its series", 1e-10)
     yield at_most(
         [np.abs(polyval(_POINTS, C.weights[1:])) for C in maps],
         flat,

@@ -111,9 +111,9 @@ COLLAPSING = (("tanh", 1.0, 0.3), ("sigmoid", 2.0, 0.1), ("softplus", 0.5, 0.2))
 
 
 def _mirrored(n: int) -> co.Terms:
-    """Return the n-th term of (C(-t) + t)/t for 0 < t <= 1.
+    """Return the factor of b_n in (C(-t) + t)/t, for 0 < t <= 1.
 
-    For n = 0, it is the lower bound 2 of 1/t + 1.
+    For n = 0, this factor is 1/t + 1, and its lower bound 2 is returned instead.
     """
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
@@ -168,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             C(-1.0) + 1,
             2 * (C.weights[0] + C.weights[2::2].sum()),
-            "$C(-1)+1$ is twice the even part",
+            "$C(-1)+1$ is twice the even part of $C$ at 1",
         )
     C = PowerMap(np.array([0.0, 0.2, 0.8]))
     yield at_most(
@@ -186,8 +186,9 @@ def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]
 
 @claim("DKS-cor38", "App. C.2, Corollary 38")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""i) 1 is the only fixed point iff $C'(1)\le1$; ii) there are two fixed points, $c^*\in[0,1)$
-    and 1, iff $C'(1)>1$ and $C$ is not odd; iii) there are three, $-1$, 0 and 1, iff $C$ is odd
+    r"""i) 1 is the only fixed point of $C$ iff $C'(1)\le1$; ii) there are two fixed points,
+    $c^*\in[0,1)$ and 1, iff $C'(1)>1$ and $C$ is not odd; iii) there are three, $-1$, 0 and 1, iff
+    $C$ is odd
 
     Under: uniform q values; C nontrivial
     """
@@ -203,7 +204,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
             library.append(len(polynomial(b).c_map.fixed_points()))
             truth.append(roots(b))
         if kind == "above":
-            yield equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
+            yield equal(
+                [roots(b, 0, 1) for b in maps],
+                2,
+                "if there are two fixed points, both are in [0, 1]",
+                0.0,
+            )
     affine = [tuple(Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
     yield equal([roots(b) for b in affine], 1, "affine maps belong to case i", 0.0)
     names = (
@@ -267,10 +273,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         inner = star(C)
         slopes.append(C.derivative(1)(inner))
         zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
-    yield at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
-    yield at_most(0, slopes, "random maps: not negative", 0.0)
+    yield at_most(slopes, 1 - 1e-6, "random maps: the slope is below 1", 0.0, largest=max(slopes))
+    yield at_most(0, slopes, "random maps: the slope is not negative", 0.0)
     was, should = np.array(zero).T
-    yield equal(was, should, "0 if and only if $b_0=b_1=0$", 0.0, times=int(should.sum()))
+    yield equal(
+        was, should, "the slope is 0 if and only if $b_0=b_1=0$", 0.0, times=int(should.sum())
+    )
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         layer, q = settled(name, weight, bias)
         inner = c_map(layer).fixed_points(q)[0]
@@ -282,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "layers with biases: kcalc's slope against the joint density",
             1e-9,
         )
-        yield at_most(truth, 1 - 1e-3, "below 1", 0.0)
+        yield at_most(truth, 1 - 1e-3, "the slope at the fixed point is below 1", 0.0)
 
 
 def star(C: PowerMap) -> float:

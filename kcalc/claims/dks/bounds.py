@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         _distances(maps)[1],
         2 * (1 - np.array([C.weights[1] for C in maps])) + _slopes_at_one(maps) - 1,
-        "random C maps",
+        "the inequality for random C maps",
     )
     for what, (zero, one, _, away) in (
         ("activations", _library(_some(bench))),
@@ -186,9 +186,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from co.on_activations(bench, sides, 2, centred=True)
     maps = power_maps(bench, 300, 4000, zero=True)
     excess = _slopes_at_one(maps) - 1
-    yield at_most(_distances(maps)[0], 2 * excess, "random C maps")
+    yield at_most(_distances(maps)[0], 2 * excess, "the inequality for random C maps")
     _, one, away, _ = _library(_centred_names(bench), centred=True)
-    yield at_most(away, 2 * (one - 1), "activations minus their mean", 1e-10)
+    yield at_most(away, 2 * (one - 1), "the inequality for activations minus their mean", 1e-10)
     yield _attained(bench, 0, 2)
 
 
@@ -206,9 +206,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
     maps = power_maps(bench, 300, 4000, zero=True)
-    yield at_most(_distances(maps)[1], 3 * (_slopes_at_one(maps) - 1), "random C maps")
+    yield at_most(
+        _distances(maps)[1], 3 * (_slopes_at_one(maps) - 1), "the inequality for random C maps"
+    )
     _, one, _, away = _library(_centred_names(bench), centred=True)
-    yield at_most(away, 3 * (one - 1), "activations minus their mean", 1e-10)
+    yield at_most(away, 3 * (one - 1), "the inequality for activations minus their mean", 1e-10)
     yield _attained(bench, 1, 3)
 
 
@@ -232,10 +234,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "enclosures of $1 - b_1$ for all activations",
     )
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
-    yield at_most(1.0, one, "the slope at 1 of activations minus their mean")
-    yield at_most(zero, 1.0, "the slope at 0 of these activations")
+    yield at_most(1.0, one, "activations minus their mean: the slope at 1 is at least 1")
+    yield at_most(zero, 1.0, "activations minus their mean: the slope at 0 is at most 1")
     maps = power_maps(bench, 300, 4000, zero=True)
-    yield at_most(1.0, _slopes_at_one(maps), "the slope at 1 of random C maps with C(0) = 0")
+    yield at_most(
+        1.0, _slopes_at_one(maps), "random C maps with C(0) = 0: the slope at 1 is at least 1"
+    )
 
 
 @claim("DKS-rem15", "Sec. 13.2, Remark 15")
@@ -249,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield exact(
         slope - (1 - 1 / sp.sqrt(j) + sp.sqrt(j)), "the slope at 1 is $\\sqrt j + 1 - 1/\\sqrt j$"
     )
-    yield exact(C.subs(c, 1) - 1, "the weights add up to 1")
+    yield exact(C.subs(c, 1) - 1, "the coefficients add up to 1")
     sizes = np.array([2, 10, 100, 1000, 10**4, 10**6])
     root = 1 / np.sqrt(sizes)
     yield at_most(np.sqrt(sizes), 1 - root + 1 / root, "the slope at 1 is at least $\\sqrt j$")
@@ -263,13 +267,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
-    yield at_most(off[2:], 1e-5, r"this is below $10^{-5}$ for $j \ge 100$", steepest=1 / root[-1])
+    yield at_most(
+        off[2:], 1e-5, r"this distance is below $10^{-5}$ for $j \ge 100$", steepest=1 / root[-1]
+    )
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:
-    """Compute (nl^2, na^2) of z -> phi(sqrt(q) z) by quadrature.
+    """Compute (nl^2, na^2), which measure how far phi is from linear and from affine functions.
 
-    ``measure`` is the variance that defines the inner product, by default q.
+    They are computed by quadrature for z -> phi(sqrt(q) z). ``measure`` is the variance of the
+    Gaussian in the inner product, by default q.
     """
     phi = FUNCTIONS[name]
     size = q if measure is None else measure
@@ -301,8 +308,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-11,
         shares=dict(zip(names, shares, strict=True)),
     )
-    yield at_most(away, 2 * shares, "the upper bound")
-    yield at_most(shares / 4, away, "the lower bound")
+    yield at_most(away, 2 * shares, "the upper bound on the distance from the identity, by nl")
+    yield at_most(shares / 4, away, "the lower bound on the distance from the identity, by nl")
     a = bench.uniform(0.01, 2, bench.size(10, 100))
     bent = np.array(
         [reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a]
@@ -345,7 +352,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     names = list(FUNCTIONS)
     zero, one, _, _ = _library(names)
-    yield equal(1 - zero / one, [_shares(name)[1] for name in names], "at q = 1", 1e-10)
+    yield equal(
+        1 - zero / one,
+        [_shares(name)[1] for name in names],
+        "na at q = 1 against kcalc's slopes",
+        1e-10,
+    )
     C = activation("tanh").c_map.derivative(1)
     yield counterexample(
         abs(1 - C(0.0, 4.0) / C(1.0, 4.0) - _shares("tanh")[1]),

@@ -70,10 +70,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [own.c_map(*row) for row in zip(c, q1, q2, strict=True)],
         (np.sqrt(q1 * q2) * c + 1) / np.sqrt((q1 + 1) * (q2 + 1)),
-        "by quadrature, for two q values",
+        "its C map for two q values, by quadrature",
         1e-10,
     )
-    yield equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the printed C map")
+    yield equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the C map is as printed")
 
 
 @claim("DKS-143b", "Sec. 14.3")
@@ -93,13 +93,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the distance of phi' from its mean for transformed activations, by quadrature",
             1e-9,
         )
-        yield at_most(1 - 1 / slope, truth, "the bound for these activations", 1e-10)
+        yield at_most(1 - 1 / slope, truth, "the bound $1-1/C'(1)$ for these activations", 1e-10)
     maps = power_maps(bench, 300, 3000)
     one = np.array([C.derivative(1)(1.0) for C in maps])
     zero = np.array([C.derivative(1)(0.0) for C in maps])
     some = one > 0
     yield at_most(
-        1 - 1 / one[some], 1 - zero[some] / one[some], "the bound for random positive definite maps"
+        1 - 1 / one[some],
+        1 - zero[some] / one[some],
+        "the bound $1-1/C'(1)$ for random positive definite maps",
     )
 
 
@@ -111,7 +113,7 @@ def _bump(k: int, b: float, size: float) -> Expr:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$
 
-    But: this is true, because $Q'(q) \ge -Q(q)/(2q)$ for every combined layer, hence
+    But: this holds only because every combined layer has $Q'(q) \ge -Q(q)/(2q)$ and therefore
     $Q'(q^*)\ge-\tfrac12$. The actual criterion is $|Q'(q^*)|<1$, and attractive fixed points of the
     usual activations have $Q'(q^*)\ge0$
     """
@@ -130,7 +132,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q = fixed * 1.05
         for _ in range(80):
             q = scaled.q_map(q)
-        yield equal(q / fixed, 1, "80 layers return to it from a distance of 5 %", 1e-9)
+        yield equal(
+            q / fixed, 1, "80 layers return to this fixed point from a distance of 5 %", 1e-9
+        )
     rows = []
     for name, phi in KNOWN.items():
         for q in (0.1, 7.0):
@@ -213,8 +217,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()]
         )
     over, far_off, steep = np.array(rows).T
-    yield at_most(far_off, 2 * over, "random networks shaped by DKS: the map", 1e-9)
-    yield at_most(steep, 3 * over, "random networks shaped by DKS: the slope", 1e-9)
+    yield at_most(far_off, 2 * over, "random networks shaped by DKS: the bound on $|C-c|$", 1e-9)
+    yield at_most(steep, 3 * over, "random networks shaped by DKS: the bound on $|C'-1|$", 1e-9)
 
 
 @claim("DKS-173", "Sec. 17.3")

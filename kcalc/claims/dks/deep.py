@@ -54,7 +54,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found = activation("relu").c_map.symbolic().closed_form
     yield exact(
         found.subs(Symbol("c"), _C) - _RELU if found is not None else Integer(1),
-        "kcalc's expression",
+        "kcalc's symbolic expression is equal to the printed one",
     )
     u = bench.rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=bench.size(20000, 400000))
     yield statistical(
@@ -66,8 +66,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""ReLU: $C_f'(1)=1$, and $C_g'(1)=1^D=1$ for a composition $g$ of $D$ layers"""
     slope = simplify(diff(_RELU, _C))
-    yield exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15")
-    yield exact(sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "its limit at 1")
+    yield exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15 in closed form")
+    yield exact(
+        sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "the limit of this derivative at 1"
+    )
     yield equal(
         steepness("relu") / second_moment("relu"),
         1.0,
@@ -103,12 +105,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the slope of eq. 15 is >= 0",
     )
     C = c_map(_layers("relu", 100))
-    yield equal(C(-1.0), least, "kcalc")
-    yield at_most(least, C(np.linspace(-1, 1, 41)), "other images")
+    yield equal(C(-1.0), least, "the image of -1 in kcalc")
+    yield at_most(least, C(np.linspace(-1, 1, 41)), "no other c value has a smaller image")
     direct = -1.0
     for _ in range(100):
         direct = relu_map(direct)
-    yield equal(direct, 0.996357, "iterated in floating point", 5e-7)
+    yield equal(direct, 0.996357, "the image of -1, iterated in floating point", 5e-7)
 
 
 @claim("DKS-hom", "Sec. 12.1")
@@ -118,7 +120,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     relu = activation("relu")
     values, factors = bench.normal(200), bench.rng.exponential(size=200)
-    yield equal(relu(factors * values), factors * np.maximum(values, 0), "random numbers", 1e-14)
+    yield equal(
+        relu(factors * values),
+        factors * np.maximum(values, 0),
+        "homogeneity at random numbers",
+        1e-14,
+    )
     factor, u = Symbol("lambda", nonnegative=True), Symbol("u", positive=True)
     halves = [
         (abs(factor * sign * u) + factor * sign * u) / 2 - factor * (abs(sign * u) + sign * u) / 2
@@ -206,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     q = 1.0
     for _ in range(500):
         q = _erf_q(q)
-    yield equal(q, 0.141924, "the q values settle", 1e-6)
+    yield equal(q, 0.141924, "the q values converge", 1e-6)
     yield equal(q_map(_layers("erf", 500))(1.0), q, "kcalc's q value after 500 layers")
 
 
@@ -217,7 +224,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: uniform q values
 
-    But: $C$ is not the identity
+    But: $C$ must not be the identity
     """
     kept = PowerMap(np.array([0.0, 1.0])).iterate(np.array([0.3, 0.8]), 1000)
     yield counterexample(
@@ -295,5 +302,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         2 * np.sin(C.at_angle(0.7) / 2),
         np.sqrt(2 * (1 - reference.cosine("tanh", cos(0.7)))),
-        "after a layer",
+        "the distance after a layer",
     )

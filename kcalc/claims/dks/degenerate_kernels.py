@@ -51,8 +51,9 @@ def _star(own: Phi) -> tuple[float, float]:
 
 @claim("DKS-ntktab1", "Sec. 24.5.2, tables")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $c^*=1$ and $C'(1)<1$: $K_i\approx0$ for early and middle layers, $K_i\approx
-    C'(1)^{D-i}E$ for late layers, and $K\approx E/(1-C'(1))$
+    r"""let $K=\sum_iK_i$ be the tangent kernel of $D$ equal layers, and $E$ the matrix of ones. If
+    $c^*=1$ and $C'(1)<1$: $K_i\approx0$ for early and middle layers, $K_i\approx C'(1)^{D-i}E$ for
+    late layers, and $K\approx E/(1-C'(1))$
     """
     for _ in bench.rounds(1, 4):
         net, own, depth = _saturating(bench, 0.25, 0.6)
@@ -64,19 +65,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             parts[: depth // 3],
             0,
-            "kcalc: the first third of the layers",
+            "kcalc: the kernels of the first third of the layers are nearly 0",
             10 * slope ** (depth * 0.6) + 1e-12,
         )
         yield equal(
             parts[late],
             powers[late, None] * np.ones(4),
-            "the later half, at c = -0.7, 0, 0.5, 1",
+            "the kernels of the later half, at c = -0.7, 0, 0.5, 1",
             40 * slope ** (depth / 2) + 1e-12,
         )
         yield equal(
             parts.sum(axis=0),
             1 / (1 - slope),
-            "the kernel, entry by entry",
+            "the kernel of all layers together, entry by entry",
             100 * slope ** (depth / 2) + 1e-12,
             slope=slope,
         )
@@ -113,7 +114,7 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
 @claim("DKS-ntktab2", "Sec. 24.5.2, table")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if $c^*=1$ and $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with
-    $0=\alpha_1\le\dots\le\alpha_D=1$
+    $0=\alpha_1\le\dots\le\alpha_D=1$, where $E$ is the matrix of ones
 
     Under: the paper conjectures this. For $c_0\ge0$, monotonicity follows from
     $C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$. The values 0 and 1 are limits
@@ -155,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         f"kcalc's {depth} layers of ReLU against the recursion",
         1e-10,
     )
-    yield at_most(-np.diff(parts[1:], axis=0), 0, "their order")
+    yield at_most(-np.diff(parts[1:], axis=0), 0, "the kernels of consecutive layers are ordered")
     yield equal(
         [parts[0, :3], 1 - parts[-1, :3]],
         0,
@@ -186,13 +187,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             parts[late, :3],
             (star * inner ** back[late])[:, None] * np.ones(3),
-            "late layers off the diagonal",
+            "kernels of late layers, off the diagonal",
             1e-10 + 20 * inner ** (depth / 1.6),
         )
         yield equal(
             parts[:, :3].sum(axis=0),
             star / (1 - inner),
-            "the kernel off the diagonal",
+            "the kernel of all layers together, off the diagonal",
             1e-10 + 20 * depth * inner**depth,
             fixed_point=star,
             slope_there=inner,
@@ -200,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             parts[:, 3].sum() / ((1 - slope**depth) / (1 - slope)),
             1,
-            "the kernel on the diagonal",
+            "the kernel of all layers together, on the diagonal",
             1e-8,
         )
     for C in power_maps(bench, 30, 100):
@@ -212,7 +213,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if inner < 0.88:
             parts = theta([(C, C.derivative(1))] * 250, np.array([-0.6, 0.0, 0.6]))
             yield equal(
-                parts.sum(axis=0) - star / (1 - inner), 0, "250 layers of random maps", 1e-8
+                parts.sum(axis=0) - star / (1 - inner),
+                0,
+                "the kernel of 250 layers of random maps",
+                1e-8,
             )
 
 

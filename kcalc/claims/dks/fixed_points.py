@@ -28,7 +28,7 @@ def curved(maps: list[PowerMap]) -> list[PowerMap]:
 
 
 def slope(C: PowerMap) -> float:
-    """C'(1)."""
+    """Return C'(1)."""
     return float(C.weights @ np.arange(C.weights.size))
 
 
@@ -85,11 +85,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rows = np.array(values)
     yield equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps")
     yield at_most(0, rows[:, 0], "$C(0)\\ge0$", 1e-15)
-    yield at_most(0, np.diff(rows, 2, axis=1), "convex")
+    yield at_most(
+        0, np.diff(rows, 2, axis=1), "ii: second differences of $C$ on $[0,1]$ are not negative"
+    )
     yield at_most(
         1e-7,
         (rows[:, 50:] - rows[:, :-50]).min(axis=1),
-        "iii: $C$ increases over every interval of length 1/2",
+        "iii: $C$ increases from one end to the other of every interval of length 1/2",
         0.0,
     )
 
@@ -130,7 +132,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bend=bend,
     )
     own = np.polynomial.hermite_e.HermiteE([1, 1]) / np.sqrt(2)
-    yield equal(own.coef**2, [0.5, 0.5], "its coefficients from the Hermite expansion", 1e-14)
+    yield equal(
+        own.coef**2, [0.5, 0.5], "the coefficients of this map, from the Hermite expansion", 1e-14
+    )
     higher = [max(float(b.lower()) for b in co.enclosed(name)[2:]) for name in _names(bench)]
     yield proved(
         [v - 1e-6 for v in higher],
@@ -146,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bends, least, "the curvature of random maps equals the curvature of their nonlinear terms"
     )
     yield at_most(1e-9, bends, "the curvature of random maps is positive", 0.0)
-    yield at_most(1e-9, [C(0.9) - C(0.3) for C in maps], "random maps increase", 0.0)
+    yield at_most(1e-9, [C(0.9) - C(0.3) for C in maps], "random maps are strictly increasing", 0.0)
     for name in _names(bench):
         values = activation(name).c_map(np.array([0.2, 0.6, 1.0]))
         yield at_most(
@@ -172,15 +176,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     maps = power_maps(bench, 400, 4000)
     yield at_most(
-        np.array([slope(C) * (T - 1) + 1 for C in maps]), [C(T) for C in maps], "random C maps"
+        np.array([slope(C) * (T - 1) + 1 for C in maps]),
+        [C(T) for C in maps],
+        "the inequality for random C maps",
     )
     for name in _names(bench):
         steep = steepness(name) / second_moment(name)
         C = activation(name).c_map
-        yield at_most(steep * (T - 1) + 1, C(T), "activations, with $C'(1)$ by quadrature", 1e-11)
-        yield equal(C.derivative(1)(1.0), steep, "kcalc's slopes", 1e-10)
+        yield at_most(
+            steep * (T - 1) + 1,
+            C(T),
+            "the inequality for activations, with $C'(1)$ by quadrature",
+            1e-11,
+        )
+        yield equal(C.derivative(1)(1.0), steep, "these slopes against kcalc's", 1e-10)
     C = c_map(residual_network(bench, "softplus"))
-    yield at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
+    yield at_most(
+        C.derivative(1)(1.0) * (T - 1) + 1, C(T), "the inequality for a random network", 1e-11
+    )
 
 
 @claim("DKS-lem33", "App. C.2, Lemma 33, eq. 26")
@@ -209,9 +222,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         np.array(
             [2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps]
         ),
-        "the slack is twice the even part of $C-C(0)$",
+        "the difference of both sides is twice the even part of $C-C(0)$",
     )
-    yield at_most(0, slack, "random C maps", 1e-13)
+    yield at_most(0, slack, "the inequality for random C maps", 1e-13)
     yield at_most(
         [2 * C.weights[2::2].max() * T**12 for C in maps],
         slack,
@@ -230,11 +243,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         C = activation(name).c_map
         gaps = C(-at) + C(at) - 2 * C(0.0)
         b = power_series(name, 60)
-        yield at_most(0, gaps, "activations")
+        yield at_most(0, gaps, "the inequality for activations")
         yield equal(
             gaps,
             [2 * (b[2::2] @ c ** np.arange(2, 60, 2)) for c in at],
-            "the slack from the even coefficients by quadrature",
+            "this difference from even coefficients by quadrature",
             1e-9,
         )
 
@@ -265,7 +278,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     for C in power_maps(bench, 400, 4000):
         g = bench.uniform(0.02, 1)
-        yield at_most(C(0) - (C(g) - C(0)) * T, C(-g * T), "random C maps")
+        yield at_most(C(0) - (C(g) - C(0)) * T, C(-g * T), "the inequality for random C maps")
     for g in (0.3, 0.8):
         yield at_most(*_below(bench, g), f"activations, $\\gamma={g}$", 1e-11)
     C = PowerMap(np.array([0.1, 0.3, 0, 0.6]))
@@ -286,10 +299,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$")
     maps = power_maps(bench, 400, 4000)
     for C in maps:
-        yield at_most(C(0) - (1 - C(0)) * T, C(-T), "random C maps")
-    yield at_most(*_below(bench, 1.0), "activations", 1e-11)
+        yield at_most(C(0) - (1 - C(0)) * T, C(-T), "the inequality for random C maps")
+    yield at_most(*_below(bench, 1.0), "the inequality for activations", 1e-11)
     C = c_map(residual_network(bench, "gelu"))
-    yield at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "a random network", 1e-11)
+    yield at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "the inequality for a random network", 1e-11)
     at = np.array([0.3, 0.7])
     for name in ("gelu", "relu", "tanh"):
         yield equal(
@@ -334,5 +347,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _names(bench):
         C = activation(name).c_map
         found.append((C(at) - C(0.0)) / at)
-    yield at_most(found, 1 - 1e-6 * (1 - at), "activations: below 1", 0.0)
-    yield at_most(1e-9, [row[-1] for row in found], "activations: above 0", 0.0)
+    yield at_most(found, 1 - 1e-6 * (1 - at), "activations: the quotient is below 1", 0.0)
+    yield at_most(1e-9, [row[-1] for row in found], "activations: the quotient is positive", 0.0)

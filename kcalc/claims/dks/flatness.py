@@ -74,7 +74,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench, 300, 4000)
     for C in maps:
         yield at_most(
-            np.abs(polyval(_POINTS, C.weights[1:])), _flatness(C, _POINTS), "random C maps"
+            np.abs(polyval(_POINTS, C.weights[1:])),
+            _flatness(C, _POINTS),
+            "the inequality for random C maps",
         )
     for name in bench.size(_NAMES[:8], _NAMES):
         C = activation(name).c_map
@@ -82,14 +84,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             np.abs(values - zero) / np.abs(_POINTS),
             (there - zero) / np.abs(_POINTS),
-            "the C maps of activations",
+            "the inequality for the C maps of activations",
             1e-11,
         )
     C = c_map(residual_network(bench, "gelu"))
     yield at_most(
         np.abs(C(_POINTS) - C(0.0)),
         C(np.abs(_POINTS)) - C(0.0),
-        "a random network of residual blocks",
+        "the inequality for a random network of residual blocks",
     )
 
 
@@ -162,7 +164,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 np.abs(C.derivative(1)(sign * points)),
                 _jensen(F, points),
-                "the C maps of activations",
+                "the inequality for the C maps of activations",
                 1e-10,
             )
 
@@ -248,7 +250,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = np.array([C.weights for C in _collapsing(bench, bench.size(60, 1000))])
     ends = weights @ np.arange(weights.shape[1])
     even = ~weights[:, 1::2].any(axis=1)
-    yield equal(_slopes_of_iterates(weights, 1.0, 5), ends**5, "the chain rule at 1", 1e-11)
+    yield equal(
+        _slopes_of_iterates(weights, 1.0, 5), ends**5, "$C_f'(1)=C'(1)^D$ by the chain rule", 1e-11
+    )
     yield equal(
         _slopes_of_iterates(weights[even], -1.0, 7),
         -(ends[even] ** 7),
@@ -305,7 +309,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     n, c = symbols("n c", positive=True)
     C = 1 - 1 / n + c ** (n**2) / n
-    yield exact(diff(C, c).subs(c, 1) - n, "the slope at 1")
+    yield exact(diff(C, c).subs(c, 1) - n, "the slope at 1 is $n$")
     yield exact(C.subs(c, 1) - 1, "C(1) = 1")
     yield exact(
         limit(1 - 2 / n, n, oo) - 1,
@@ -350,7 +354,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         np.array([(1 - C.weights[0] - _flatness(C, 1 - eps)) / eps for C in maps]),
         np.array([[C.derivative(1)(1.0)] for C in maps]),
-        "random C maps",
+        "the inequality for random C maps",
         1e-11,
     )
     # C(1 - eps) = C(0) + (1 - eps) F, so the convex bound (1 - C(1 - eps))/eps <= C'(1) is larger
@@ -369,5 +373,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deep = c_map(_deep("erf", 60))
     F = (deep(0.9) - deep(0.0)) / 0.9
     yield at_most(
-        (1 - deep(0.0) - F) / 0.1, deep.derivative(1)(1.0), "60 erf layers", 1e-9, flatness=F
+        (1 - deep(0.0) - F) / 0.1,
+        deep.derivative(1)(1.0),
+        "the inequality for 60 erf layers",
+        1e-9,
+        flatness=F,
     )

@@ -127,7 +127,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 [layer.steep, 1 - layer.star], [0.95, 1e-6], "the case: $C'(1)<1$, $c^*=1$"
             )
-            yield equal(off[: depth // 2], 0, "collapsing: early and middle layers", 1e-3)
+            yield equal(
+                off[: depth // 2], 0, "collapsing: early and middle layers are nearly 0", 1e-3
+            )
             yield equal(
                 off[late] / diagonal[late],
                 1,
@@ -151,14 +153,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-3,
             )
             yield equal(
-                off[late] - star * at_star ** powers[late, None], 0, "exploding: late layers", 1e-4
+                off[late] - star * at_star ** powers[late, None],
+                0,
+                "exploding: the kernels of late layers",
+                1e-4,
             )
         else:
             ratio = off / diagonal
-            yield at_most(np.abs(ratio[: depth // 10]), 0.02, "edge: early layers")
-            yield at_most(0.9, ratio[-2:], "edge: late layers")
-            yield at_most(ratio[2:-1], ratio[3:], "edge: the ratios increase", 1e-9)
-            yield at_most(np.abs(ratio), 1, "edge: at most 1")
+            yield at_most(
+                np.abs(ratio[: depth // 10]), 0.02, "edge: the kernels of early layers are near $I$"
+            )
+            yield at_most(0.9, ratio[-2:], "edge: the kernels of late layers are near $E$")
+            yield at_most(
+                ratio[2:-1],
+                ratio[3:],
+                "edge: the ratios of off-diagonal to diagonal entries increase",
+                1e-9,
+            )
+            yield at_most(np.abs(ratio), 1, "edge: these ratios are at most 1")
     deeper = library(rectifier(), 4 * depth, np.array([-0.5, 0.3]))
     near = library(rectifier(), depth, np.array([-0.5, 0.3]))
     spread = [
@@ -196,7 +208,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "$\\bar\\alpha$ between 0.2 and 1",
             0.0,
         )
-    yield equal(mean, 0.25, "the ratio is near 1/4", 0.03)
+    yield equal(mean, 0.25, "this ratio is near 1/4", 0.03)
 
 
 @claim("DKS-H2b", "App. H.2")
@@ -231,19 +243,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
     at_star = layer.slope(np.asarray(star))
     found = library(layer, depth, c).sum(axis=0)
     yield equal(
-        found[-1] * (1 - layer.steep) / (1 - layer.steep**depth), 1, "exploding: the diagonal", 1e-6
+        found[-1] * (1 - layer.steep) / (1 - layer.steep**depth),
+        1,
+        "exploding: the diagonal of $K$",
+        1e-6,
     )
     own = [kernels(layer, depth, v).sum() for v in c[:-1]]
     yield equal(
         found[:-1],
         own,
-        "exploding: off the diagonal, kcalc against independently computed iterates",
+        "exploding: $K$ off the diagonal, kcalc against independently computed iterates",
         1e-6,
     )
     yield equal(
         own,
         star / (1 - at_star),
-        "exploding: off the diagonal, up to the terms of early layers",
+        "exploding: $K$ off the diagonal, up to the terms of early layers",
         0.02,
     )
     limit = ntk(architectures.vanilla(depth - 1, layer.phi)).regime().limit
@@ -339,9 +354,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-6,
         )
         off = np.abs(found - c0)
-        yield at_most(off, 6 * (zeta - 1) + 3 * far + 2 * near, f"{name}: the fourth line", 1e-9)
         yield at_most(
-            off, 11 * (zeta - 1), f"{name}: the last line", 1e-9, largest=off.max() / (zeta - 1)
+            off, 6 * (zeta - 1) + 3 * far + 2 * near, f"{name}: the fourth line of the proof", 1e-9
+        )
+        yield at_most(
+            off,
+            11 * (zeta - 1),
+            f"{name}: the last line of the proof",
+            1e-9,
+            largest=off.max() / (zeta - 1),
         )
         yield equal(c_map(network).derivative(1)(1.0), zeta, f"{name}: $C_f'(1)=\\zeta$", 1e-8)
         yield equal(len(network.nodes_of(L.Affine)), depth, f"{name}: $D$ layers", 0.0)

@@ -73,7 +73,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "after one combined layer: kcalc against the printed form by quadrature",
             1e-11,
         )
-        yield equal(q_map(net)(bench.uniform(0.2, 4)), 1, "the q value is 1")
+        yield equal(
+            q_map(net)(bench.uniform(0.2, 4)), 1, "after one combined layer: the q value is 1"
+        )
     tanh, softplus = KNOWN["tanh"], KNOWN["softplus"]
     net = _joined("tanh", "softplus", (1, 3))
     q = [tanh.q_map(), softplus.q_map()]
@@ -189,7 +191,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     k, cells = bench.whole(2, 6), bench.whole(2, 9)
     z = bench.normal(k, cells)
     weights = np.broadcast_to(np.eye(k)[:, :, None] / cells, (k, k, cells))
-    yield equal(np.einsum("oil,il->o", weights, z), z.mean(axis=1), "random feature maps")
+    yield equal(
+        np.einsum("oil,il->o", weights, z),
+        z.mean(axis=1),
+        "the convolution against the mean, for random feature maps",
+    )
 
 
 @claim("DKS-wmp", "Sec. 20.1.2, App. E")

@@ -161,7 +161,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [float(1 - abs(ball.mid) - ball.radius)], "enclosures at c = -1 and unequal q values"
         )
     C = c_map(residual_network(bench, "selu"))
-    yield at_most(np.abs(C(grid, 0.7, 1.9)), 1.0, "a random network at unequal q values", 1e-14)
+    yield at_most(
+        np.abs(C(grid, 0.7, 1.9)), 1.0, "c values of a random network at unequal q values", 1e-14
+    )
 
 
 def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -> Network:
@@ -193,13 +195,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (a * np.mean(u**2) + b * np.mean(v**2)) / (a + b)
         for (a, b), u, v in zip(k, x, y, strict=True)
     ]
-    yield equal(parts, whole, "vectors")
+    yield equal(parts, whole, "q of concatenated vectors")
     for k1, k2 in k[:6]:
         q = bench.uniform(0.2, 3)
         yield equal(
             q_map(_concatenated(int(k1), int(k2)))(q),
             (k1 * second_moment("relu", q) + k2 * second_moment("tanh", q)) / (k1 + k2),
-            "networks",
+            "q of networks with a concatenation",
         )
 
 
@@ -252,7 +254,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = (k[0] * m[0] + k[1] * m[1]) / np.sqrt(
         (k[0] * q[0][0] + k[1] * q[0][1]) * (k[0] * q[1][0] + k[1] * q[1][1])
     )
-    yield equal(formula, cosine, "random vectors")
+    yield equal(formula, cosine, "the cosine of concatenated random vectors")
 
 
 @claim("DKS-comp", "Sec. 7.2")
@@ -294,12 +296,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     alpha = bench.uniform(-3, 3, 20)
     x, y = bench.normal(2, 20, 6)
     scaled, plain = alpha[:, None] * x, (x**2).mean(axis=1)
-    yield equal((scaled**2).mean(axis=1), alpha**2 * plain, "q of vectors")
+    yield equal((scaled**2).mean(axis=1), alpha**2 * plain, "q of multiplied vectors")
 
     def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
 
-    yield equal(cosine(scaled, alpha[:, None] * y), cosine(x, y), "c of vectors")
+    yield equal(cosine(scaled, alpha[:, None] * y), cosine(x, y), "c of multiplied vectors")
     for factor in (-1.7, 0.3):
         net = chain(
             L.Input(),
@@ -323,4 +325,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         2 * abs(cosine(x, y)[0]), "factors 1 and -1 for the two feature maps: c changes its sign"
     )
-    yield equal(cosine(scaled, -alpha[:, None] * y), -cosine(x, y), "opposite factors")
+    yield equal(
+        cosine(scaled, -alpha[:, None] * y),
+        -cosine(x, y),
+        "factors of opposite sign reverse the sign of c",
+    )

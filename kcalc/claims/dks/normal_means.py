@@ -53,11 +53,11 @@ class Phi:
         return float(weights @ function(np.sqrt(q) * x))
 
     def mean(self, q: float = 1.0) -> float:
-        """E phi."""
+        """Compute E phi(x) for x with variance q."""
         return self.integral(self.values, q)
 
     def q_map(self, q: float = 1.0) -> float:
-        """E phi^2."""
+        """Compute Q(q) = E phi(x)^2 for x with variance q."""
         return self.integral(lambda x: self.values(x) ** 2, q)
 
     def q_slope(self, q: float = 1.0) -> float:
@@ -65,7 +65,7 @@ class Phi:
         return self.integral(lambda x: self.values(x) * self.slopes(x) * x, q) / q
 
     def steepness(self, q: float = 1.0) -> float:
-        """E phi'^2."""
+        """Compute E phi'(x)^2 for x with variance q."""
         return self.integral(lambda x: self.slopes(x) ** 2, q)
 
     def slope(self, q: float = 1.0) -> float:

@@ -1,4 +1,4 @@
-"""The paper."""
+"""The paper on Deep Kernel Shaping, as a source of claims."""
 
 from ..claim import Paper
 

@@ -100,10 +100,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000)) / k
     centred = (samples - np.trace(M) / size / k) ** 2
     yield statistical(
-        centred, (np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2, "samples: the corrected form"
+        centred,
+        (np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2,
+        "samples of $w$: the variance is as corrected",
     )
     yield statistical(
-        centred, 2 * np.trace(M @ M) / (k * size) ** 2, "samples: the printed form", PRINTED
+        centred,
+        2 * np.trace(M @ M) / (k * size) ** 2,
+        "samples of $w$: the variance is as printed",
+        PRINTED,
     )
 
 
@@ -130,7 +135,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         _pooled(bench, Z, other, bench.size(200_000, 2_000_000)),
         np.trace(Z.T @ other) / 5,
-        "samples",
+        "the mean over samples of $w$",
     )
     images = bench.normal(2, 2, 3, 4)
     found = ntk(_network(), spatial="exact", image_shape=(2, 3)).nngp.matrix(images)
@@ -205,14 +210,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         trace / mean_square,
         square / mean_square,
-        "tr M^2 against the squared norm, clustered and random maps",
+        "clustered and random maps: tr M^2 is at most the squared norm",
         1e-10,
     )
     yield at_most(
-        square / mean_square, 1, "the squared norm against the bound with the mean of c^2", 1e-10
+        square / mean_square, 1, "the squared norm is at most the bound with the mean of c^2", 1e-10
     )
     yield at_most(
-        mean_square / mean, 1, "the squared norm against the bound with the mean of |c|", 1e-10
+        mean_square / mean, 1, "the squared norm is at most the bound with the mean of |c|", 1e-10
     )
 
 
@@ -294,7 +299,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     u = bench.rng.multivariate_normal(
         [m1, m2], [[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]], bench.size(200_000, 4_000_000)
     )
-    yield statistical(u.max(axis=1) ** 2, _lemma(m1, m2, s1, s2, rho), "samples")
+    yield statistical(
+        u.max(axis=1) ** 2, _lemma(m1, m2, s1, s2, rho), "the mean of sampled squared maxima"
+    )
     rhos = np.linspace(0, 0.9, 7)
     yield equal(
         [_lemma(0, 0, 1, 1, r) for r in rhos],

@@ -37,7 +37,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     x = Symbol("x", real=True)
     first, second = Matrix([[1], [-1]]), Matrix([[1, 1]]) / sp.sqrt(2)
-    yield exact((second * first * x)[0], "the output")
+    yield exact((second * first * x)[0], "the output is 0")
     norms = [first.row(0).norm() - 1, first.row(1).norm() - 1, second.norm() - 1]
     yield equal(list(norms), 0, "the three norms minus 1", 0.0)
     for _ in bench.rounds(5, 50):
@@ -96,7 +96,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $n(2n)(2/(n+2n))^2=8/9$
     """
     n = Symbol("n", positive=True)
-    yield exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - Rational(8, 9), "the printed product")
+    yield exact(
+        n * 2 * n * (2 / (n + 2 * n)) ** 2 - Rational(8, 9), "the product as printed is 8/9"
+    )
     widths = [8, 16] * 5 + [8]
     layers = [L.Affine(m, sigma_w=sp.sqrt(Rational(2 * k, k + m))) for k, m in pairwise(widths)]
     yield equal(
@@ -127,10 +129,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [phi.q_map(1.0), phi.c_map(0.0), phi.c_map.derivative(1)(1.0)],
         [1, 0, SELU_SLOPE],
-        "kcalc",
+        "kcalc's $Q(1)$, $C(0)$ and $C'(1)$",
         1e-9,
     )
-    yield equal(SELU_SLOPE, 1.0716, "the printed digits", 5e-5, slope=SELU_SLOPE)
+    yield equal(SELU_SLOPE, 1.0716, "the digits as printed", 5e-5, slope=SELU_SLOPE)
     yield at_most(phi.q_map.derivative(1)(1.0), 0.8, "$q=1$ is attractive: $Q'(1)=0.783$", 0.0)
 
 
@@ -254,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     p, x = Symbol("p", positive=True), Symbol("x", real=True)
     relu = activation("relu")
     for at in (p, -p, Integer(0)):
-        yield exact(Max(0, at) - Max(0, -at) - at, f"x = {at}")
+        yield exact(Max(0, at) - Max(0, -at) - at, f"the identity at x = {at}")
     u, w = bench.normal(7), bench.normal(4, 7)
     yield equal(w @ relu(u) - w @ relu(-u), w @ u, "random weights and inputs, kcalc's relu")
     both = activation(Max(0, x) - Max(0, -x))
@@ -278,7 +280,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [np.pi / (np.pi - 1), 0],
         "kcalc's slope at 1, and value at 0",
     )
-    yield equal(np.pi / (np.pi - 1), 1.467, "the printed digits", 5e-4)
+    yield equal(np.pi / (np.pi - 1), 1.467, "the digits as printed", 5e-4)
     h = bench.normal(2, bench.size(400_000, 4_000_000))
     u = np.maximum(np.stack([h[0], 0.9 * h[0] + np.sqrt(0.19) * h[1]]), 0)
     form = (own.c_map(0.9) * 0.5 - own.mean() ** 2) / (0.5 - own.mean() ** 2)

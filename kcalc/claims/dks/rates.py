@@ -216,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             used += n > 1
         yield at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
         yield at_most(0, alphas, "alpha is not negative", 0.0)
-    yield at_most(0, slack, "random maps", beyond_one_step=used)
+    yield at_most(0, slack, "the bound for random maps", beyond_one_step=used)
     yield at_most(50, used, "the number of steps after the first, which test iterates")
     for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
         _, q = settled(name, weight, bias)
@@ -266,10 +266,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for n in (1, 2, 5, 20):
             found = np.abs(C.iterate(c, n))
             excess.append((found - top**n).max())
-            yield at_most(found, (C(top) / top) ** n * np.abs(c), "random odd maps", 1e-13)
+            yield at_most(
+                found, (C(top) / top) ** n * np.abs(c), "the bound for random odd maps", 1e-13
+            )
     yield counterexample(
         max(excess),
-        "random odd maps",
+        "the bound for random odd maps",
         violations=int((np.array(excess) > 1e-9).sum()),
         of=len(excess),
         one_sided=True,

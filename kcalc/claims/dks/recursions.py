@@ -25,8 +25,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n = Symbol("n", integer=True, positive=True)
     rest = b / (1 - a)
     formula = a**n * (x - rest) + rest
-    yield exact(formula.subs(n, 1) - (a * x + b), "$n=1$")
-    yield exact(formula.subs(n, n + 1) - (a * formula + b), "from $n$ to $n+1$")
+    yield exact(formula.subs(n, 1) - (a * x + b), "the formula for $n=1$")
+    yield exact(formula.subs(n, n + 1) - (a * formula + b), "the formula, from $n$ to $n+1$")
     wrong = 0
     for _ in bench.rounds(200, 2000):
         alpha, beta, start = (Fraction(int(v), 7) for v in bench.rng.integers(-20, 21, 3))

@@ -60,7 +60,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     polynomials = [expanded(net) for net in nets]
     yield equal([p.eval(1) for p in polynomials], 1, "$p_f(1)$ over random networks", 0.0)
     yield proved(
-        [float(min(p.all_coeffs())) for p in polynomials], "their coefficients, in exact arithmetic"
+        [float(min(p.all_coeffs())) for p in polynomials],
+        "coefficients of these polynomials are not negative, in exact arithmetic",
     )
     yield proved_above(
         bench, [p - 1 for p in polynomials], r"$p_f-1\ge0$ on $[1,\infty)$, in exact arithmetic"
@@ -272,13 +273,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             Poly(cancel((second - psi**depth) / (psi * (psi - 1))), psi).count_roots(1, 2),
             1,
-            r"they cross once in (1, 2), by Sturm's theorem",
+            "the two terms cross once in (1, 2), by Sturm's theorem",
             0.0,
         )
         mu = maximal_slope(skipping(depth, True))
         yield equal(len(mu.pieces), 2, "kcalc keeps both polynomials", 0.0)
         for v in (1.01, 1.2, 2.0):
-            yield equal(mu(v) / max(v**depth, v * (1 + v**depth) / 2) - 1, 0, r"kcalc's $\mu$")
+            yield equal(
+                mu(v) / max(v**depth, v * (1 + v**depth) / 2) - 1,
+                0,
+                r"kcalc's $\mu$ is the larger of both terms",
+            )
     small = [
         maximal_slope(skipping(depth, True))(v) / (v * (1 + v**depth) / 2) - 1
         for depth in (1, 2)

@@ -96,18 +96,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     w, k1, k2, q1, q2, w2 = symbols("w k1 k2 q1 q2 w2", positive=True)
     total = k1 + k2
     concatenated = (k1 * w**2 * total / k1 * q1 + k2 * w2**2 * total / k2 * q2) / total
-    yield exact(concatenated - (w**2 * q1 + w2**2 * q2), "from equation 8")
+    yield exact(concatenated - (w**2 * q1 + w2**2 * q2), "the formula follows from equation 8")
     a, b = (v for v in bench.uniform(0.3, 2, 2))
     inner = a**2 * second_moment("relu", 1.2) + b**2 * second_moment("tanh", 1.2)
     net = _weighted_sum((a, -b))
-    yield equal(q_map(net)(1.2), second_moment("gelu", inner), "a network")
+    yield equal(q_map(net)(1.2), second_moment("gelu", inner), "q of a weighted sum in kcalc")
     x, y = bench.normal(4), bench.normal(7)
     draws = bench.size(20000, 400000)
     f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / sqrt(7)
     yield statistical(
         (a * (f @ x) + b * (g @ y)) ** 2,
         a**2 * np.mean(x**2) + b**2 * np.mean(y**2),
-        "random affine layers",
+        "q of sums of random affine layers",
     )
 
 
@@ -125,13 +125,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(_weighted_sum((a, -b)))(c, q),
             cosine("gelu", mixed, total),
-            "networks",
+            "c of weighted sums in kcalc",
             1e-11,
         )
         yield at_most(
             0.0,
             min(mixed - min(inner), max(inner) - mixed),
-            "it lies between the c values of the branches",
+            "c of a sum lies between the c values of the branches",
         )
     x, y = bench.normal(2, 2, 5)
     # unit q values at both inputs

@@ -61,7 +61,7 @@ def _descent(
 
 
 def _curve(J: Array, y: Array, test: Array | None = None, **options: Any) -> Any:
-    """Compute kcalc's training curve for the linear model; only this claim imports the lab."""
+    """Compute kcalc's training curve for the linear model. Only this function imports kcalc.lab."""
     from ... import training_curve
 
     return training_curve(lambda X, Y: X @ Y.T, J, y, test, **options)

@@ -32,15 +32,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         law = jacobian_spectrum(chain(L.Input(), *depth * [L.Affine()]))
         n = np.arange(1, 6)
         fuss = binom((depth + 1) * n, n) / (depth * n + 1)
-        yield equal([law.moment(int(k)) for k in n], fuss, "moments", 1e-9)
+        yield equal(
+            [law.moment(int(k)) for k in n], fuss, "kcalc's moments against the formula", 1e-9
+        )
         top = (depth + 1) ** (depth + 1) / depth**depth
-        yield equal(law.largest() ** 2, top, "the largest", 1e-9)
+        yield equal(law.largest() ** 2, top, "the largest $s^2$ in kcalc against the formula", 1e-9)
 
 
 @claim("SPEC-variance", CHAINS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a chain of square layers has $\operatorname{Var} s^2/(\mathbb E\,s^2)^2 =
-    L(\mu_2/\mu_1^2 - 1 + [\text{Gaussian weights}])$ if q is a fixed point
+    r"""a chain of square layers has $\operatorname{Var} s^2/(\mathbb E\,s^2)^2 = L(\mu_2/\mu_1^2 -
+    1 + [\text{Gaussian weights}])$ if q is a fixed point. Here $\mu_n = \mathbb E\,\varphi'^{2n}$,
+    and the bracket is 1 for Gaussian and 0 for orthogonal weights
     """
     z, w = np.polynomial.hermite_e.hermegauss(120)
     w = w / w.sum()
@@ -107,8 +110,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steps.append((f"s{k}", L.Sum(), (last, f"w{k}")))
     law = jacobian_spectrum(Network.from_steps(steps), input_law="gaussian")
     ratio = law.moment(2) / law.moment(1) ** 2
-    yield equal(ratio, 25 / 8, "kcalc's distribution", 1e-9)
-    yield counterexample(ratio - 3, "the difference from the result for independent slopes")
+    yield equal(ratio, 25 / 8, "the moments of kcalc's distribution", 1e-9)
+    yield counterexample(ratio - 3, "the difference from the value for independent slopes, 3")
     n, draws = bench.size((150, 60), (400, 200))
     found = []
     for _ in range(draws):
@@ -120,7 +123,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         G = J.T @ J
         found.append(np.sum(G * G) / n / (np.trace(G) / n) ** 2)
     # of relative order 1/n
-    yield equal(float(np.mean(found)), 25 / 8, "drawn networks", 8 / n)
+    yield equal(float(np.mean(found)), 25 / 8, "the moments of sampled networks", 8 / n)
 
 
 @claim("SPEC-drawn", "Finite width")

@@ -19,7 +19,7 @@ BRANCH = chain(L.Affine(sigma_w=sqrt(2)), L.Nonlinear("relu"), L.Affine())
 
 
 def relu_way(blocks: int, share: float) -> tuple[float, float]:
-    """Compute (1 - c, dc_L / dc_0) from c = 1/2, for blocks that mix ReLU with the identity."""
+    """Compute (1 - c, dc / dc_0) after blocks that mix ReLU with the identity, from c_0 = 1/2."""
     u, logarithm = 0.5, 0.0
     for _ in range(blocks):
         t = 2 * asin(sqrt(u / 2))
@@ -49,7 +49,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("x + f(x)", residual(BRANCH), 0.5),
     ):
         found = depth_laws(net, token_cosine=0.5).cosine_law
-        yield equal(found.prefactor, 4.5 * pi**2 / share**2, f"A, {name}", 1e-6)
+        yield equal(found.prefactor, 4.5 * pi**2 / share**2, f"kcalc's A, {name}", 1e-6)
         u, slope = relu_way(depth, share)
         yield equal(found.derivative_prefactor, slope * depth**3, f"G by iteration, {name}", 0.01)
         half, _ = relu_way(depth // 2, share)
@@ -68,9 +68,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     z, w = normal()
     t = np.tanh(z / 2)
     bend = point.sigma_w**2 * 0.25 * (w @ (2 * t * (1 - t * t)) ** 2)
-    yield equal(found.prefactor, 2 / bend, "A", 1e-7)
-    yield equal(found.prefactor, 18.91279, "tanh", 1e-6)
-    yield equal(found.exponent, -1.0, "exponent")
+    yield equal(found.prefactor, 2 / bend, "kcalc's $A$", 1e-7)
+    yield equal(found.prefactor, 18.91279, "the digits for tanh", 1e-6)
+    yield equal(found.exponent, -1.0, "kcalc's exponent of the depth")
 
 
 @claim("LAW-critical-kinks", EDGE)
@@ -87,8 +87,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = depth_laws(net, q=q).cosine_law
         density = exp(-1 / (2 * q)) / sqrt(2 * pi)
         kappa = 2 / 3 * point.sigma_w**2 * 2 * density / sqrt(pi)
-        yield equal(found.prefactor / (4 / kappa**2), 1, f"A, q = {q}", 1e-6)
-        yield equal(found.prefactor, truth, f"hard tanh, q = {q}", 1e-5)
+        yield equal(
+            found.prefactor / (4 / kappa**2), 1, f"kcalc's A against the formula, q = {q}", 1e-6
+        )
+        yield equal(found.prefactor, truth, f"the digits for hard tanh, q = {q}", 1e-5)
 
 
 @claim("LAW-tangent-ratio", EDGE)
@@ -104,15 +106,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for count in (depth, 2 * depth):
             kernel = ntk(chain(L.Affine(sigma_w=0.5), repeat(net, count)))
             ratios.append(float(kernel(0.5) / kernel(1.0)))
-        yield equal(2 * ratios[1] - ratios[0], limit, f"extrapolated, {name}", 0.01)
+        yield equal(
+            2 * ratios[1] - ratios[0],
+            limit,
+            f"the ratio of kernels, extrapolated to infinite depth, {name}",
+            0.01,
+        )
         yield equal(depth_laws(net, q=0.25).tangent_ratio, limit, f"kcalc's limit, {name}")
 
 
 @claim("LAW-half-stable", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""half-stable points have $\sigma_w^2\mathbb E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi''
-    = 0$: for GELU $\sigma_w^2 = 1.98305826$ and $\sigma_b^2 = .17292239$, for swish 1.98800468 and
-    .55514317
+    r"""half-stable points, where the Q map and the C map both have slope 1, have $\sigma_w^2\mathbb
+    E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi'' = 0$: for GELU $\sigma_w^2 = 1.98305826$ and
+    $\sigma_b^2 = .17292239$, for swish 1.98800468 and .55514317
     """
     for name, weight, bias in (
         ("gelu", 1.98305826, 0.17292239),
@@ -120,13 +127,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ):
         point = critical_point(name)
         yield equal(
-            [point.sigma_w**2, point.sigma_b**2], [weight, bias], f"variances, {name}", 1e-8
+            [point.sigma_w**2, point.sigma_b**2], [weight, bias], f"kcalc's variances, {name}", 1e-8
         )
         z, w = normal()
         phi = activation(name)
         values = [phi.numeric(n)(sqrt(point.q) * z) for n in (0, 1, 2)]
-        yield equal(w @ (values[0] * values[2]), 0.0, f"E phi phi'', {name}", 1e-9)
-        yield equal(point.sigma_w**2 * (w @ values[1] ** 2), 1.0, f"slope, {name}", 1e-9)
+        yield equal(w @ (values[0] * values[2]), 0.0, f"E phi phi'' is 0, {name}", 1e-9)
+        yield equal(
+            point.sigma_w**2 * (w @ values[1] ** 2),
+            1.0,
+            f"the slope of the C map is 1, {name}",
+            1e-9,
+        )
 
 
 @claim("LAW-sphere", SPHERES)

@@ -33,11 +33,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
     u, v = np.tanh(1.3 * z[0]), np.tanh(1.3 * (0.4 * z[0] + sqrt(1 - 0.16) * z[1]))
     masks = (bench.rng.random((2, n)) < keep) / keep
     size = float(activation("tanh").second_moment(1.69))
-    yield statistical((u * masks[0]) ** 2, size / keep, "q, drawn masks")
-    yield statistical(u * v * masks[0] * masks[1], cosine * size / keep, "covariance, drawn masks")
-    yield equal(float(c_map(net)(1.0)), keep, "C(1)", 1e-13)
+    yield statistical((u * masks[0]) ** 2, size / keep, "the mean square with sampled masks")
+    yield statistical(
+        u * v * masks[0] * masks[1],
+        cosine * size / keep,
+        "the covariance of two examples with sampled masks",
+    )
+    yield equal(float(c_map(net)(1.0)), keep, "kcalc's value of $C(1)$ is $r$", 1e-13)
     found = gradients(net)
-    yield equal(found.nodes["nonlinear_1"], found.nodes["affine_2"] / keep, "gradients", 1e-13)
+    yield equal(
+        found.nodes["nonlinear_1"],
+        found.nodes["affine_2"] / keep,
+        "kcalc's squared gradients are divided by $r$",
+        1e-13,
+    )
 
 
 @claim("LAW-dropout-limit", DROPOUT)
@@ -91,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     batch, width = bench.size(100, 400), bench.size(300, 1500)
     ratios = [_batch_ratio(bench, batch, width) for _ in range(bench.size(12, 40))]
     bias = pi / (pi - 1) * (3 / batch + 6 / width)  # the order of finite-size effects
-    yield equal(np.mean(ratios), pi / (pi - 1), "drawn ReLU layers", bias)
+    yield equal(np.mean(ratios), pi / (pi - 1), "sampled ReLU layers", bias)
 
 
 def _batch_ratio(bench: Bench, batch: int, width: int) -> float:

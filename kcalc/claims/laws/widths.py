@@ -33,7 +33,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         z, a = bench.normal(2, width)
         thetas.append(np.mean(2 * (np.maximum(z, 0) ** 2 + a * a * (z > 0))))
     squares = (np.array(thetas) / 2 - 1) ** 2 * width
-    yield statistical(squares, 3.0, "one hidden layer, drawn")
+    yield statistical(squares, 3.0, "one hidden layer, sampled: the variance ratio")
 
 
 @claim("LAW-tangent-variance", FINITE)
@@ -48,15 +48,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     mean = w @ (value + slope)
     truth = (w @ (value**2 + 2 * value * slope + 3 * slope**2)) / mean**2 - 1
     found = fluctuations(A.vanilla(1, "tanh"), features=100).tangent_variance
-    yield equal(found.scaled, truth, "quadrature", 1e-9)
-    yield equal(found.scaled, 0.936122, "tanh", 1e-6)
+    yield equal(found.scaled, truth, "kcalc against quadrature", 1e-9)
+    yield equal(found.scaled, 0.936122, "the digits for tanh", 1e-6)
 
 
 @claim("LAW-q-shift", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at width $n$ the mean of $q$ is shifted by $s$, where $s' = F's + F''V/2$, $V' = F'^2V +
-    \sigma_w^4\operatorname{Var}\varphi^2/n$ and $F = \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$;
-    for ReLU the shift is 0
+    r"""at width $n$ the mean of the q value of pre-activations in layer $l$ is shifted by $s_l$,
+    where $s_{l+1} = F's_l + F''V_l/2$ and $V_{l+1} = F'^2V_l +
+    \sigma_w^4\operatorname{Var}\varphi^2/n$. Here $F(q) = \sigma_w^2\mathbb E\varphi^2 +
+    \sigma_b^2$ with derivatives $F'$ and $F''$, and $V_l$ is the variance of this q value. For ReLU
+    the shift is 0
     """
     width, sigma_w, sigma_b, depth = 32, 1.3, 0.4, 4
     layer = chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear("tanh"))
@@ -70,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shift = rate * s + bend * v / 2
         v = sigma_w**4 * (rate**2 * v + (w @ (f * f) - (w @ f) ** 2) / width)
         s, k = sigma_w**2 * shift, sigma_w**2 * (w @ f) + sigma_b**2
-    yield equal(found.q_shift[last], shift, "the recursion", 1e-9)
+    yield equal(found.q_shift[last], shift, "kcalc against the recursion", 1e-9)
     draws = bench.size(20_000, 200_000)
     q = np.ones(draws)
     for _ in range(depth):  # given q, channels are Gaussians of variance sigma_w^2 q + sigma_b^2
@@ -78,6 +80,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q = np.mean(np.tanh(np.sqrt(variance)[:, None] * bench.normal(draws, width)) ** 2, axis=1)
     spread = q.std() / sqrt(draws)
     margin = 4 * spread + 0.1 * abs(found.q_shift[last])  # terms of order 1/n^2
-    yield equal(q.mean(), found[last].q + found.q_shift[last], "drawn networks", margin)
+    yield equal(
+        q.mean(), found[last].q + found.q_shift[last], "the mean of q in sampled networks", margin
+    )
     relu = fluctuations(A.vanilla(4, "relu", sigma_w=1.2), features=width).q_shift
-    yield equal(list(relu.values()), 0.0, "ReLU", 1e-12)
+    yield equal(list(relu.values()), 0.0, "the shift for ReLU is 0", 1e-12)

@@ -61,7 +61,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         np.array([log(closed.beta(1, a**k, k, w)) for a, k, w in _grid()]),
         [2 * (a * (1 + 5 / w)) ** k for a, k, w in _grid()],
-        "log beta, normal weights, over a grid",
+        "log beta lies below the exponent, normal weights, over a grid",
     )
     low = [
         (0.5 * (a * a * (1 + 5 / w)) ** k, log(closed.beta(1, a**k, k, w)))
@@ -86,7 +86,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-10,
         )
         _, J = draw(bench, resnet(L, m_, n_, nsimplify(value)), 6000, 30000)
-        yield from agree(bench, J, net.weights, f"drawn, L = {L}, m = {m_}")
+        yield from agree(bench, J, net.weights, f"sampled, L = {L}, m = {m_}")
 
 
 @claim("PLG-sec4.2", "Sec. 4.2")
@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for k in (1, 2, 4):
         cut = resnet(L, 2, n, Rational(1, 2), without=k)
         yield statistical(
-            draw(bench, cut, 8000, 40000)[0][f"y{L}"], a * (1 + a) ** (L - 1), f"drawn, k = {k}"
+            draw(bench, cut, 8000, 40000)[0][f"y{L}"], a * (1 + a) ** (L - 1), f"sampled, k = {k}"
         )
         yield equal(moments(cut).out.mean, a * (1 + a) ** (L - 1), f"kcalc, k = {k}")
 
@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [full.mean, full.fourth],
             [(1 + alpha**m) ** L, factor**L],
-            f"kcalc: the full network, {L}, {m}, {n}, {alpha}",
+            f"kcalc: the full network, L = {L}, m = {m}, n = {n}, alpha = {alpha}",
             1e-11,
         )
         cut = [moments(resnet(i, m, n, nsimplify(alpha), without=1)).out.fourth for i in (1, L)]
@@ -158,7 +158,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     y = draw(bench, resnet(3, 2, 6, Rational(7, 10)), 10000, 60000)[0]["y3"]
-    yield statistical(y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the full network, sampled")
+    yield statistical(
+        y**2, closed.beta(1, 0.49, 2, 6) ** 3, "the fourth moment of the full network, sampled"
+    )
 
 
 @claim("PLG-eq95", "Sec. 7.4, eq. 95")
@@ -214,7 +216,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             J[f"W{k}"],
             g / c,
-            f"$E|J^k|^2$ drawn against the printed product, {L}, {n}, {alpha}, k = {k}",
+            f"sampled $E|J^k|^2$ against the product as printed in the paper, "
+            f"L = {L}, n = {n}, alpha = {alpha}, k = {k}",
             PRINTED,
         )
         yield equal(
@@ -226,16 +229,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         g, f = closed.dense_factors(L, n, alpha, k + 1)
         right = alpha / (k + 1) * g, (alpha / (k + 1)) ** 2 * (1 + 5 / n) * f
-        yield equal([cut.mean, cut.fourth], right, "kcalc's reduced network", 1e-11)
-        yield statistical(J[f"W{k}"], right[0] / c, f"$E|J^k|^2$ drawn, {L}, {n}, {alpha}, k = {k}")
+        yield equal(
+            [cut.mean, cut.fourth],
+            right,
+            "kcalc's reduced network against the corrected products",
+            1e-11,
+        )
+        yield statistical(
+            J[f"W{k}"],
+            right[0] / c,
+            f"sampled $E|J^k|^2$ against the corrected product, "
+            f"L = {L}, n = {n}, alpha = {alpha}, k = {k}",
+        )
         if alpha == 1:
             yield equal(
                 moments(net).weights[f"W{k}"].mean,
                 n * k / (2 * (k + 1)),
-                "$nk/(2(k+1))$ at alpha = 1",
+                "$E|J^k|^2=nk/(2(k+1))$ at alpha = 1",
                 1e-11,
             )
-            yield equal(moments(net).weights[f"W{L}"].mean, n * L / 2, "$nL/2$ for the last", 1e-11)
+            yield equal(
+                moments(net).weights[f"W{L}"].mean,
+                n * L / 2,
+                "$E|J^L|^2=nL/2$ at the last layer",
+                1e-11,
+            )
 
 
 def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
@@ -281,8 +299,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         y, J = draw(bench, net, 30000, 120000, law)
-        yield from agree(bench, y, found.nodes, f"|y| drawn, {law}")
-        yield from agree(bench, J, found.weights, f"|J| drawn, {law}")
+        yield from agree(bench, y, found.nodes, f"|y| sampled, {law}")
+        yield from agree(bench, J, found.weights, f"|J| sampled, {law}")
     for alpha in (Rational(7, 10), Integer(1), Rational(13, 10)):
         tops = [
             moments(densenet(L, 6, alpha)).weights["W2"].variance / L ** float(2 * (alpha - 1))
@@ -315,23 +333,25 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             variance[[9999]],
             _dense_fourth(10000, width, 1.0, 0.0)[[9999]] - 1,
-            "by the recursion",
+            "the variance by the recursion",
             1e-9,
         )
-    yield equal(_dense_fourth(10000, 20, 1.0, 0.0)[-1] - 1, 0.465, "n = 20, L = 10^4", 1e-2)
+    yield equal(
+        _dense_fourth(10000, 20, 1.0, 0.0)[-1] - 1, 0.465, "the variance at n = 20, L = 10^4", 1e-2
+    )
     found = moments(densenet(12, 10)).out
     yield equal(
         [found.mean, found.variance],
         [1, prod(1 + 5 / (10 * i * i) for i in range(1, 13)) - 1],
-        "kcalc, L = 12, n = 10",
+        "kcalc's variance at L = 12, n = 10",
         1e-11,
     )
 
 
 @claim("PLG-prop1", "Sec. 7, Proposition 1, eqs. 26 to 31")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $Z|W=1-Z|-W$, then $E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and
-    even l
+    r"""if $Z$ given $W$ has the same distribution as $1-Z$ given $-W$, then $E[\prod_{i\le
+    l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l
 
     But: $w\cdot y=0$ must have probability 0, which excludes random signs as weights
     """

@@ -48,7 +48,11 @@ def forward(
 def jacobian_fourth(
     widths: Sequence[int], k: int, excess: float, alpha: float = 1.0, linear: bool = False
 ) -> float:
-    """Compute E|J^k|^4 of a vanilla network by the recursion of (T, S, D)."""
+    """Compute E|J^k|^4 of a vanilla network.
+
+    J^k is the derivative of the output with respect to the weights of layer k. T, S and D are three
+    fourth moments of the Jacobian from layer k to a later layer, which have a linear recursion.
+    """
     n = widths[k]
     T, S, D = (n * n, n, n) if linear else (n * (n + 1) / 4, n / 2, n / 2)
     for before, n in zip(widths[k:-1], widths[k + 1 :], strict=True):
@@ -64,7 +68,10 @@ def jacobian_fourth(
 
 
 def beta(s: float, a: float, m: int, n: int) -> float:
-    """Return the factor of a residual block for the mode s."""
+    """Return the factor by which a residual block multiplies fourth moments.
+
+    There are two modes of fourth moments, with s = 1 and s = -1/2.
+    """
     return 1 + 2 * a * (1 + 2 * s / n) + a * a * (1 + (1 + 4 * s) / n) ** (m - 1) * (1 + 2 * s / n)
 
 
@@ -96,7 +103,10 @@ def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, 
 
 
 def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, float]:
-    """Return the products of g(l) and f_1(l) over all l except l = ``skip``."""
+    """Return the products over all layers l of a DenseNet's factors of means and of fourth moments.
+
+    The layer l = ``skip`` is left out.
+    """
     levels = [i for i in range(1, L + 1) if i != skip]
     g = [1 + (alpha - 1) / i for i in levels]
     f = [

@@ -183,7 +183,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     y, J = draw(bench, vanilla([20, 1]), 20000, 100000, "uniform")
     yield statistical(J["W1"] ** 2, 0.5, "the same network, sampled: E|J|^4")
-    yield statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same network, sampled: the bound")
+    yield statistical(
+        y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same network, sampled: the printed bound"
+    )
     found = moments(vanilla([20, 1]), weights="uniform")
     yield equal(
         [found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)],
@@ -302,5 +304,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bench,
         draw(bench, vanilla([6, 8, 5, 7]), 8000, 40000)[0],
         moments(vanilla([6, 8, 5, 7])).nodes,
-        "drawn",
+        "sampled",
     )

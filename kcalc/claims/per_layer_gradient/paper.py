@@ -1,4 +1,4 @@
-"""The paper."""
+"""The paper on per-layer gradients, as a source of claims."""
 
 from ..claim import Paper
 

@@ -130,7 +130,7 @@ def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
 
 
 def _square(route: Route, of: Moments) -> float:
-    """Return the product of E q^2 over a path."""
+    """Return the product of E q^2 over the weights q of a path."""
     return prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
 
 

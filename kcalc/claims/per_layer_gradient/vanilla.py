@@ -33,7 +33,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield statistical(
             draw(bench, vanilla(widths, 0.8), 6000, 40000, law)[0]["y3"],
             found.out.mean,
-            f"drawn, {law}",
+            f"sampled, {law}",
         )
 
 
@@ -152,7 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         log((1 + found[1]) / (1 + found[0])) / log(4),
         5 / n,
-        "by kcalc, L = 10 to 40: near 5/n",
+        "kcalc's exponent between L = 10 and 40 is near 5/n",
         0.05,
     )
 
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths = bench.wholes(1, 50, bench.whole(2, 8))
         truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 2 / n for n in widths[1:]) - 1)
         found = moments(vanilla(widths, phi="identity"))
-        yield equal(found.out.variance, truth, "kcalc", 1e-11)
+        yield equal(found.out.variance, truth, "kcalc's variance", 1e-11)
         J = [closed.jacobian_fourth(widths, k, 0.0, linear=True) for k in range(1, len(widths))]
         yield equal([w.fourth for w in found.weights.values()], J, "kcalc's E|J|^4", 1e-11)
     for law in EXCESS:
@@ -203,9 +203,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
         norms, J = draw(bench, crelu(depth, n), 8000, 40000)
         yield from agree(
-            bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}"
+            bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| sampled, depth {depth}"
         )
-        yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
+        yield from agree(bench, J, mixed.weights, f"|J| sampled, depth {depth}")
 
 
 @claim("PLG-sec5", "Sec. 5, budget")

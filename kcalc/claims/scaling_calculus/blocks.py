@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
             [factor, factor, 1],
-            f"kcalc, {a}, {c}, {s}",
+            f"kcalc's moments and scaling, a = {a}, c = {c}, s = {s}",
         )
         yield statistical(
             run.f("y") - factor * run.f("x"), 0.0, f"f, sampled, a = {a}, c = {c}, s = {s}"
@@ -198,11 +198,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found,
             s.tensors["out"].scaling,
-            f"kcalc: gamma of all weights is zeta, {n}, {w}, {m}, beta = {beta}",
+            f"kcalc: gamma of all weights is zeta, n = {n}, width {w}, m = {m}, beta = {beta}",
             1e-11,
         )
         run = Draws(bench, net, 1000, 8000)
-        yield worst({v: run.nu[v] for v in s.weights}, s.tensors["out"].scaling, "nu, sampled")
+        yield worst(
+            {v: run.nu[v] for v in s.weights},
+            s.tensors["out"].scaling,
+            "nu of sampled networks against zeta",
+        )
 
 
 @claim("SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block")
@@ -253,7 +257,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
             about,
         )
-        yield statistical(run.f("F") - truth * run.f("x"), 0.0, "drawn", about)
+        yield statistical(run.f("F") - truth * run.f("x"), 0.0, "sampled: $E[F^2]$", about)
     b, r = symbols("beta r", positive=True)  # r = sqrt(n/m)
     yield exact((1 / r) / b * b * r - 1, "$\\sqrt{m/n}/\\beta\\cdot\\beta\\sqrt{n/m} = 1$")
 
@@ -281,13 +285,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         second=of("x7"),
     )
     yield equal(
-        [of("x3"), of("x7")], [beta**2, 9 * beta**2], "as printed: $\\beta^2$, $9\\beta^2$", 1e-11
+        [of("x3"), of("x7")],
+        [beta**2, 9 * beta**2],
+        r"biases as printed: the factors are $\beta^2$ and $9\beta^2$",
+        1e-11,
     )
-    yield equal([of("x1"), of("x5"), of("x9")], 4.0, "after relu: 4", 1e-11)
+    yield equal(
+        [of("x1"), of("x5"), of("x9")], 4.0, "biases after the relu: the factor is 4 for all", 1e-11
+    )
     yield worst(
         {v: 16 * run.b(v) / s.tensors[v].forward / unit for v in ("x1", "x5", "x9")},
         4.0,
-        "after relu, sampled",
+        "biases after the relu, sampled",
     )
 
 
@@ -297,7 +306,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     outside the block: $\beta^2\varsigma/v^4=\varsigma$
     """
     z, b = symbols("zeta beta", positive=True)
-    yield exact(b**2 * z / sp.sqrt(b) ** 4 - z, "by eq. 11")
+    yield exact(b**2 * z / sp.sqrt(b) ** 4 - z, "the scaling of the scalar by eq. 11")
     beta = 0.6
     net = residual(0.8, beta, 1.0).map_layers(
         lambda v, layer: L.Affine(WIDTH, sigma_w=1 / sqrt(beta)) if v == "F" else layer
@@ -319,7 +328,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (run.x["F"] * run.g["v"]).sum(axis=(1, 2)) ** 2 / beta,
         s.tensors["x"].scaling,
-        "nu, sampled",
+        "nu of the scalar in sampled networks against zeta",
     )
 
 
@@ -336,7 +345,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     s, run = measured(bench, net, 8000, 60000)
     parts = [s.tensors[v].scaling for v in ("a", "b")]
-    yield equal(s.tensors["c"].scaling, sum(parts), "kcalc")
+    yield equal(s.tensors["c"].scaling, sum(parts), "kcalc's scaling of a concatenation")
     for v, channels in (("a", 6), ("b", 3)):
         yield statistical(
             channels * run.f(v) * run.b("c").mean(), s.tensors[v].scaling, f"part {v}, sampled"

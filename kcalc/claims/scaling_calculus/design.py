@@ -108,8 +108,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     s, run = measured(bench, net, 8000, 60000)
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + sqrt(3) / pi
-    yield equal(y.scaling / x.scaling, truth, "kcalc", 1e-8)
-    yield statistical(run.f("pool_1"), truth, "f, sampled")
+    yield equal(y.scaling / x.scaling, truth, "kcalc's scaling after max pooling", 1e-8)
+    yield statistical(run.f("pool_1"), truth, "sampled second moments f")
     yield statistical(run.b("input") - run.b("pool_1") / 4, 0.0, "b, sampled: one of four")
     yield at_most(0.1, y.scaling / x.scaling - 1, "zeta changes by more than 10 %")
 
@@ -199,7 +199,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = stack(
             [6, 24, 12, 4], [2 / (n if fan == "in" else m) for n, m in ((6, 24), (24, 12), (12, 4))]
         )
-        yield from compared(bench, net, scaling(net), bench.size(4000, 30000), f"drawn, fan-{fan}")
+        yield from compared(
+            bench, net, scaling(net), bench.size(4000, 30000), f"sampled, fan-{fan}"
+        )
 
 
 @claim("SC-eq5", "Sec. 6.1, eq. 5")
@@ -240,7 +242,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     k, t, n, m = symbols("k t n m", positive=True)
     factor = n * k**2 * (2 / t) / (k * sp.sqrt(n * m)) * (t / k) / 2
     yield exact(factor - sp.sqrt(n / m), "f after alpha, relu and the layer is $\\sqrt{n/m}$")
-    yield exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)), "the example")
+    yield exact(
+        sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)),
+        r"the factor for 3 x 3 kernels is $\sqrt{1/3}$",
+    )
     net = chain(
         L.Input(6, (4, 4)),
         L.Affine(8),
@@ -253,14 +258,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scale: Any = s.network.layer("affine_2: scale")
     yield equal(scale.factor, sqrt(1 / 3), "kc.shape puts it before the 3 x 3 layer")
     run = Draws(bench, s.network, 3000, 20000)
-    yield statistical(run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "f, sampled")
+    yield statistical(
+        run.f("affine_2") - sqrt(8 / 12) * run.f("affine_1"), 0.0, "sampled second moments f"
+    )
     yield worst(
         {
             "2": run.nu["affine_2"] - run.nu["affine_1"],
             "3": run.nu["affine_3"] - run.nu["affine_1"],
         },
         {"2": 0, "3": 0},
-        "nu, sampled",
+        "nu of sampled networks: differences from the first layer",
     )
 
 
@@ -273,7 +280,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $2\sqrt{n_0/n_L}$
     """
     n, m, k, f = symbols("n m k f", positive=True)
-    yield exact(k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f, "eq. 6")
+    yield exact(
+        k**2 * n * (2 / k) / (k * sp.sqrt(n * m)) * f / 2 - sp.sqrt(n / m) * f,
+        "the second moment by eq. 6",
+    )
     for first in (True, False):
         for _ in bench.rounds(3, 20):
             widths, _ = _shapes(bench, 3)
@@ -292,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         run = Draws(bench, net, 6000, 40000)
         yield statistical(
-            run.f("affine_3"), 1.5 * (1 if first else 2), f"drawn, relu first: {first}"
+            run.f("affine_3"), 1.5 * (1 if first else 2), f"sampled, relu first: {first}"
         )
     yield statistical(
         run.f("affine_3"), 1.5, "sampled without a relu first: the product as printed", PRINTED
@@ -305,7 +315,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scaling
     """
     n, m, f = symbols("n m f", positive=True)
-    yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
+    yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "equality follows from eq. 6")
     for _ in bench.rounds(5, 30):
         widths, _ = _shapes(bench, 4)
         s = scaling(stack(widths, [2 / sqrt(a * b) for a, b in pairwise(widths)]))
@@ -316,7 +326,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield worst(
         {v: run.b(v) / run.f(v).mean() for v in ("affine_1", "affine_2", "affine_3")},
         scaling(net).biases["affine_1"],
-        "drawn",
+        "sampled scalings of biases",
     )
 
 
@@ -328,9 +338,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     n, k, q, p, b, y = symbols("n k q p b y", positive=True)
     weight, bias = n * k**2 * p * q**2 * b / y, p * b / y
-    yield exact((weight - bias).subs(q, 1 / sp.sqrt(n * k**2)), "equal there")
+    yield exact(
+        (weight - bias).subs(q, 1 / sp.sqrt(n * k**2)),
+        "both scalings are equal at this input moment",
+    )
     yield equal([1 / sqrt(27), 27**-0.25], [0.19245, 0.43869], "3 channels, k = 3", 5e-6)
-    yield at_most(abs(1 / sqrt(27) - 0.2), 0.01, "about 0.2")
+    yield at_most(
+        abs(1 / sqrt(27) - 0.2), 0.01, "the input moment for 3 channels and k = 3 is about 0.2"
+    )
     for channels, kernel in ((3, 3), (1, 5), (4, 1)):
         conv = L.Affine(8, kernel=kernel, padding="circular")
         s = scaling(
@@ -387,4 +402,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: the counts are taken as printed; only their sums are checked
     """
-    yield equal([sum((14, 3, 9, 0)), sum((3, 5, 12, 6))], 26, "sums", 0.0)
+    yield equal([sum((14, 3, 9, 0)), sum((3, 5, 12, 6))], 26, "the sums of both lists", 0.0)

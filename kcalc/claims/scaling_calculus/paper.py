@@ -1,4 +1,4 @@
-"""The paper."""
+"""The paper on the scaling calculus, as a source of claims."""
 
 from ..claim import Paper
 

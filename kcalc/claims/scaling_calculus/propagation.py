@@ -95,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         run = Draws(bench, s.network, 4000, 40000)
         yield equal(
-            run.b("input") / float(u) ** 2 - run.b("scale_1"), 0.0, f"drawn gradients, u = {u}"
+            run.b("input") / float(u) ** 2 - run.b("scale_1"), 0.0, f"sampled gradients, u = {u}"
         )
 
 
@@ -120,7 +120,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1.0,
                 "kcalc's f",
             )
-        yield worst(samples, truths, f"drawn network {i}")
+        yield worst(samples, truths, f"random network {i}")
 
 
 @claim("SC-eq10", "App. A, eq. 10")
@@ -143,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 s.tensors[parent].backward / (factor * s.tensors[node].backward), 1.0, "kcalc's b"
             )
-        yield worst(samples, truths, f"drawn network {i}")
+        yield worst(samples, truths, f"random network {i}")
 
 
 @claim("SC-B1", "App. B.1, B.2 and Table 1, rows 1 and 2")
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     for i in bench.rounds(4, 12):
         net = [images, dense][i % 2](bench)
-        yield zetas(bench, net, bench.size(2000, 8000), f"drawn network {i}: zeta at all nodes")
+        yield zetas(bench, net, bench.size(2000, 8000), f"random network {i}: zeta at all nodes")
         found = [t.scaling for t in scaling(net).tensors.values()]
         yield equal(np.array(found) / found[0], 1.0, f"kcalc's zeta at all nodes of network {i}")
 
@@ -221,7 +221,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         PRINTED,
     )
     yield worst(
-        {n: run.nu[n] for n in nodes}, {n: s.weights[n].gamma for n in nodes}, "nu from maps"
+        {n: run.nu[n] for n in nodes},
+        {n: s.weights[n].gamma for n in nodes},
+        "nu from maps over positions",
     )
     yield worst(
         {f"{n} {p}": (run.x[n][:, p] ** 2).mean(axis=1) for n in nodes for p in (0, 1, 5)},
@@ -333,7 +335,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             (mask * run.x["input"][:4000, 0] ** 2).mean(axis=1)
             - (1 - rate) * run.f("input")[:4000],
             0.0,
-            "only the mask",
+            "dropout without rescaling: sampled moments",
         )
 
 
@@ -399,10 +401,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [y.forward / x.forward, x.backward / y.backward, y.scaling / x.scaling],
             [u * u, u * u, 1],
-            f"u = {u:.4f}",
+            f"kcalc's moments and zeta, u = {u:.4f}",
         )
         yield equal(
             [run.f("scale_1"), run.b("affine_1")],
             [u * u * run.f("affine_1"), u * u * run.b("scale_1")],
-            "drawn",
+            "sampled moments",
         )

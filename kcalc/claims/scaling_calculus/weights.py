@@ -103,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     run, s = Draws(bench, net, 20000, 100000, "sparse"), scaling(net)
     yield run.ratios(
         s,
-        "sparse signs",
+        "weights that are 0 with a positive probability: nu against gamma",
         PRINTED,
     )
 
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-appC", "App. C, chain of displays")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""the extrinsic form with $\rho_{l+1}^2$ equals $\varsigma_l/(n_{l+1}n_lk^2E[W_l^2]^2)$, eq. 2"""
-    yield exact(_EXTRINSIC - _INTRINSIC, "by eqs. 9 and 10")
+    yield exact(_EXTRINSIC - _INTRINSIC, "the extrinsic form is eq. 2, by eqs. 9 and 10")
     for _ in bench.rounds(10, 60):
         s = scaling([dense, images][bench.whole(0, 2)](bench, bench.whole(2, 6)))
         found = [(w.gamma, w.extrinsic) for w in s.weights.values()]
@@ -147,7 +147,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         run = Draws(bench, net, 4000, 40000)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
         yield statistical(square, q, f"stride {stride}: counting the locations of the output")
-        yield equal(scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc")
+        yield equal(
+            scaling(net).weights["affine_1"].gamma * run.variance["affine_1"],
+            q,
+            "kcalc's mean square of weight gradients",
+        )
 
 
 def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarray, float]:
@@ -212,7 +216,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal((J**2).sum() / (n * m), (x**2).mean(), f"columns, n = {n}, m = {m}", 1e-13)
     r = bench.normal(bench.size(20000, 100000), 12)
     x = np.array([0.0, 1.0, 2.0])
-    yield statistical(((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "r, sampled")
+    yield statistical(
+        ((r @ np.kron(np.eye(4), x[None, :]).T) ** 2).mean(axis=1), 5.0, "$E[(J_lr)^2]$, sampled"
+    )
 
 
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
@@ -250,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq8", "Sec. 8, eq. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma^b = \rho^2b/f = \varsigma/(nE[x^2]^2)$"""
-    yield exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "by eq. 1")
+    yield exact(_P * _B / _F - (_N * _P * _F * _B) / (_N * _F**2), "both forms are equal by eq. 1")
     for _ in bench.rounds(6, 30):
         s = scaling(dense(bench, 4))
         pairs = [
@@ -272,7 +278,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     u = Symbol("u", positive=True)
     yield exact(
-        _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms"
+        _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4,
+        "both forms of the scalar's nu are equal",
     )
     for value in (0.7, 1.9):
         conv = L.Affine(3, kernel=2, padding="circular")

@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def euler(C: float, eps: float, eta: float, steps: int) -> Array:
-    """Iterate r_{t+1} = r_t + eta C eps (eps + r^2)^(-3/2) from 1."""
+    """Return the iterates of r_{t+1} = r_t + eta C eps (eps + r_t^2)^(-3/2) from r_0 = 1."""
     r, out = 1.0, np.empty(steps)
     for t in range(steps):
         out[t] = r
@@ -180,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     t, k = symbols("t k", positive=True)
     r = (4 * k * t + 1) ** Rational(1, 4)
-    yield exact(diff(r, t) - k / r**3, "the flow")
+    yield exact(diff(r, t) - k / r**3, "the solution of the flow")
     path = euler(1.0, 1.0, 0.5, bench.size(100000, 1000000))
     t_ = np.arange(path.size)
     yield at_most(path, 1 + (2 * (t_ + 1.0)) ** 0.25, "the discrete steps, $\\eta C\\epsilon=1/2$")
@@ -242,14 +242,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _wave(t: float) -> tuple[float, float]:
-    """Return phi and phi' = .6 cos 6t + .4 <= 1."""
+    """Return phi(t) and its derivative phi'(t) = .6 cos 6t + .4, which is at most 1."""
     return 0.1 * sin(6 * t) + 0.4 * t, 0.6 * cos(6 * t) + 0.4
 
 
 def trap(w: Array) -> tuple[float, float, Array]:
-    """Return (loss, t, gradient) for f = u + .99 en(w_3) phi(t).
+    """Return (loss, t, gradient) for the network f = u + .99 en(w_3) phi(t).
 
-    Here t = .99 en(w_2) u and u = 3 en(w_1). The loss is the logistic cost of label 1.
+    Here t = .99 en(w_2) u and u = 3 en(w_1), with the entry normalisation en and the function phi
+    of :func:`_wave`. The loss is the logistic cost for label 1.
     """
     e, slope = w / np.sqrt(1 + w * w), (1 + w * w) ** -1.5
     u, a, b = 3 * e[0], 0.99 * e[1], 0.99 * e[2]

@@ -27,7 +27,10 @@ BOUND = 1.5 * 0.8**2.5
 
 
 def _delta(w: np.ndarray, s: Any) -> np.ndarray:
-    """3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l."""
+    """Return 3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l.
+
+    Divided by s^(3/2), it is the second derivative of weight normalisation.
+    """
     eye = np.eye(len(w))
     third = 3 * np.einsum("j,l,n->jln", w, w, w) / s
     return (
@@ -75,8 +78,9 @@ def bounds(
 
 @claim("SKIP-eq17", "App. A, eqs. 17 and 18")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\
-    I_{d_1}\otimes1_N)$ in row-major order
+    r"""an affine layer has the derivative $J\,\mathrm{aff} = A\otimes I_N$ with respect to its
+    input and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\ I_{d_1}\otimes1_N)$ with respect to its
+    weights and biases, in row-major order
     """
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
         A = bench.normal(d1, d0)
@@ -85,27 +89,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             jacobian(lambda x, A=A, b=b: A @ x + b, X),
             np.kron(A, np.eye(N)),
-            f"J, {d0}, {d1}, {N}",
+            f"the derivative by the input, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
         yield equal(
             jacobian(lambda a, X=X, b=b: a @ X + b, A),
             np.kron(np.eye(d1), X.T),
-            f"D in A, {d0}, {d1}, {N}",
+            f"the derivative by the weights, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
         yield equal(
             jacobian(lambda c, A=A, X=X: A @ X + c, b),
             np.kron(np.eye(d1), np.ones((N, 1))),
-            f"D in b, {d0}, {d1}, {N}",
+            f"the derivative by the biases, d_0 = {d0}, d_1 = {d1}, N = {N}",
             1e-13,
         )
 
 
 @claim("SKIP-eq21", "App. A, eqs. 20 and 21")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$J\,\mathrm{aff}_P = P(w)\otimes I_N$ and $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\
-    I\otimes1)$
+    r"""an affine layer with normalised weights $P(w)$ has $J\,\mathrm{aff}_P = P(w)\otimes I_N$ and
+    $D\,\mathrm{aff}_P = ((I\otimes X^T)DP(w),\ I\otimes1)$
     """
     for name, P in (
         ("en", lambda w: en(w, 0.7)),
@@ -117,17 +121,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             jacobian(lambda v, P=P, X=X: P(v) @ X, w),
             np.kron(np.eye(3), X.T) @ jacobian(P, w),
-            f"D, {name}",
+            f"the derivative by the parameters, {name}",
         )
         yield equal(
-            jacobian(lambda x, P=P, w=w: P(w) @ x, X), np.kron(P(w), np.eye(2)), f"J, {name}"
+            jacobian(lambda x, P=P, w=w: P(w) @ x, X),
+            np.kron(P(w), np.eye(2)),
+            f"the derivative by the input, {name}",
         )
 
 
 @claim("SKIP-lemB1", "App. B, Lemma B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""products of matrix functions bounded by $b_i$ and $c_i$-Lipschitz are bounded by $\prod b_i$
-    and $\sum_ic_i\prod_{j\ne i}b_j$-Lipschitz
+    r"""a product of matrix functions that are bounded by $b_i$ and $c_i$-Lipschitz is bounded by
+    $\prod b_i$ and has the Lipschitz constant $\sum_ic_i\prod_{j\ne i}b_j$
     """
     for count in (2, 3, 5):
         A = bench.normal(count, 3, 3)
@@ -157,8 +163,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB2", "App. B, Lemma B.2, eqs. 25 to 29")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""batch normalisation is $v\circ m$ with $\partial m = \delta-1/N$, and v has the stated first
-    and second derivatives
+    r"""batch normalisation is $v\circ m$ with $\partial m = \delta-1/N$, and $v$ has the first and
+    second derivatives that the paper prints
     """
     for _ in bench.rounds(10, 60):
         N, eps = bench.whole(2, 6), np.exp(bench.normal())
@@ -170,10 +176,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bn_scale(centred(x), eps),
             "eq. 22 against $v\\circ m$",
         )
-        yield equal(first, jacobian(lambda y, e=eps: bn_scale(y, e), x), "eq. 27", 1e-11)
-        yield equal(jacobian(centred, x), np.eye(N) - 1 / N, "eq. 29")
+        yield equal(
+            first,
+            jacobian(lambda y, e=eps: bn_scale(y, e), x),
+            "eq. 27 (first derivative of v) against complex steps",
+            1e-11,
+        )
+        yield equal(
+            jacobian(centred, x),
+            np.eye(N) - 1 / N,
+            "eq. 29 (derivative of m) against complex steps",
+        )
         numeric = jacobian(lambda y, e=eps: _bn_derivatives(y, e)[0], x).reshape(N, N, N)
-        yield equal(second, numeric, "eq. 28", 1e-11)
+        yield equal(second, numeric, "eq. 28 (second derivative of v) against complex steps", 1e-11)
         yield equal(own.scaling_derivative(x), first, "kcalc's first derivative of v")
         yield equal(own.scaling_second_derivative(x), second, "kcalc's second derivative of v")
         yield equal(
@@ -186,20 +201,30 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to 32")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""weight normalisation has the stated first and second derivatives, and entry normalisation
-    the first derivative $\epsilon(\epsilon+w^2)^{-3/2}$
+    r"""weight normalisation has the first and second derivatives that the paper prints, and entry
+    normalisation has the first derivative $\epsilon(\epsilon+w^2)^{-3/2}$
     """
     for _ in bench.rounds(10, 60):
         d, eps = bench.whole(1, 6), np.exp(bench.normal())
         w = bench.normal(d) * exp(bench.normal())
         first, second = _wn_derivatives(w, eps)
-        yield equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
+        yield equal(
+            first,
+            jacobian(lambda v, e=eps: wn(v, e), w),
+            "eq. 30 (first derivative of weight normalisation) against complex steps",
+            1e-11,
+        )
         numeric = jacobian(lambda v, e=eps: _wn_derivatives(v, e)[0], w).reshape(d, d, d)
-        yield equal(second, numeric, "eq. 31", 1e-11)
+        yield equal(
+            second,
+            numeric,
+            "eq. 31 (second derivative of weight normalisation) against complex steps",
+            1e-11,
+        )
         yield equal(
             np.diag(eps * (eps + w * w) ** -1.5),
             jacobian(lambda v, e=eps: en(v, e), w),
-            "eq. 32",
+            "eq. 32 (derivative of entry normalisation) against complex steps",
             1e-11,
         )
         own = WeightNormalisation(eps)
@@ -221,7 +246,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""entry normalisation has the second derivative $-3\epsilon w(\epsilon+w^2)^{-5/2}$"""
     w, e = symbols("w epsilon", positive=True)
     second = diff(w / sp.sqrt(e + w**2), w, 2)
-    yield exact(second + 3 * e * w * (e + w**2) ** Rational(-5, 2), "with the exponent -5/2")
+    yield exact(
+        second + 3 * e * w * (e + w**2) ** Rational(-5, 2),
+        "the second derivative has the exponent -5/2",
+    )
     x = bench.normal(50)
     yield equal(
         EntryNormalisation(0.7).second_derivative(x),
@@ -235,7 +263,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""over all parameters, first and second derivatives of the normalisers are bounded by
     $\epsilon^{-1/2}$ and $\tfrac32(4/5)^{5/2}/\epsilon$ (divided by $\sqrt N$ for batch
-    normalisation); $\|wn\|_2<\sqrt{d_1}$ and $\|en\|_2<\sqrt{d_1d_0}$
+    normalisation); normalised weights have $\|wn\|_2<\sqrt{d_1}$ (weight normalisation) and
+    $\|en\|_2<\sqrt{d_1d_0}$ (entry normalisation)
     """
     u = Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
     whole, rest = sp.div(
@@ -269,11 +298,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
             values = [norm(np.einsum("jln,l,n->j", second, v, v)) / (v @ v) for v in (u, *other)]
             bent.append(max(values) / told.second)
             yield equal(
-                (told.first * eps**0.5, told.second * sqrt(n) * eps / BOUND), 1.0, "kcalc's bounds"
+                (told.first * eps**0.5, told.second * sqrt(n) * eps / BOUND),
+                1.0,
+                "kcalc's bounds are the printed ones",
             )
         W = bench.normal(3, d) * 10
         yield at_most(
-            [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
+            [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)],
+            1.0,
+            "norms of normalised weights divided by their bounds",
         )
     yield at_most(bent, 1.0, "second derivatives divided by the bound", 1e-9)
     yield at_most(
@@ -293,7 +326,9 @@ def _bn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
 
 @claim("SKIP-prop4.2", "Sec. 4, Proposition 4.2, eqs. 10 and 11")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$D_{\theta_l}F = (\prod_{j=L}^{l+1}Jf_j)\,Df_l$"""
+    r"""the derivative of a network with respect to the parameters of layer $l$ is $D_{\theta_l}F =
+    (\prod_{j=L}^{l+1}Jf_j)\,Df_l$
+    """
     for i in bench.rounds(8, 60):
         d0, d, N, blocks = bench.wholes(1, 4, 4)
         net = Residual(
@@ -421,8 +456,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net, X = Residual([2, 3], 2, 0.7, 0.5, kinds), bench.normal(2, 2)
         s = bounds([2, 3], 2, X, 0.5, kinds, epsilon=0.7)
         first, bent, _ = _worst(bench, net, X, bench.size(25, 250))
-        yield at_most(first, s.parameter_lipschitz, f"{kinds}: |DF|")
-        yield at_most(bent, s.parameter_curvature, f"{kinds}: the Lipschitz quotient of DF")
+        yield at_most(first, s.parameter_lipschitz, f"{kinds}: |DF| is at most kcalc's bound")
+        yield at_most(
+            bent,
+            s.parameter_curvature,
+            f"{kinds}: the Lipschitz quotient of DF is at most kcalc's bound",
+        )
     X = np.array([[1.0, 2.0, 4.0]])
     far = [
         norm(jacobian(lambda x, a=a: bn_scale(centred(a * x), 1.0), X), 2)

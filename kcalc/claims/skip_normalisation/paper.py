@@ -1,4 +1,4 @@
-"""The paper."""
+"""The paper on skip connections and normalisation, as a source of claims."""
 
 from ..claim import Paper
 

@@ -40,8 +40,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(q_values(net)[net.outputs[0]], law.second, "q of a network with experts", 1e-9)
     yield equal(c_map(net)(0.5), law.cross / law.second * alone, "the C map of this network", 1e-7)
     one, two = weights(logits(bench.rng, bench.size(20_000, 200_000), 0.5))
-    yield statistical((one**2).sum(axis=1), law.second, "sampled squares of weights")
-    yield statistical((one * two).sum(axis=1), law.cross, "sampled products of weights")
+    yield statistical((one**2).sum(axis=1), law.second, "S_2 against sampled squares of weights")
+    yield statistical((one * two).sum(axis=1), law.cross, "W against sampled products of weights")
 
 
 @claim("MOE-router", PLACE)
@@ -52,10 +52,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
     w = weights(logits(bench.rng, bench.size(20_000, 200_000), 0.5))[0]
     squares, cubes = (w**2).sum(axis=1), (w**3).sum(axis=1)
     law = moe_statistics(EXPERTS, SELECTED, 1.0)
-    yield statistical(squares - 2 * cubes + squares**2, law.router, "sampled slopes of weights")
+    yield statistical(
+        squares - 2 * cubes + squares**2, law.router, "R_2 against sampled slopes of weights"
+    )
     net = chain(L.Input(), L.RMSNorm(), L.MoE(EXPERT, EXPERTS, SELECTED))
-    yield equal(gradients(net).nodes["moe_1.1"], law.router, "the router of a network", 1e-9)
-    yield equal(moe_statistics(EXPERTS, 1, 1.0).router, 0.0, "one expert with weight 1")
+    yield equal(
+        gradients(net).nodes["moe_1.1"],
+        law.router,
+        "squared gradients at the router of a network",
+        1e-9,
+    )
+    yield equal(
+        moe_statistics(EXPERTS, 1, 1.0).router,
+        0.0,
+        "the router's gradient is 0 for one selected expert",
+    )
 
 
 @claim("MOE-load", PLACE)
@@ -66,11 +77,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     of the router
     """
     found = [moe_statistics(EXPERTS, SELECTED, v, 0.5).load_cv() for v in (0.01, 1.0, 25.0)]
-    yield at_most(max(found) - min(found), 1e-12, "three variances of the router")
+    yield at_most(
+        max(found) - min(found),
+        1e-12,
+        "the coefficient of variation is the same for three variances of the router",
+    )
     tokens, draws = 400, bench.size(100, 400)
     common = bench.rng.normal(size=(draws, 1, EXPERTS))
     own = bench.rng.normal(size=(draws, tokens, EXPERTS))
     chosen = weights(np.sqrt(0.5) * (common + own)) > 0
     load = chosen.sum(axis=1) / (tokens * SELECTED / EXPERTS)
     law = moe_statistics(EXPERTS, SELECTED, 1.0, 0.5).load_cv(tokens)
-    yield statistical(load.var(axis=1), law**2, "sampled loads of 400 tokens")
+    yield statistical(
+        load.var(axis=1), law**2, "the coefficient of variation against sampled loads of 400 tokens"
+    )

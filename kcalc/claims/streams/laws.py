@@ -48,7 +48,8 @@ def second_moments(depth: int, c: float, write: np.ndarray = WRITE) -> list[np.n
 
 @claim("STREAM-forward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""second moments of streams obey $\Sigma'^{ab} = H\Sigma^{ab}H^\top + p\,p^\top
+    r"""with mixing matrix $H$, read vector $h$, write vector $p$ and the kernel map $K_F$ of the
+    branch, the second moments of streams obey $\Sigma'^{ab} = H\Sigma^{ab}H^\top + p\,p^\top
     K_F(h^\top\Sigma^{aa}h, h^\top\Sigma^{ab}h, h^\top\Sigma^{bb}h)$
     """
     same, cross = second_moments(DEPTH, 0.5)
@@ -81,7 +82,8 @@ def _simulated(rng: np.random.Generator, width: int) -> tuple[float, float]:
 @claim("STREAM-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""mean products of gradients at streams obey $\Gamma = H^\top\Gamma'H + h\,h^\top
-    (p^\top\Gamma'p)\,\chi_F$; a positively homogeneous branch that begins with an RMSNorm conserves
+    (p^\top\Gamma'p)\,\chi_F$, where the branch multiplies squared gradients by $\chi_F$; a
+    positively homogeneous branch that begins with an RMSNorm conserves
     $\sum_{ij}\Gamma_{ij}\Sigma_{ij}$
     """
     gamma, net = np.full((STREAMS, STREAMS), 1 / STREAMS**2), network()

@@ -79,7 +79,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, oo)) - Rational(1, 2),
         "E[z^2; z > 0] = 1/2",
     )
-    yield equal(pair_expectation("identity", "relu", _C), _C / 2, "kcalc", 1e-13)
+    yield equal(
+        pair_expectation("identity", "relu", _C), _C / 2, "kcalc's expectation is c/2", 1e-13
+    )
     yield equal(
         [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C],
         _C / 2,
@@ -214,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         errors=errors,
     )
     network = architectures.vanilla(depth, activations.leaky_relu(slope), readout=False)
-    yield equal(c_map(network)(0.0), theory[-1], "kcalc", 1e-11)
+    yield equal(c_map(network)(0.0), theory[-1], "kcalc's c value at the last layer", 1e-11)
 
 
 @claim("TAT-e1b", "App. E.1")

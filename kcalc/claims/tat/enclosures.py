@@ -186,12 +186,12 @@ class SmoothBalls:
             )
 
     def value(self, c: Ball) -> Ball:
-        """C(c)."""
+        """Return a ball that contains C(c)."""
         total, rest = self._sum(c, self.weights)
         return total + c**TERMS * (1 - rest).union(rest - 1)
 
     def slope(self, c: Ball) -> Ball:
-        """C'(c)."""
+        """Return a ball that contains C'(c)."""
         total, rest = self._sum(c, [n * b for n, b in enumerate(self.weights)][1:])
         return total + c ** (TERMS - 1) * (self.slope_at_1 - rest).union(rest - self.slope_at_1)
 

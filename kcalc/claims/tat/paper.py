@@ -1,4 +1,4 @@
-"""The paper."""
+"""The paper on Tailored Activation Transformation, as a source of claims."""
 
 from ..claim import Paper
 

@@ -201,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     starts = (-0.9, -0.5, 0.3, 0.8)
     for t in times:
         for c in starts:
-            yield equal(flow(c, t), _psi(c, t), "psi(c, T)", 1e-9)
+            yield equal(flow(c, t), _psi(c, t), "kcalc's psi(c, T) against Runge-Kutta", 1e-9)
     yield equal(
         [times[1], flow(-0.5, times[1])],
         [4.50994, 0.888242],
@@ -246,8 +246,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$"""
     x = Symbol("x", real=True)
     g = sp.sqrt(1 - x**2) - x * sp.acos(x)
-    yield exact(diff(g, x) + sp.acos(x), "g' + arccos x")
-    yield exact(g.subs(x, 1), "g(1)")
+    yield exact(diff(g, x) + sp.acos(x), "g' + arccos x = 0")
+    yield exact(g.subs(x, 1), "g(1) = 0")
     yield certified(
         _direct, "0.5", "3.14159265358979323846264338328", "g(cos t)/t^3 for t in [1/2, pi]"
     )
@@ -342,8 +342,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     a, x = symbols("a x", positive=True)
     phi = {1: x, -1: -a * x}  # phi_a(x) and phi_a(-x) for x > 0
-    yield exact((phi[1] + a * phi[-1]) / (1 - a**2) - x, "x > 0")
-    yield exact((phi[-1] + a * phi[1]) / (1 - a**2), "x < 0")
+    yield exact((phi[1] + a * phi[-1]) / (1 - a**2) - x, "the identity for x > 0")
+    yield exact((phi[-1] + a * phi[1]) / (1 - a**2), "the identity for x < 0")
     for slope in (-0.6, 0.0, 0.3, 0.9, 2.0, *bench.uniform(-3, 3, bench.size(5, 50))):
         weights = [bench.normal(*s) for s in ((5, 7), (7,), (7, 6), (6,), (6, 2))]
         v = bench.normal(4, 5)
@@ -371,7 +371,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # the sign of the slope does not matter, because both sides are linear on each side of 0
     for sign in (1, -1):
         slope = sign * a
-        for at, where in ((x, "x > 0"), (-x, "x < 0")):
+        for at, where in ((x, "the identity for x > 0"), (-x, "the identity for x < 0")):
             sides = [
                 sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))
             ]

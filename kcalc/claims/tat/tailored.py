@@ -74,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [homogeneous_pair(leaky(slope), leaky(slope), x) * scale**2 for x in c],
             "the C map at random q_1, q_2 against the angular integral",
         )
-        yield equal(phi.q_map(q1), q1, "Q(q) = q", 1e-13)
+        yield equal(phi.q_map(q1), q1, "kcalc's Q(q) = q", 1e-13)
     yield equal(
         [tailored_map(s, c) - np.asarray(activations.leaky_relu(s).c_map(c)) for s in SLOPES],
         0.0,
@@ -356,7 +356,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "chi_1 at the sigma_b that kcalc finds for sigma_w = 1.302",
         1e-9,
     )
-    yield equal(found.sigma_b, 0.19783, "this sigma_b", 1e-5)
+    yield equal(found.sigma_b, 0.19783, "kcalc's sigma_b for sigma_w = 1.302", 1e-5)
     yield equal(_edge(1.302, 0.2), 0.9988, "chi_1 at (1.302, 0.2)", 5e-5)
     for sigma in bench.uniform(1.05, 1.8, bench.size(4, 20)):
         yield equal(

@@ -76,7 +76,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1 - abs(rise - 1),
             )
 
-        found = certified(slack, -1, 1, f"slope {slope}, {dag.depth} layers", digits=14)
+        found = certified(
+            slack, -1, 1, f"the inequalities for slope {slope}, {dag.depth} layers", digits=14
+        )
         if not found.holds:
             yield found
         bounds.append(found.margin or 0.0)
@@ -159,7 +161,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             value, rise = dag.derivatives(c, (balls.value, balls.slope), rational)
             return least(2 * bend - abs(value - c), 2 * bend - abs(rise - 1))
 
-        proof = certified(slack, -1, 1, f"{name}, {dag.depth} layers", digits=14)
+        proof = certified(
+            slack, -1, 1, f"the inequalities for {name}, {dag.depth} layers", digits=14
+        )
         if not proof.holds:
             yield proof
         bounds.append(proof.margin or 0.0)
@@ -265,8 +269,8 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     maps = slope_one_maps(bench)
     off = np.array([_deviations(C)[which] for C in maps])
     b = np.array([C.weights[:2] for C in maps]).T
-    yield at_most(off, 2 * (1 - b[1]), "the first step, random maps with slope 1 at 1")
-    yield at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
+    yield at_most(off, 2 * (1 - b[1]), "the first inequality, random maps with slope 1 at 1")
+    yield at_most(2 * (1 - b[1]), 4 * b[0], "the second inequality, random maps with slope 1 at 1")
     rows = []
     for _ in bench.rounds(20, 100):
         dag = random_dag(bench, bench.whole(2, 15))
@@ -275,8 +279,10 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)
         rows.append((off.max(), 2 * (1 - C.derivative(1)(0.0)), 4 * C(0.0)))
     far, middle, right = np.array(rows).T
-    yield at_most(far, middle, "the first step, networks of tailored rectifiers of any slope")
-    yield at_most(middle, right, "the second step, networks of tailored rectifiers of any slope")
+    yield at_most(far, middle, "the first inequality, networks of tailored rectifiers of any slope")
+    yield at_most(
+        middle, right, "the second inequality, networks of tailored rectifiers of any slope"
+    )
 
 
 @claim("TAT-eq36", "App. C, eqs. 36-37")
@@ -289,7 +295,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = slope_one_maps(bench)
     flat = np.array([C.weights[1] for C in maps])
     bend = np.array([C.derivative(2)(1.0) for C in maps])
-    yield at_most(1 - bend, flat, "random maps with slope 1 at 1")
+    yield at_most(1 - bend, flat, "the inequality for random maps with slope 1 at 1")
     for name in NAMES[: bench.size(4, 10)]:
         dag = chain_of(5)
         balls = SmoothBalls.of(name, dag, 0.3)

@@ -43,7 +43,7 @@ def kernels(
 def rarely(
     bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float
 ) -> Evidence:
-    """Check that failures / draws exceeds ``delta`` by at most the threshold in standard errors.
+    """Check that failures / draws is at most ``delta``, up to a few standard errors.
 
     The result is undecided if there are so few draws that all of them could fail.
     """

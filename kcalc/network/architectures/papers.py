@@ -543,8 +543,10 @@ def preconditioned_block(
 ) -> Network:
     """Build the pre-activation bottleneck block in geometric initialisation.
 
-    Its weights scale like weights with c = 1 outside the block. Some constants of the source are
-    corrected.
+    Weights have ``E[W^2] = c / (k sqrt(n m))`` for a ``k x k`` kernel and n input and m output
+    channels of the layer. With the constants c below, they have the same scaling gamma
+    (:func:`kcalc.scaling`) as weights with c = 1 outside the block. Some constants of the source
+    are corrected.
 
     The block computes ``alpha S(x) + beta F(x)`` with n input channels, m output channels and
     ``width`` channels inside. alpha and beta are the weights of the sum; their squares add up to
@@ -632,7 +634,7 @@ def preactivation_resnet50(
 ) -> Network:
     """Build the unnormalised pre-activation ResNet-50 in geometric initialisation.
 
-    Its blocks come from :func:`preconditioned_block`; the geometric initialisation has c = 1.
+    Its blocks come from :func:`preconditioned_block`; all other weights have c = 1.
 
     The stem is a 7 x 7 convolution of stride 4, without pooling. It multiplies inputs of mean
     square 1 by (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2

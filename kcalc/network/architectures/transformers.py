@@ -29,7 +29,11 @@ OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Experts that replace MLPs: their number, the router layer, the width of a shared expert."""
+    """The settings of mixtures of experts that replace the MLPs of a transformer.
+
+    ``experts`` is the number of experts, ``route`` the layer that combines them, and ``shared`` the
+    width of an expert that every token uses, or None.
+    """
 
     experts: int
     route: L.Layer
@@ -125,7 +129,7 @@ class _Stack:
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
     def experts(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
-        """Add a router, one node per expert layer, and the experts shared by all tokens."""
+        """Add a router, one expert that represents all routed experts, and any shared expert."""
         mixture = self.mixture
         if mixture is None:
             return self.mlp(name, below, hidden, activation, gated)
