@@ -159,7 +159,7 @@ def _again(builder: Callable[[], Any]) -> Any:
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:
-    """Draw the uninitialised parameters, so that the model can run."""
+    """Draw values for the uninitialised parameters, so that the model can run."""
     import torch
 
     with torch.no_grad():
@@ -173,7 +173,7 @@ def _gaps(law: Law) -> bool:
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
-    """List the parts that were not examined."""
+    """Return remarks on what was not examined, and on residual streams and routers."""
     measured = subject.measured
     program = measured.structure.program
     cut = {name for one in measured.cuts for name in one.names}

@@ -49,9 +49,9 @@ def cuts(
 ) -> list[Cut]:
     """Find the parameters that are cut off, and the reasons.
 
-    ``gradients`` is {parameter: gradient of the objective, or None}; it is needed because scripted
-    modules hide their leaves. ``training`` returns the program of a run in training mode, or None
-    if that run fails.
+    ``gradients`` is {parameter: gradient of the objective, or None}. It is needed because the
+    gradient graph of a scripted module does not show which parameters the module uses. ``training``
+    returns the program of a run in training mode, or None if that run fails.
     """
     program = structure.program
     linked = leaves_of_gradients(program)
@@ -87,7 +87,11 @@ def cuts(
 
 
 def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
-    """Return whether a vector only shifts scores that have another gradient, to balance experts."""
+    """Return whether a parameter is a scalar or a vector that is only added to data.
+
+    A bias that balances the load of experts is such a vector. The scores to which it is added get
+    their gradient on another path.
+    """
     program = structure.program
     leaf = leaf_of(program, name)
     if leaf is None or trainable[name].ndim > 1:
@@ -210,7 +214,7 @@ def _dropped(
 
     If a sum is discarded, its layers and the layers that they read are discarded too. The sum must
     read several blocks, and at least two more contractions must follow its data; with fewer, the
-    layers would be heads. For single layers other than norms, at least three more contractions must
+    layers may be heads. For single layers other than norms, at least three more contractions must
     follow, because poolers can sit next to heads with two layers. The last of several layers is
     exempt if the others are used, such as the edge update after the last block.
     """

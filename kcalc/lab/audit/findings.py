@@ -131,7 +131,7 @@ def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
 
 
 def forms(names: tuple[str, ...] | list[str]) -> list[str]:
-    """Return the pattern and the size of each family, or the name of its only member."""
+    """Return one text per family: its pattern and size, or the name of its only member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
 

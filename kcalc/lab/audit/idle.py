@@ -51,9 +51,10 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(subject: Subject) -> tuple[list[Value], list[tuple[tuple[Value, ...], Value, Value]]]:
-    """Return the values in which the streams begin, and those after every sub-layer.
+    """Return the values in which the streams begin, and one tuple per sub-layer.
 
-    For every sub-layer these are the streams, a mixture and the output of the branch.
+    A tuple contains the streams after the sub-layer, a mixture of the streams before it, and the
+    output of its branch.
     """
     structure = subject.measured.structure
     if not structure.several:

@@ -265,7 +265,7 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     "write to the stream)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that differ from the declared recipe or from a known class's recipe."""
+    """Report parameters that differ from the declared recipe or from a known class's recipe."""
     if subject.recipe is None:
         yield from _known(subject)
         return
@@ -314,7 +314,10 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes that use it, if a usual sigma is known."""
+    """Report writers without GPT-2's factor in model classes that use it.
+
+    This requires that the usual sigma of the model is known.
+    """
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -95,7 +95,8 @@ def sources(program: Program, first: Level) -> Iterator[Value]:
 def passages(program: Program, level: Level, ends: Sequence[Value]) -> list[Value]:
     """Return the values through which every path from the streams of a level to ``ends`` passes.
 
-    No stream comes after such a value. On these paths, nothing after it reads a value before it.
+    Such a value comes after all streams of the level. On these paths, nothing after it reads a
+    value before it.
     """
     below = reduce(or_, (end.ancestors | 1 << end.index for end in ends))
     streams = reduce(or_, (1 << value.index for value in level.sums))

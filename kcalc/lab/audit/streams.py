@@ -22,7 +22,7 @@ GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
     "mix, read or write the streams, or the weights of the readout",
 )
 def streams_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield residual streams that train like a single stream."""
+    """Report residual streams that train like a single stream."""
     gates = subject.stream_weights
     groups = [] if gates is None else gates.alike()
     if gates is None or not groups:

@@ -91,7 +91,7 @@ def report(
     ----------
     net_or_model
         A network, a :class:`kcalc.Shaping`, or a model that :func:`kcalc.read` accepts. For a
-        Shaping, the original network is shown as "before" and its constants as "after", unless a
+        Shaping, the original network is shown as "before" and the shaped one as "after", unless a
         method, targets or an activation are given. A model needs ``example_inputs``: an array or a
         shape, a list of arrays or shapes, or a dictionary with argument names as keys.
     path

@@ -169,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider, which does not change sums without weights."""
+    """Describe the effect of the shortcut slider, and which sums it does not change."""
     hint = "amplitude of the shortcut in every sum of two terms whose squared weights add up to 1"
     if found.program is None:
         return hint
@@ -339,9 +339,10 @@ def _rough(phi: Activation) -> Any:
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """Return the maximal subnetworks as [piece, step, piece, step], listing repeated ones once.
+    """Return the maximal subnetworks as [first piece, first step, last piece, last step].
 
-    Raises: KcalcError if a subnetwork begins or ends inside repeated blocks.
+    Repeated subnetworks are listed once. Raises: KcalcError if a subnetwork begins or ends inside
+    repeated blocks.
     """
     blocks = network.blocks()
     place = {

@@ -70,7 +70,7 @@ def several(step: Step, values: list[Value]) -> Found:
 
 
 def largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
-    """Combine values in a sum or a selection. The largest value counts."""
+    """Combine values in a sum or a selection; the result has the largest size."""
     return Value(
         f.setting.order.larger(*(one.of for one in values)),
         step.axes[0],

@@ -51,7 +51,7 @@ class ParameterRule(Shown):
         The factor for epsilon. For Adafactor, this is the second epsilon, the lower bound on the
         size of a parameter.
     exponents
-        {factor: the product of powers}.
+        {name of a factor: the factor as a product of powers of the width and the depth}.
     base_std
         The standard deviation of the parameter in the base, or None if the base is not a model.
     base_entries

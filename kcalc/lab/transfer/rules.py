@@ -114,11 +114,12 @@ class Placement:
 
     ``kind`` is "weight", "bias", "gain" (of a norm, or another factor with one entry per channel),
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
-    (of the rows of weights, as in weight norm). ``shape`` is its shape. ``base_std`` and
-    ``base_entries`` are its standard deviation (None if unknown) and its number of entries in the
-    base. ``repeated`` says whether the larger network has more parameters with this name, and
-    ``zero`` whether all entries start at 0. ``behind`` is the multiplier that the model applies
-    after it, relative to the base.
+    (of the rows of weights, as in weight norm). ``shape`` is the shape of the parameter.
+    ``base_std`` and ``base_entries`` are the standard deviation (None if unknown) and the number of
+    entries that the parameter has in the base. ``repeated`` says whether the larger network has
+    more parameters of this name than the base, up to block numbers, and ``zero`` whether all
+    entries start at 0. ``behind`` is the factor by which the model multiplies the parameter,
+    relative to the base.
     """
 
     name: str
@@ -170,7 +171,7 @@ def _shape(op: P.Fresh) -> tuple[int, ...]:
 
 
 def setting(growth: Growth, chosen: Options) -> Setting:
-    """Return the setting of the folds for the user's choices."""
+    """Return the settings of both passes over a network, given the user's choices."""
     return Setting(
         growth.channels,
         growth.groups,
@@ -227,10 +228,10 @@ def derive_program(
 class Guesses:
     """Findings about a program, apart from its sizes.
 
-    ``settled`` is {function: the factor that its input needs}. ``guessed`` is {parameter: an
-    operation without a rule on a path through it}. ``before_zeros`` contains weights that are read
-    only by weights that start at 0. ``columns`` is {weights: the parts of a concatenation that they
-    read}.
+    ``settled`` is {function: the factor by which its input must be multiplied}. ``guessed`` is
+    {parameter: an operation without a rule on a path through it}. ``before_zeros`` contains weights
+    whose output is read only by weights that start at 0. ``columns`` is {weights: the parts of a
+    concatenation that they read}.
     """
 
     placed: Sequence[Placement]
@@ -406,10 +407,11 @@ class _Book:
             self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
-        """Give output size 1 to weights that make a narrow map read by zero weights (LoRA).
+        """Return the use with output size 1 if the output is narrow and read only by zero weights.
 
-        Otherwise, the first steps of the weights that read the map, which are proportional to it,
-        would shrink with the width. While these weights are 0, changes of the map have no effect.
+        This is the case in LoRA. The first steps of the zero weights are proportional to the narrow
+        feature map, so they would otherwise shrink with the width. While these weights are 0,
+        changes of the map have no effect.
         """
         narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
         if use.node not in self.before_zeros or not narrow:

@@ -117,10 +117,11 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """Return what remains after a sum, and the factor of the stream in it.
+    """Return what remains of the stream after a sum, and the factor of the stream in the sum.
 
-    ``taken`` contains a pair (factor, what remained before the sum) for each addend. At the first
-    sum, the inputs from before it count as the whole stream; later sums ignore such inputs.
+    ``taken`` contains a pair (factor, what remained of the stream before the sum) for each addend.
+    At the first sum, the inputs from before it count as the whole stream; later sums ignore such
+    inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -141,7 +142,7 @@ def _number(weight: Any, node: Node) -> float:
 
 
 def _check_carries(op: Any, node: Node) -> None:
-    """Raise a KcalcError for an operation after every sum if it changes the stream."""
+    """Raise a KcalcError if an operation that follows every sum changes the stream."""
     if op is None or isinstance(op, P.Norm | P.Reshape):
         return
     if isinstance(op, P.Post) and not op.activation.free_symbols:
