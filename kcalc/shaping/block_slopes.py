@@ -27,9 +27,10 @@ CONTRACTS = 1e-12
 
 
 class _LogSlopes(ConvexCalculus[float]):
-    """Compute ``log V`` at every node of a network whose blocks mix with ``1 - y`` and ``y``.
+    """Compute the logarithm of the slope V from the input to every node of a network.
 
-    Each activation contributes its own slope.
+    The squared weights of shortcut and branch are ``1 - y`` and ``y`` in every block. Each
+    activation contributes its own slope.
     """
 
     def __init__(

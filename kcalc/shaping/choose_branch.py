@@ -71,9 +71,10 @@ def check_nonlinear(phi: Activation) -> None:
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
-    """Return the (system, point) pairs of the scan, in order of |beta|.
+    """Return the (system, point) pairs that the scan finds, in order of |beta|.
 
-    There are no such pairs for activations whose branches start at alpha = 0.
+    They serve as starting points for kinked activations. For other activations, whose branches
+    start at alpha = 0, there are no such pairs.
     """
     if not systems[0].phi.kinks:
         return ()

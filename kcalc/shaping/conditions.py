@@ -111,7 +111,7 @@ class EquationPair(Protocol):
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
-        """Describe the condition for a target, rounded as in :func:`inwards`."""
+        """Describe the condition for a target, with the target rounded by :func:`inwards`."""
         ...
 
     def value(self, target: float) -> float:
@@ -130,7 +130,7 @@ class EquationPair(Protocol):
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """A function of the shift whose zeros are the starting points of branches.
+        """Return the value of a function of the shift whose zeros are the starts of branches.
 
         As alpha -> 0, the shift of a branch tends to such a zero. The arguments are phi', phi'',
         phi''' at the shift.

@@ -156,7 +156,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @property
     def activations(self) -> dict[Node, Activation]:
-        """{node: its activation with these constants}."""
+        """Return {node: its activation with these constants}."""
         return {node: k.transformed for node, k in self.by_node.items()}
 
     @property
@@ -219,7 +219,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return [("activation", *columns), *cells]
 
     def to_dict(self) -> dict[str, Any]:
-        """{node: constants} as plain data."""
+        """Return {node: constants} as plain data."""
         return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
 
     def _frame(self) -> list[dict[str, Any]]:

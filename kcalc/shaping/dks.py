@@ -78,7 +78,7 @@ GATES = (
 def slopes_within_zeta(call: MethodCall) -> None:
     """Require a zeta between the slope forced by products and the slope of leaky ReLUs.
 
-    Raises: KcalcError.
+    Raises: KcalcError for any other zeta.
     """
     gated = gates_of(call.network, call.targets.get("gates", "shape"))
     plain = plain_network(call)
@@ -145,9 +145,9 @@ def dks(
     zeta
         The bound on the slopes at 1, > 1.
     subnetworks
-        "strict" uses the subnetworks of the papers. Taps, heads and additional inputs hide depth
-        from them (a warning says so). "forward" bounds the slope from the inputs to every node
-        instead, even if maps in between have other readers.
+        "strict" uses the subnetworks of the papers. These do not extend across taps, heads and
+        additional inputs; a warning names them. "forward" bounds the slopes from the inputs to
+        every node instead, even if maps in between have other readers.
     q_slope
         The target for Q'(1). With the default 1, errors in q neither grow nor shrink with depth.
         "minimize" takes the smallest value compatible with the slope. None drops the condition and
@@ -367,7 +367,7 @@ def constants_for(
 ) -> Constants:
     """Return the default constants of one activation for C'(1) = slope.
 
-    Raises: KcalcError, UnreachableTarget.
+    Raises: UnreachableTarget if there are none, and KcalcError for unsuitable activations.
     """
     check_shapeable(phi)
     if free_slope and has_free_slope(phi) and q_slope == 1:

@@ -271,7 +271,7 @@ def _conditions(point: Edge) -> dict[str, float]:
 def edges_exist(call: MethodCall) -> None:
     """Require a point on the edge for every activation, all with the same q*.
 
-    Raises: KcalcError.
+    Raises: KcalcError if there are no such points.
     """
     plain = plain_network(call)
     q, sigma_b, sigma_w = (call.targets.get(name) for name in ("q", "sigma_b", "sigma_w"))

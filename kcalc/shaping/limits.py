@@ -160,8 +160,10 @@ def check_repeats(
 ) -> None:
     """Reject blocks whose output depends on more than (q, x), such as nonzero channel means.
 
-    Several such blocks in a row do not compute the repeated map of a single block. ``behind`` is
-    (q, x) after a block. Raises: KcalcError.
+    Several such blocks in a row do not compute the repeated map of a single block. ``behind``
+    computes (q, x) after a block.
+
+    Raises: KcalcError for such blocks.
     """
     three = behind(chain(block, block, block), q, x)
     for _ in range(3):

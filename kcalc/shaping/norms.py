@@ -60,9 +60,9 @@ def removals(network: Network, norms: Sequence[Node]) -> list[str]:
 
 
 def true_q(network: Network) -> float | None:
-    """Return the ``q`` at which maxima over subnetworks use the true slopes of norms.
+    """Return 1 if the network has norms that subtract means, and None otherwise.
 
-    Return None if there are no norms.
+    The result is the ``q`` at which maxima over subnetworks use the true slopes of these norms.
     """
     return 1.0 if centring(network) else None
 

@@ -94,7 +94,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def residuals(self) -> dict[Node, dict[str, float]]:
-        """{region: {condition: |value - target|}}, measured independently of the solver."""
+        """Return {region: {condition: |value - target|}}, measured independently of the solver."""
         return {name: shaping.residuals for name, shaping in self.regions.items()}
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:

@@ -151,7 +151,7 @@ class ResidualShaping(Shaping):
 def blocks_normalise(call: MethodCall) -> None:
     """Require residual blocks and the hypotheses of normalisation, except those on weights of sums.
 
-    Raises: KcalcError.
+    Raises: KcalcError if one of these requirements fails.
     """
     require_blocks(call.network)
     summed = replace(call, network=call.network.normalised())

@@ -61,9 +61,10 @@ class MomentGrid:
 
 @lru_cache(maxsize=64)
 def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
-    """Return a grid of shifts for a smooth activation.
+    """Return the grids on which an activation is scanned.
 
-    For a kinked activation, return one grid per kink, with the kink at many positions x.
+    A smooth activation has a grid of shifts, and grids around the points at which it bends most. A
+    kinked activation has one grid per kink, on which the kink lies at many positions x.
     """
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
@@ -79,7 +80,7 @@ def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
 
 
 def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
-    """Return a grid with one point of phi at many positions x."""
+    """Return a grid on which the point ``centre`` of phi lies at many positions x."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
     values = np.array(

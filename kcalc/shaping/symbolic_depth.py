@@ -139,7 +139,7 @@ class VanillaMaps(Shown):
 
     @property
     def q_map(self) -> sp.Expr:
-        """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
+        """The Q map for degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
         For k = 1, the map is (sigma_w^2 E phi(z)^2)^L q.
 
@@ -245,7 +245,7 @@ class VanillaMaps(Shown):
 
     @property
     def flow_rate(self) -> sp.Expr:
-        """k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
+        """The factor k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
 
         Every activation of degree one has this C map.
         """

@@ -150,7 +150,9 @@ class TokenCosines:
     def applied(self, shaped: Network) -> tuple[Network, tuple[str, ...]]:
         """Rescale rows if requested, and check the shaped network token by token.
 
-        Return the network and the edits. Raises: KcalcError.
+        Return the network and the edits.
+
+        Raises: KcalcError if a token has a q other than 1 before an activation.
         """
         made, edits = self.rescaled(shaped) if self.rows == "rescale" else (shaped, ())
         self.check(made)

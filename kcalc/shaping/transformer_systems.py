@@ -126,9 +126,10 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Branch-to-shortcut weight ratios of attention and other blocks, and the query scale.
+    """Solve for the ratios of branch to shortcut weights and for the query scale.
 
-    Targets for the weights have defaults.
+    Blocks with attention share one ratio, and the other blocks another. Targets that determine the
+    ratios have default values.
 
     Raises: KcalcError for more targets than constants, and for a growth target if norms fix q.
     """
@@ -234,8 +235,8 @@ class Ratios(TransformerSystem):
 class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
-    The unknowns are a (if ``c = 0``) and the query scale (if there is a target for the score
-    variance).
+    A contains the softmax weights of T tokens. The unknowns are a (if ``c = 0``) and the query
+    scale (if there is a target for the score variance).
 
     Raises: KcalcError for attention that is not a plain softmax, for a centre other than 0 or 1,
     and for targets that no constant meets.
