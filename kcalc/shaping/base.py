@@ -355,7 +355,10 @@ class Shaping(Approximable, OfModel):
 
 
 def _drawable(network: Network) -> Any:
-    """Return the C map. Raises: KcalcError if it has no values."""
+    """Return the C map.
+
+    Raises: KcalcError if it has no values.
+    """
     found = c_map(network)
     found([-0.5, 0.5])
     return found
@@ -391,8 +394,10 @@ def prepared(
 
     ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
     between tokens, if they were passed to the method. ``keeping`` lists nodes that keep their
-    activations. Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing
-    without ``tokens``, unnormalised sums, or a network without activations.
+    activations.
+
+    Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
+    ``tokens``, unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:

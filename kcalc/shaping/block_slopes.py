@@ -86,8 +86,10 @@ def common_weights(
 
     A subnetwork (s, t) has slope V(t)/V(s), where V is a polynomial in ``y``, the square of the
     residual weight. Brent's method solves for ``y`` in terms of the logarithm of the slope. If
-    several weights are possible, the result is the smallest residual weight. Raises: KcalcError for
-    slopes < 1; UnreachableTarget that names the slopes reachable with weights in (0, 1).
+    several weights are possible, the result is the smallest residual weight.
+
+    Raises: KcalcError for slopes < 1; UnreachableTarget that names the slopes reachable with
+    weights in (0, 1).
     """
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:

@@ -104,8 +104,9 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
     :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
     branches at alpha = 0. Their branches are compared at the target REFERENCE, so at much smaller
     targets another solution may have a smaller |beta|. If no branch reaches the target, the result
-    is the solution with the smallest |beta| on a scan. Raises: UnreachableTarget that names the
-    nearest reachable target.
+    is the solution with the smallest |beta| on a scan.
+
+    Raises: UnreachableTarget that names the nearest reachable target.
     """
     ends: list[BranchEnd] = []
     found = _first(_ways(systems), ends)
@@ -250,7 +251,9 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
     The result uses the first of ``shifts`` for which this is possible, regardless of Q'(1).
 
     For homogeneous activations, only beta/alpha matters; if this ratio is near 0, the result has
-    alpha = 1 and a small shift. Raises: UnreachableTarget that names the nearest slope.
+    alpha = 1 and a small shift.
+
+    Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:

@@ -211,7 +211,10 @@ def _excess(phi: Activation, log_q: float) -> float:
 
 
 def _half_stable(phi: Activation) -> list[float]:
-    """Return all q* of half-stable points, in increasing order. Raises: UnreachableTarget."""
+    """Return all q* of half-stable points, in increasing order.
+
+    Raises: UnreachableTarget.
+    """
     known: list[tuple[float, float]] = []
     for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), POINTS):
         try:

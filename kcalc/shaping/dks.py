@@ -401,6 +401,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
     With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2
     pi), so C'(1) = 1/(1 - k), and Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with
     w = pi k = pi (1 - 1/slope).
+
     Raises: UnreachableTarget for slopes above the slope of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
     _check_leaky(slope, phi)

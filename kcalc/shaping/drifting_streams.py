@@ -140,7 +140,10 @@ class End:
 
 
 def end_of(way: Way, log_q: float, x: float) -> End:
-    """Return the limit of x. Raises: Turns if q settles."""
+    """Return the limit of x.
+
+    Raises: Turns if q settles.
+    """
     part, values = 0.0, [(log_q, x)]
     found = (x, math.inf)
     for _ in range(MOST):
@@ -253,7 +256,10 @@ class Pace:
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if no law fits."""
+    """Return the pace near the end of a path, at fixed x.
+
+    Raises: KcalcError if no law fits.
+    """
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])

@@ -191,7 +191,10 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
-    """Return (q*, Q'(q*)). Raises: KcalcError if q values have no limit."""
+    """Return (q*, Q'(q*)).
+
+    Raises: KcalcError if q values have no limit.
+    """
     squares = q_map(block)
     found = q_limits(
         QRatioTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1)

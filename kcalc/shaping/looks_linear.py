@@ -95,9 +95,11 @@ class LooksLinear(Shaping):
 
         The initial weights of these nodes are (gamma W, -gamma W).
 
-        In ``network``, the odd part is a single activation. Here, it is the concatenation of
-        phi(x) and phi(-x), under the same name. Raises: KcalcError if anything but an Affine
-        (directly, or through global pooling) reads a pair.
+        In ``network``, the odd part is a single activation. Here, it is the concatenation of phi(x)
+        and phi(-x), under the same name.
+
+        Raises: KcalcError if anything but an Affine (directly, or through global pooling) reads a
+        pair.
         """
         pairs: dict[Node, float] = {}  # {node that contains a pair: scale}
         mirrored: list[Node] = []

@@ -73,6 +73,7 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
     The norm is a LayerNorm or a GroupNorm.
 
     ``promise`` is the claim that fails, and ``instead`` is advice other than edits of the network.
+
     Raises: a KcalcError that names the node and remedies.
     """
     slopes = norm_slopes(network)

@@ -200,7 +200,10 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
 
 
 def axis(values: Any, name: str) -> Array:
-    """Check an axis of a diagram: increasing numbers >= 0. Raises: KcalcError otherwise."""
+    """Check an axis of a diagram: increasing numbers >= 0.
+
+    Raises: KcalcError otherwise.
+    """
     array = real_array(values, name)
     if array.ndim != 1 or array.size < 2 or np.any(np.diff(array) <= 0) or array[0] < 0:
         raise KcalcError(f"{name} must be an increasing array of at least two numbers >= 0")

@@ -405,7 +405,10 @@ def _by_slope(
 
 
 def slope_of(phi: Any) -> float:
-    """Return C'(1) at q = 1. Raises: KcalcError for discontinuous activations."""
+    """Return C'(1) at q = 1.
+
+    Raises: KcalcError for discontinuous activations.
+    """
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"{phi.name} jumps, so its C map has infinite slope at 1; choose a continuous "

@@ -227,7 +227,9 @@ class VanillaMaps(Shown):
         """1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
 
         The gap is 9/(2 k^2 L^2) with k = C(0) of a layer for piecewise linear activations, and
-        2/(kappa L) for other activations with psi = 1. Raises: KcalcError if psi is not 1.
+        2/(kappa L) for other activations with psi = 1.
+
+        Raises: KcalcError if psi is not 1.
         """
         phi = self._known("limit")
         if phi.degree == 1:
@@ -288,7 +290,10 @@ class VanillaMaps(Shown):
         return self.activation
 
     def _level(self) -> sp.Expr:
-        """Return q of the pre-activations. Raises: KcalcError if layers do not preserve it."""
+        """Return q of the pre-activations.
+
+        Raises: KcalcError if layers do not preserve it.
+        """
         phi = self._known("C map")
         if phi.degree is not None:
             return sp.Integer(1)  # the C map is the same at every q

@@ -118,7 +118,10 @@ def audit(
 
 
 def _import_needed() -> None:
-    """Import the modules that every audit needs. Raises: KcalcError if one is missing."""
+    """Import the modules that every audit needs.
+
+    Raises: KcalcError if one is missing.
+    """
     from ... import interchange  # noqa: F401
 
     imported("torch")

@@ -109,7 +109,10 @@ def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, 
 
 
 def known_codes(codes: Any, what: str) -> tuple[str, ...]:
-    """Return codes as a tuple. Raises: KcalcError for a code that is not in the table."""
+    """Return codes as a tuple.
+
+    Raises: KcalcError for a code that is not in the table.
+    """
     known = [*CRITERIA, CHANGED]
     if not isinstance(codes, str | list | tuple | set | frozenset):
         raise KcalcError(f"{what} must contain codes of findings, got {glimpse(codes)}")

@@ -49,7 +49,10 @@ def predict(subject: Subject) -> Prediction:
 
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
-    """Return the prediction for one example input. Raises: errors of the reader or the calculus."""
+    """Return the prediction for one example input.
+
+    Raises: errors of the reader or the calculus.
+    """
     from ... import interchange
     from ... import layers as L
 

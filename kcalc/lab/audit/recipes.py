@@ -198,7 +198,10 @@ KNOWN_CLASSES = (
 
 
 def checked(recipe: Any) -> Any:
-    """Check a recipe and return it. Raises: KcalcError for an unknown name or law."""
+    """Check a recipe and return it.
+
+    Raises: KcalcError for an unknown name or law.
+    """
     if recipe is None:
         return None
     if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":

@@ -73,8 +73,9 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
     """Return a builder's model, and the law of each of its parameters.
 
-    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError if the
-    builder raises an error or returns no module.
+    Returns: (model, {parameter: law}, {path of another tensor: line}).
+
+    Raises: KcalcError if the builder raises an error or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -40,7 +40,9 @@ class NetworkReport:
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
         """Write the page to a file, completely or not at all.
 
-        Returns: the report with its path. Raises: KcalcError if the file cannot be written.
+        Returns: the report with its path.
+
+        Raises: KcalcError if the file cannot be written.
         """
         return replace(self, path=write_whole(file_path(path), self.html))
 

@@ -341,8 +341,9 @@ def _rough(phi: Activation) -> Any:
 def _pairs(network: Network, program: Program) -> list[list[int]]:
     """Return the maximal subnetworks as [first piece, first step, last piece, last step].
 
-    Repeated subnetworks are listed once. Raises: KcalcError if a subnetwork begins or ends inside
-    repeated blocks.
+    Repeated subnetworks are listed once.
+
+    Raises: KcalcError if a subnetwork begins or ends inside repeated blocks.
     """
     blocks = network.blocks()
     place = {

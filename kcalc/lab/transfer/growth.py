@@ -228,7 +228,9 @@ def counterparts(
     """Return the counterparts of a node in the base: nodes with the same name, up to numbers.
 
     In a base with another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``
-    contains the labels of both networks. Raises: KcalcError if there is no counterpart.
+    contains the labels of both networks.
+
+    Raises: KcalcError if there is no counterpart.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}

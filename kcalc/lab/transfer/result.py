@@ -335,7 +335,10 @@ def numbers(powers: Mapping[str, Power], ratios: Mapping[Any, float]) -> dict[st
 
 
 def require_known(transfer: Transfer) -> None:
-    """Check that all factors are numbers. Raises: KcalcError if one still contains symbols."""
+    """Check that all factors are numbers.
+
+    Raises: KcalcError if one still contains symbols.
+    """
     for rule in transfer.parameters.values():
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):

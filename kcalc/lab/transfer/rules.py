@@ -375,6 +375,7 @@ class _Book:
         """Add the edit for weights that read several parts, some of which do not grow.
 
         A factor on these parts gives their columns the same learning rate as the other columns.
+
         Raises: KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order

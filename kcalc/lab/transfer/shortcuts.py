@@ -74,8 +74,9 @@ class Carried:
 def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Stream:
     """Return what remains of a network's stream, and the factors of its branches.
 
-    ``along`` contains the operations on the stream whose number grows with its branches. Raises:
-    KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
+    ``along`` contains the operations on the stream whose number grows with its branches.
+
+    Raises: KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
     unchanged.
     """
     slots: dict[Node, set[int]] = {}

@@ -272,7 +272,9 @@ def _check_constants(base: Any, model: Any) -> None:
     """Reject constant parameters whose value differs from the base.
 
     An example is a LayerScale that starts at 1 / depth. Rules are relative to the initial values of
-    the base, and rescaling does not change constants. Raises: KcalcError for such parameters.
+    the base, and rescaling does not change constants.
+
+    Raises: KcalcError for such parameters.
     """
     small = dict(base.named_parameters())
     for name, parameter in model.named_parameters():
