@@ -121,7 +121,10 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
 
 
 def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
-    """Return the first solution that a path reaches; append the ends of other paths to ``ends``."""
+    """Return the first solution that a path reaches, or None.
+
+    Append the ends of paths that reach no solution to ``ends``.
+    """
     for system, found in ways:
         point = found
         if isinstance(found, BranchEnd):

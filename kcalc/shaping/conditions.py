@@ -208,9 +208,10 @@ class SlopeSystem:
 
 
 class LeastQSlope(SlopeSystem):
-    """C'(1) - 1 = ``target`` and the smallest Q'(1), with the two equations swapped.
+    """C'(1) - 1 = ``target`` with the smallest possible Q'(1).
 
-    The second equation measures Q'(1) relative to a bound that no activation reaches.
+    The equations of :class:`SlopeSystem` are in reverse order: the first fixes C'(1), and the
+    second measures Q'(1) relative to a bound that no activation reaches.
     """
 
     def equations(self, m: Moments) -> Equations:

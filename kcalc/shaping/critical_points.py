@@ -211,9 +211,9 @@ def _excess(phi: Activation, log_q: float) -> float:
 
 
 def _half_stable(phi: Activation) -> list[float]:
-    """Return all q* of half-stable points, in increasing order.
+    """Return q* of all half-stable points, in increasing order.
 
-    Raises: UnreachableTarget.
+    Raises: UnreachableTarget if there are none.
     """
     known: list[tuple[float, float]] = []
     for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), POINTS):

@@ -713,7 +713,10 @@ def _slopes(
 
 
 def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
-    """Return the laws of a stream with (log q, x) = ``path`` after each block."""
+    """Return the laws of a stream whose q vanishes or diverges.
+
+    ``path`` contains (log q, x) after each block.
+    """
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     start = math.exp(path[0][0]), path[0][1]
     try:
@@ -913,7 +916,7 @@ def _limit(values: tuple[float, ...]) -> float:
 
 
 def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
-    """Return the law of cosines near 1 if the slope at 1 tends to 1 as q diverges."""
+    """Return (s, k) of the cosine map if its slope at 1 tends to 1 as q diverges, or None."""
     try:
         slopes = [block.slope(q ** (1 + n / 4)) for n in range(3)]
         if abs(extrapolated(slopes)[0] - 1) < 1e-6 and abs(slopes[0] - 1) < LOOSE:

@@ -59,7 +59,10 @@ class Turns(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """An unbounded path; ``way`` is -1 if q vanishes and 1 if it grows."""
+    """A path on which |log q| grows without bound.
+
+    ``way`` is -1 if q vanishes and 1 if q diverges.
+    """
 
     step: Step
     way: int

@@ -118,10 +118,9 @@ class HalvesConstants(Constants):
 class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    The weights of each output sum to 0, and their squares sum to 1.
-
-    z ~ N(0, variance) for any mean, so the first column is 0. The second column is d/dq of E
-    phi(sqrt q z) and of its variance at q = 1.
+    The weights of each output sum to 0, and their squares sum to 1. Therefore z ~ N(0, variance)
+    for any mean, and the first column is 0. The second column is d/dq of E phi(sqrt q z) and of the
+    variance of phi(sqrt q z) at q = 1.
     """
 
     jacobian: tuple[tuple[float, float], tuple[float, float]]

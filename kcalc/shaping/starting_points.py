@@ -90,7 +90,7 @@ def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
 
 
 def _centres(phi: Activation) -> tuple[float, ...]:
-    """Return the points at which a smooth activation bends most: 0, or separate narrow features."""
+    """Return the points at which a smooth activation bends most: 0, or several narrow features."""
     if width(phi) == 1:
         return (0.0,)
     edges = mesh(phi, NEAR)
@@ -172,7 +172,7 @@ def _changes(values: Array) -> Any:
 
 
 def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
-    """Yield curves on which the first equation holds, nearest targets first.
+    """Yield the curves on which the first equation holds, in order of their distance to the target.
 
     Each curve is represented by a point with the target, or by its end on the path to the target.
     """

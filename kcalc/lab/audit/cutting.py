@@ -32,8 +32,9 @@ DEEP, DEEPER = 2, 3
 class Cut:
     """Parameters cut off by one kind of operation, and the line of its first occurrence.
 
-    ``kind`` is "detached", "number" (conversion to a Python number), "choice" or "dropped". It is
-    "taught" for teachers and target networks, which are detached on purpose.
+    ``kind`` is "detached", "number" (conversion to a Python number), "choice" (positions or
+    comparisons) or "dropped" (a discarded result). It is "taught" for teachers and target networks,
+    which are detached on purpose.
     """
 
     kind: str
@@ -189,7 +190,7 @@ def _taught(
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two matrices are correlated. Constant matrices are not."""
+    """Return whether two matrices are correlated, which constant matrices never are."""
     every = 1 + one.numel() // SOME
     a, b = (t.detach().flatten()[::every].double() for t in (one, other))
     product, sizes = float(a @ b), float(a.norm() * b.norm())
@@ -197,7 +198,10 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
-    """Return the prefixes of two names with the same ending, including the dots."""
+    """Return all pairs of different prefixes after which two names are the same.
+
+    The prefixes end with a dot or are empty.
+    """
     first, second = one.split("."), other.split(".")
     found = []
     while first and second and first[-1] == second[-1]:

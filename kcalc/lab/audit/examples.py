@@ -108,7 +108,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Permute the rows of every tensor in the inputs, and redraw the numbers.
+    """Permute the rows of every tensor in the inputs, and redraw the real numbers.
 
     Token ids are permuted over all positions. Other integers do not change.
     """

@@ -115,7 +115,7 @@ def _with_noise(subject: Subject, calls: set[int]) -> tuple[Any, dict[int, list[
 
 
 def _moved(subject: Subject, names: Sequence[str], ends: Sequence[Any]) -> set[str]:
-    """Return the parameters that a random combination of the ends depends on."""
+    """Return the parameters on which a random combination of the tensors ``ends`` depends."""
     import torch
 
     ends = [t for t in ends if t.is_floating_point() and t.requires_grad]

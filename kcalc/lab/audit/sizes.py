@@ -103,7 +103,10 @@ def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contra
 
 
 def _grown(subject: Subject, last: Contraction, unit: float) -> tuple[str, ...]:
-    """Return the weights before the last layer whose results are larger than their inputs."""
+    """Return the weights before the last layer whose results are larger than their inputs.
+
+    If there are none, return the weights of the last layer.
+    """
     grown = dict.fromkeys(
         name
         for contraction in subject.measured.structure.contractions

@@ -23,7 +23,8 @@ class State:
     """The streams after a sub-layer: the sum of a mixture of streams and a branch.
 
     ``count`` is the number of streams, ``skip`` and ``branch`` are the addends, and ``writer`` is
-    the contraction that ends the branch. ``split`` is the axis of the streams.
+    the contraction that ends the branch. ``split`` is (axis of the streams, whether they vary
+    fastest along it), or None.
     """
 
     value: Value

@@ -35,7 +35,7 @@ class Trace:
 
     @property
     def kind(self) -> str:
-        """Return the regime."""
+        """Return the regime that follows from the final slope and c value."""
         return kind(self.slope, self.level)
 
     @property

@@ -81,7 +81,7 @@ class Split:
 
 
 def check_split(split: Any) -> Split:
-    """Return the split.
+    """Check that ``split`` is a :class:`Split`, and return it.
 
     Raises: KcalcError for any other object.
     """

@@ -102,7 +102,7 @@ def _diverged(what: str, run: Run) -> Diverged:
 
 
 def check_model(model: Any) -> Model:
-    """Return the model.
+    """Check that ``model`` is a :class:`kcalc.Model`, and return it.
 
     Raises: KcalcError for any other object.
     """
@@ -115,7 +115,7 @@ def check_model(model: Any) -> Model:
 
 
 def check_settings(settings: Any) -> Settings:
-    """Return the settings, or the defaults for None.
+    """Check the settings and return them, or return the defaults for None.
 
     Raises: KcalcError for any other object.
     """

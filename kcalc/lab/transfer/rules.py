@@ -372,9 +372,9 @@ class _Book:
         return found
 
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
-        """Add the edit for weights that read several parts, some of which do not grow.
+        """Add the edit for weights that read a concatenation of which only some parts grow.
 
-        A factor on these parts gives their columns the same learning rate as the other columns.
+        A factor on the other parts gives their columns the same learning rate as the other columns.
 
         Raises: KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
@@ -474,7 +474,7 @@ class _Book:
             )
 
     def notes(self) -> Iterable[Assumption]:
-        """Yield assumptions that hold only for the first steps."""
+        """Yield the assumptions of rules that hold only for the first steps."""
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),

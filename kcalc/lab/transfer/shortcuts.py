@@ -37,7 +37,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """The part of the stream that remains at one place, relative to its beginning.
+    """What remains of the stream at one node, relative to its beginning.
 
     ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
     remains of everything that shortcuts carry. Norms divide both by ``total``.

@@ -1,4 +1,4 @@
-"""PyTorch models: read the base and the model, and place every parameter in the network."""
+"""PyTorch models: read the base and the model, and find every parameter in the network."""
 
 from __future__ import annotations
 
