@@ -119,7 +119,7 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the kernel calculus on the shaped network, per node."""
+        """Return the assumptions of the kernel calculus on the shaped network, per node."""
         if self.tokens is not None:
             return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
         return (*c_map(self.network, self.independent).assumptions, *self.warnings)

@@ -68,7 +68,7 @@ class Equations(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """The larger of the two residuals."""
+        """Return the larger of the two residuals."""
         return max(abs(self.first), abs(self.second))
 
     @property
@@ -97,17 +97,17 @@ class EquationPair(Protocol):
     def target(self) -> float: ...
     @property
     def order(self) -> int:
-        """The highest derivative of phi that the equations use."""
+        """Return the order of the highest derivative of phi that the equations use."""
         ...
 
     @property
     def condition(self) -> str:
-        """A description of the first equation for messages."""
+        """Return a description of the first equation for messages."""
         ...
 
     @property
     def remedies(self) -> tuple[Advice, ...]:
-        """Remedies if the first equation cannot be met."""
+        """Return the remedies to suggest if the first equation cannot be met."""
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:

@@ -45,17 +45,17 @@ class Constants(Tabled):
 
     @property
     def alpha(self) -> float | None:
-        """Input scale."""
+        """The input scale."""
         return self.input_scale
 
     @property
     def beta(self) -> float | None:
-        """Input shift."""
+        """The input shift."""
         return self.input_shift
 
     @property
     def gamma(self) -> float | None:
-        """Output scale, called gamma in [DKS sec. 18.1].
+        """The output scale, called gamma in [DKS sec. 18.1].
 
         The gamma of weights is a different quantity; see :attr:`WeightScaling.gamma`.
         """
@@ -63,7 +63,7 @@ class Constants(Tabled):
 
     @property
     def delta(self) -> float | None:
-        """Output shift, added before the output scale is applied."""
+        """The output shift, which is added before the output scale is applied."""
         return self.output_shift
 
     @cached_property
@@ -151,7 +151,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @cached_property
     def distinct(self) -> tuple[Constants, ...]:
-        """Distinct sets of constants, in the order of the nodes."""
+        """Return the distinct sets of constants, in the order of the nodes."""
         return tuple(dict.fromkeys(self.by_node.values()))
 
     @property
@@ -199,7 +199,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return is_key(key, self.by_node) or is_key(key, self._by_name)
 
     def columns(self) -> tuple[str, ...]:
-        """Names of the constants that are set, in the order of the table."""
+        """Return the names of the constants that are set, in the order of the table."""
         return tuple(
             name for name in COLUMNS if any(getattr(k, name) is not None for k in self.distinct)
         )

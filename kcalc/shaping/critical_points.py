@@ -74,7 +74,7 @@ class CriticalPoint(Shown, Approximable):
 
     @property
     def stability(self) -> str:
-        """Stability of q* with depth.
+        """The stability of q* under repeated layers.
 
         The value is "attracting", "repelling" or "neutral", or at half-stable points "attracting
         from below" or "attracting from above".

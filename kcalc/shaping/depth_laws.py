@@ -340,7 +340,7 @@ class _Block:
 
     @cached_property
     def branches(self) -> list[tuple[Node, float]]:
-        """Branches of all sums of the trunk, with their squared weights."""
+        """Return the branches of all sums of the trunk, with their squared weights."""
         sums = trunk_sums(self.network)
         return [(node, float(w) ** 2) for _, parts in sums.values() for node, w in parts]
 

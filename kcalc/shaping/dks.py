@@ -280,7 +280,7 @@ def _beyond_reach(
 
 
 def _useless(nearest: float, zeta: float) -> bool:
-    """Whether the nearest zeta is so far above the target that shaping would have no effect."""
+    """Return whether the nearest zeta is too far above the target to have an effect."""
     return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 

@@ -253,7 +253,7 @@ class Pace:
 
     @property
     def amplitude(self) -> float:
-        """Prefactor of e^s as a power of depth, or of its logarithm."""
+        """Return the prefactor of the power whose exponent is :attr:`exponent`."""
         base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
         return base**self.exponent
 

@@ -173,7 +173,7 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
 
 
 def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
-    """Raise UnreachableTarget with the possible sigmas and the end of the search."""
+    """Raise UnreachableTarget, and name the nearest sigma on the edge and the end of the search."""
     kept = found[1] >= 0
     looked = (
         f"for q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"

@@ -24,7 +24,7 @@ class OfModel:
 
     @cached_property
     def edits(self) -> Edits:
-        """Changes to the model that was read, as :class:`kcalc.Edits`.
+        """The changes to the model that was read, as :class:`kcalc.Edits`.
 
         ``kc.apply_edits(model, s.edits)`` applies them, and ``s.edits.save(path)`` saves them.
 

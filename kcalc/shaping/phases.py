@@ -87,7 +87,7 @@ class PhaseDiagram(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the diagram."""
+        """The assumptions of the diagram."""
         text = "infinite width, independent Gaussian weights and biases; q starts from 1"
         return (Assumption("network", text, "convention"),)
 
@@ -134,7 +134,7 @@ class PhaseDiagram(Shown):
 
     @property
     def depth(self) -> Array:
-        """Depth scale xi_c = -1/log rate."""
+        """The depth scale xi_c = -1/log rate."""
         return length_scale(self.rate)
 
     @property

@@ -121,7 +121,7 @@ class DepthProfile(Tabled, Approximable):
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Quantities that apply to the network, by name."""
+        """Return {name: values} for the quantities that apply to the network."""
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 

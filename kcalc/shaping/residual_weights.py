@@ -94,7 +94,7 @@ class ResidualShaping(Shaping):
 
     @cached_property
     def limit(self) -> Network:
-        """Network that consists only of the shortcuts.
+        """The network that consists only of the shortcuts.
 
         Every residual Sum is replaced by its shortcut, and layers without readers are removed.
         """

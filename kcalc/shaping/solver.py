@@ -147,7 +147,7 @@ def _polished(
 
 
 def by_shift(point: Any) -> tuple[float, float]:
-    """Sort key for points: the smallest |beta| first, positive before negative.
+    """Return a sort key for points: the smallest |beta| first, positive before negative.
 
     ``point`` is an object with a ``beta``; None counts as 0.
     """

@@ -58,12 +58,12 @@ class TokenCosines:
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """Assumptions of a shaping based on these tokens."""
+        """The assumptions of a shaping based on these tokens."""
         return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
 
     @cached_property
     def example(self) -> Array:
-        """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the given cosines."""
+        """Return an input (T, T + 1) whose tokens have q = 1, mean 0 and the given cosines."""
         from scipy.linalg import helmert
 
         values, vectors = np.linalg.eigh(self.cosines)

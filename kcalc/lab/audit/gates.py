@@ -49,7 +49,7 @@ class Gates:
 
     @property
     def sums_off(self) -> float:
-        """The deviation of row sums from 1 if column sums are 1, or vice versa; otherwise 0."""
+        """Return how far row sums are from 1 if column sums are 1, or vice versa; otherwise 0."""
         worst = 0.0
         for mixing in self.mixing:
             off = [float(np.abs(mixing.sum(axis) - 1).max()) for axis in (1, 2)]

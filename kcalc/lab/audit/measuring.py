@@ -157,10 +157,10 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
 def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
     """Check that a copy has not read parameters of the original.
 
-    Raises: KcalcError if it has.
-
     ``kept`` contains pairs (buffer of the model, its values before the run); the values are
     restored.
+
+    Raises: KcalcError if the copy has read such parameters.
     """
     import torch
 

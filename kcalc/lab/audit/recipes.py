@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """All matrices share one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
+    """Return a common sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,7 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Sigma: fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
+    """Return fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,7 +61,7 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Branches have Xavier's sigma, multiplied by (8L)^-1/4 except for queries and keys.
+    """Return Xavier's sigma for branches, times (8L)^-1/4 except for queries and keys.
 
     [Wang et al. 2022, for decoder-only or encoder-only models]
     """
@@ -77,7 +77,7 @@ def deepnorm(subject: Subject) -> Expected:
 
 
 def fixup(subject: Subject) -> Expected:
-    """Branches of m layers have He's sigma times L^(-1/(2m-2)); last layers and readout are 0.
+    """Return He's sigma times L^(-1/(2m-2)) in branches of m layers; 0 for last layers and readout.
 
     [Zhang et al. 2019]
     """
@@ -97,7 +97,7 @@ def fixup(subject: Subject) -> Expected:
 
 
 def t_fixup(subject: Subject) -> Expected:
-    """Xavier's sigma, times .67 N^-1/4 in N encoder layers and times (9N)^-1/4 in N decoder layers.
+    """Return Xavier's sigma, times .67 N^-1/4 in N encoder and (9N)^-1/4 in N decoder layers.
 
     These factors apply to values, outputs and MLPs. Layers of a stream that reads another stream
     belong to a decoder. Tables of a model with a decoder have sigma width^-1/2 (9N)^-1/4. Queries
@@ -119,7 +119,7 @@ def t_fixup(subject: Subject) -> Expected:
 
 
 def nf_net(subject: Subject) -> Expected:
-    """Contractions have sigma fan_in^-1/2, and the readout has sigma .01.
+    """Return fan_in^-1/2 for contractions and .01 for the readout.
 
     [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
     """

@@ -26,18 +26,18 @@ class Level:
 
     @property
     def branches(self) -> tuple[Value, ...]:
-        """The addends that are multiples of the branch's output."""
+        """Return the addends that are multiples of the branch's output."""
         pairs = zip(self.sums, self.skips, strict=True)
         return tuple(next(v for v in s.data if v is not skip) for s, skip in pairs)
 
     @property
     def ancestors(self) -> int:
-        """The bit mask of all values from which the streams were computed."""
+        """Return the bit mask of all values from which the streams were computed."""
         return reduce(or_, (value.ancestors for value in self.sums))
 
     @property
     def mixed_from(self) -> int:
-        """The bit mask of all values from which the mixtures were computed."""
+        """Return the bit mask of all values from which the mixtures were computed."""
         return reduce(or_, (value.ancestors for value in self.skips))
 
 

@@ -91,7 +91,7 @@ def start_of(program: Program, first: State) -> Value | None:
 
 
 def splits(shape: Sequence[int], count: int) -> Iterator[Split]:
-    """Yield the possible (axis of the streams, whether streams vary fastest along it)."""
+    """Yield the possible pairs (axis of the streams, whether streams vary fastest along it)."""
     for axis, size in enumerate(shape):
         if size % count == 0:
             yield axis, False

@@ -264,7 +264,7 @@ class Steps:
 
     @cached_property
     def finite(self) -> Any:
-        """A compiled function that tells whether all numbers in a tree of arrays are finite."""
+        """Return a compiled function that tells whether all numbers in a tree are finite."""
         import jax
         import jax.numpy as jnp
 

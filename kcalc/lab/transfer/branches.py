@@ -61,7 +61,8 @@ def branches(network: Network) -> tuple[Branch, ...]:
 def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
     """Return the weights that end a branch, ignoring dropout and multiplications after them.
 
-    The result is None if other nodes also read their output.
+    The result is None if a node other than the sum of the branch also reads the output of the
+    weights.
     """
     readers: dict[Node, int] = {}
     for _, reads in made.values():
@@ -126,7 +127,7 @@ def along_stream(
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Reject branches that contain the sum of another branch. They have no depth exponents.
+    """Reject branches that contain the sum of another branch, because they have no depth exponents.
 
     Raises: KcalcError if there is such a branch.
     """

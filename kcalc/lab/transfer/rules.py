@@ -188,9 +188,9 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """Derive the rules for all parameters.
+    """Derive the rules for all parameters of a kcalc network.
 
-    Raises: KcalcError if the network has no exponents.
+    Raises: KcalcError if there are no exponents, as for the depth with ``alignment="none"``.
     """
     if growth.branches and not chosen.aligned:
         raise KcalcError(

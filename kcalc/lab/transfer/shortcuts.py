@@ -63,8 +63,8 @@ class Stream:
 class Carried:
     """The powers of the depth by which a network multiplies its branches.
 
-    ``powers`` is {branch: p} if the network multiplies the branch by L^-p; missing branches have p
-    = 0. ``notes`` contains statements that hold only approximately.
+    ``powers`` is {branch: p} if the network multiplies the branch by L^-p; for branches that it
+    does not contain, p = 0. ``notes`` contains statements that hold only approximately.
     """
 
     powers: Mapping[Branch, Any] = field(default_factory=dict)
