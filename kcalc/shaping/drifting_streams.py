@@ -248,7 +248,7 @@ class Pace:
 
     @property
     def exponent(self) -> float:
-        """Exponent of e^s as a power of depth, or of its logarithm."""
+        """Return the exponent of e^s as a power of the depth, or of the depth's logarithm."""
         return 1 / self.power
 
     @property

@@ -36,7 +36,7 @@ START = 0.3  # cosine in this comparison
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
-    """Limit of q and c values over many copies of a block.
+    """The limit of q and c values over many copies of a block.
 
     Each block multiplies the distance of c from its limit by ``rate``, and the distance of q by
     ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. The scales are

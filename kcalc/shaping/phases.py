@@ -1,4 +1,4 @@
-"""Phase diagram of a deep plain network.
+"""The phase diagram of a deep plain network.
 
 In the ordered phase, inputs become similar; in the chaotic phase, they separate.
 """

@@ -41,9 +41,9 @@ _COARSE = 1e-11  # moments below this times their scale are rounding errors
 
 @dataclass(frozen=True)
 class MomentGrid:
-    """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
+    """The moments (variance, excess, turn, tilt, bend) on a grid of (log alpha, beta).
 
-    The array of moments has shape (5, rows, columns).
+    The grid is curvilinear, and the array of moments has shape (5, rows, columns).
     """
 
     log_alpha: Array

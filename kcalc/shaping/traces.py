@@ -1,4 +1,4 @@
-"""Depth trace of a network: q, c and token cosine at every layer, and the network's blocks."""
+"""The depth trace of a network: q, c and token cosine at every layer, and the network's blocks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ def depth_trace(
 def _columns(
     found: Any, nodes: Sequence[Node], count: int
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return ({"q", "c", "token_cosine": values}, {name: standard errors}), one row per node."""
+    """Return {quantity: values} and {quantity: standard errors}, with one row per node.
+
+    The quantities are "q", "c" and "token_cosine".
+    """
     values = [found[node] for node in nodes]
 
     def column(name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Stream of a transformer over exchangeable tokens, and its measurements."""
+"""The stream of a transformer over exchangeable tokens, and its measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COSINE, LEVEL = "token cosine at the end", "q before activations"
 
 @dataclass(frozen=True)
 class Start:
-    """Start of the stream: the number of tokens, their q and their cosine."""
+    """The start of the stream: the number of tokens, their q and their cosine."""
 
     tokens: int
     q: float

@@ -61,8 +61,8 @@ class Gates:
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
     """Return the orbits of size two or more under permutations that preserve nodes and pairs.
 
-    A permutation s preserves ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) if replacing
-    every index i by s(i) does not change them.
+    A permutation s preserves ``nodes`` and ``pairs`` if replacing every index i by s(i) does not
+    change them. Their shapes are (n, values) and (n, n, values).
     """
     count, off = len(nodes), 10 * CLOSE
     tolerance = off * np.maximum(np.abs(nodes).max(), 1e-30), off * max(np.abs(pairs).max(), 1e-30)

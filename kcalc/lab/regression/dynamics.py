@@ -266,7 +266,10 @@ class TrainingCurve(Shown):
             )
 
     def _decay(self, t: Array) -> Array:
-        """Return (1 - eta lambda)^t, or exp(-lambda t), with the axes of t before directions."""
+        """Return (1 - eta lambda)^t, or exp(-lambda t) for gradient flow.
+
+        The axes of t come before the axis of directions.
+        """
         later = t[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))

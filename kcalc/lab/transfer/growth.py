@@ -383,9 +383,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key`` includes the function's numerical arguments. ``unbiased`` omits the factors sqrt(1 - 1 /
-    n) that an unbiased standard deviation of n channels, ``h.std()``, introduces into a
-    hand-written norm; they tend to 1.
+    ``key`` identifies the function and its numerical arguments. ``unbiased`` does so without the
+    factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written norm with the
+    unbiased standard deviation ``h.std()`` of n channels.
     """
 
     key: tuple[Any, ...]
@@ -432,7 +432,7 @@ def _bessel(network: Network) -> dict[Node, float]:
 
 
 def _form(op: Any, factors: Sequence[float]) -> _Form | None:
-    """Return the form, or None for weights, inputs, attention and operations that only move data.
+    """Return the form; None for weights, inputs, attention and operations that only move data.
 
     ``factors`` contains one entry for each node that the operation reads: the factor from
     :func:`_bessel`, or 1 if the node is not such a norm.

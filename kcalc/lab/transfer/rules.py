@@ -134,7 +134,10 @@ class Placement:
 
 
 def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
-    """Return the weights whose output reaches only weights that start at 0, channel by channel."""
+    """Return the weights whose output is read only by weights that start at 0.
+
+    Operations that act on each channel separately may come in between.
+    """
     readers: dict[Node, list[tuple[Node, Any]]] = {}
     for node, op, reads in network.operations:
         for read in reads:

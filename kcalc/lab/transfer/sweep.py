@@ -199,7 +199,10 @@ class TransferCheck(Shown):
 
     @property
     def at_edge(self) -> tuple[str, ...]:
-        """Sizes whose lowest loss is at an end of ``rates``; the best rate may lie beyond it."""
+        """Return the sizes whose lowest loss is at the first or last of the ``rates``.
+
+        For these sizes, the best rate may lie beyond ``rates``.
+        """
         both = [("", self.losses)] if self.plain is None else self._pair()
         found = []
         for told, losses in both:

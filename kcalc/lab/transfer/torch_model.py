@@ -336,7 +336,7 @@ def _norms(reading: Reading) -> list[Normalise]:
 
 
 def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
-    """Return all uses of all parameters, except frozen parameters whose place is unknown."""
+    """Return all uses of all parameters, except frozen parameters that are not found."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
@@ -372,7 +372,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 def _vector(
     name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
-    """Return (node, kind) of a gain or another vector, or None if it is frozen and has no place.
+    """Return (node, kind) of a gain or another vector, or None if it is frozen and not found.
 
     Raises: KcalcError for anything but vectors with at most one axis that grows.
     """

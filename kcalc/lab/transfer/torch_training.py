@@ -124,9 +124,9 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
 
 
 def _class_of(name: str) -> Any:
-    """Return the optimiser's class.
+    """Return the class in ``torch.optim`` of an optimiser, given by name.
 
-    Raises: KcalcError if ``torch.optim`` has none.
+    Raises: KcalcError if ``torch.optim`` has no such class.
     """
     import torch
 
