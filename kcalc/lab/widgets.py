@@ -49,7 +49,10 @@ class Explorer:
 
     @property
     def network(self) -> Network:
-        """Return the network before shaping. Raises: KcalcError for invalid settings."""
+        """Return the network before shaping.
+
+        Raises: KcalcError for invalid settings.
+        """
         return self._make(self.values)
 
     def redraw(self, *_: Any) -> None:
@@ -96,8 +99,9 @@ def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     ``shortcut_weight`` gets a control. ``method`` shapes the network by DKS with the slope ``zeta``
     or by TAT with the c value ``eta``.
 
-    Returns: an :class:`Explorer`. Raises: KcalcError if ipywidgets is not installed, and for any
-    other argument.
+    Returns: an :class:`Explorer`.
+
+    Raises: KcalcError if ipywidgets is not installed, and for any other argument.
     """
     widgets = imported("ipywidgets")
     imported("matplotlib")

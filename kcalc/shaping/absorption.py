@@ -90,7 +90,8 @@ def same(one: float, two: float) -> bool:
 class Needs:
     """The relations that readers require, collected from the outputs backwards.
 
-    They include strict requirements, and scales that would leave the weights of Sums unchanged.
+    ``firm`` contains strict requirements. ``wish`` contains scales that are preferred because they
+    leave the weights of Sums unchanged.
     """
 
     def __init__(self, network: Network) -> None:

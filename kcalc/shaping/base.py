@@ -94,7 +94,7 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
-        """{activation name: every set of constants found}, computed on first access.
+        """Return {activation name: every set of constants found}, computed on first access.
 
         The sets are in order of |beta|, positive before negative.
 
@@ -113,13 +113,13 @@ class Shaping(Approximable, OfModel):
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
         """Return the network to train, and its Affine nodes with mirrored initial weights.
 
-        Here, the network to train is the shaped network, and there are no such nodes.
+        By default, this is the shaped network, and there are no such nodes.
         """
         return self.network, ()
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the kernel calculus on the shaped network, per node."""
+        """Return the assumptions of the kernel calculus on the shaped network, per node."""
         if self.tokens is not None:
             return (*self.tokens.assumptions(self.network), *self.tokens.notes, *self.warnings)
         return (*c_map(self.network, self.independent).assumptions, *self.warnings)
@@ -131,7 +131,7 @@ class Shaping(Approximable, OfModel):
 
     @property
     def token_cosines(self) -> dict[Node, Array]:
-        """{node: cosines between its tokens, (T, T)} for a network shaped with ``tokens=``.
+        """Return {node: (T, T) cosines between its tokens} for a network shaped with ``tokens=``.
 
         Raises: KcalcError for other networks.
         """
@@ -143,7 +143,7 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """{condition: measured value}, with the worst value over all activations."""
+        """Return {condition: measured value}, with the worst value over all activations."""
         with assuming(self.independent):
             return self._values_measured()
 
@@ -153,7 +153,7 @@ class Shaping(Approximable, OfModel):
 
     @property
     def values(self) -> dict[str, float]:
-        """{condition: measured value}.
+        """Return {condition: measured value}.
 
         Local values use 30 digits; values of global maps are computed on the network.
         """
@@ -175,11 +175,11 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """Q_f(1) and C_f'(1)."""
+        """Return (Q_f(1), C_f'(1)) of the shaped network."""
         return end_values(unmixed(self.network), self.independent)
 
     def _r(self) -> dict[Node, Callable[[Any], Any]]:
-        """Local C map of every nonlinear node."""
+        """Return {nonlinear node: its local C map}."""
         return {
             node: constants.transformed.c_map for node, constants in self.constants.by_node.items()
         }
@@ -189,7 +189,7 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def residuals(self) -> dict[str, float]:
-        """{condition: |value - target|}, measured independently of the solver.
+        """Return {condition: |value - target|}, measured independently of the solver.
 
         Local values use a different quadrature with 30 digits; global maps are computed on the
         network.
@@ -355,14 +355,17 @@ class Shaping(Approximable, OfModel):
 
 
 def _drawable(network: Network) -> Any:
-    """Return the C map. Raises: KcalcError if it has no values."""
+    """Return the C map.
+
+    Raises: KcalcError if it has no values.
+    """
     found = c_map(network)
     found([-0.5, 0.5])
     return found
 
 
 def farthest(found: Iterable[Mapping[str, Any]], targets: Mapping[str, float]) -> dict[str, Any]:
-    """{condition: value farthest from its target} over several activations."""
+    """Return {condition: the value farthest from its target} over several activations."""
     known = list(found)
     return {
         condition: max((values[condition] for values in known), key=lambda v: abs(v - target))
@@ -391,8 +394,10 @@ def prepared(
 
     ``products`` states whether the method has a rule for a Product. ``tokens`` contains the cosines
     between tokens, if they were passed to the method. ``keeping`` lists nodes that keep their
-    activations. Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing
-    without ``tokens``, unnormalised sums, or a network without activations.
+    activations.
+
+    Raises: KcalcError with a remedy, for BatchNorm, other products, token mixing without
+    ``tokens``, unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:

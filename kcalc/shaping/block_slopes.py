@@ -27,9 +27,10 @@ CONTRACTS = 1e-12
 
 
 class _LogSlopes(ConvexCalculus[float]):
-    """Compute ``log V`` at every node of a network whose blocks mix with ``1 - y`` and ``y``.
+    """Compute the logarithm of the slope V from the input to every node of a network.
 
-    Each activation contributes its own slope.
+    The squared weights of shortcut and branch are ``1 - y`` and ``y`` in every block. Each
+    activation contributes its own slope.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ def common_weights(
 
     A subnetwork (s, t) has slope V(t)/V(s), where V is a polynomial in ``y``, the square of the
     residual weight. Brent's method solves for ``y`` in terms of the logarithm of the slope. If
-    several weights are possible, the result is the smallest residual weight. Raises: KcalcError for
-    slopes < 1; UnreachableTarget that names the slopes reachable with weights in (0, 1).
+    several weights are possible, the result is the smallest residual weight.
+
+    Raises: KcalcError for slopes < 1; UnreachableTarget that names the slopes reachable with
+    weights in (0, 1).
     """
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:

@@ -71,9 +71,10 @@ def check_nonlinear(phi: Activation) -> None:
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
-    """Return the (system, point) pairs of the scan, in order of |beta|.
+    """Return the (system, point) pairs that the scan finds, in order of |beta|.
 
-    There are no such pairs for activations whose branches start at alpha = 0.
+    They serve as starting points for kinked activations. For other activations, whose branches
+    start at alpha = 0, there are no such pairs.
     """
     if not systems[0].phi.kinks:
         return ()
@@ -103,8 +104,9 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
     :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
     branches at alpha = 0. Their branches are compared at the target REFERENCE, so at much smaller
     targets another solution may have a smaller |beta|. If no branch reaches the target, the result
-    is the solution with the smallest |beta| on a scan. Raises: UnreachableTarget that names the
-    nearest reachable target.
+    is the solution with the smallest |beta| on a scan.
+
+    Raises: UnreachableTarget that names the nearest reachable target.
     """
     ends: list[BranchEnd] = []
     found = _first(_ways(systems), ends)
@@ -119,7 +121,10 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
 
 
 def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
-    """Return the first solution that a path reaches; append the ends of other paths to ``ends``."""
+    """Return the first solution that a path reaches, or None.
+
+    Append the ends of paths that reach no solution to ``ends``.
+    """
     for system, found in ways:
         point = found
         if isinstance(found, BranchEnd):
@@ -249,7 +254,9 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
     The result uses the first of ``shifts`` for which this is possible, regardless of Q'(1).
 
     For homogeneous activations, only beta/alpha matters; if this ratio is near 0, the result has
-    alpha = 1 and a small shift. Raises: UnreachableTarget that names the nearest slope.
+    alpha = 1 and a small shift.
+
+    Raises: UnreachableTarget that names the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:

@@ -1,4 +1,4 @@
-"""Comparison of shapings."""
+"""A table that compares shapings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESIDUAL = "residual of "
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabled):
-    """Table with one column per shaping.
+    """A table with one column per shaping.
 
     It shows settings, constants, and the measured value and residual of every condition.
     """

@@ -68,7 +68,7 @@ class Equations(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """The larger of the two residuals."""
+        """Return the larger of the two residuals."""
         return max(abs(self.first), abs(self.second))
 
     @property
@@ -97,21 +97,21 @@ class EquationPair(Protocol):
     def target(self) -> float: ...
     @property
     def order(self) -> int:
-        """The highest derivative of phi that the equations use."""
+        """Return the order of the highest derivative of phi that the equations use."""
         ...
 
     @property
     def condition(self) -> str:
-        """A description of the first equation for messages."""
+        """Return a description of the first equation for messages."""
         ...
 
     @property
     def remedies(self) -> tuple[Advice, ...]:
-        """Remedies if the first equation cannot be met."""
+        """Return the remedies to suggest if the first equation cannot be met."""
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
-        """Describe the condition for a target, rounded as in :func:`inwards`."""
+        """Describe the condition for a target, with the target rounded by :func:`inwards`."""
         ...
 
     def value(self, target: float) -> float:
@@ -130,7 +130,7 @@ class EquationPair(Protocol):
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """A function of the shift whose zeros are the starting points of branches.
+        """Return the value of a function of the shift whose zeros are the starts of branches.
 
         As alpha -> 0, the shift of a branch tends to such a zero. The arguments are phi', phi'',
         phi''' at the shift.
@@ -208,9 +208,10 @@ class SlopeSystem:
 
 
 class LeastQSlope(SlopeSystem):
-    """C'(1) - 1 = ``target`` and the smallest Q'(1), with the two equations swapped.
+    """C'(1) - 1 = ``target`` with the smallest possible Q'(1).
 
-    The second equation measures Q'(1) relative to a bound that no activation reaches.
+    The equations of :class:`SlopeSystem` are in reverse order: the first fixes C'(1), and the
+    second measures Q'(1) relative to a bound that no activation reaches.
     """
 
     def equations(self, m: Moments) -> Equations:

@@ -45,17 +45,17 @@ class Constants(Tabled):
 
     @property
     def alpha(self) -> float | None:
-        """Input scale."""
+        """The input scale."""
         return self.input_scale
 
     @property
     def beta(self) -> float | None:
-        """Input shift."""
+        """The input shift."""
         return self.input_shift
 
     @property
     def gamma(self) -> float | None:
-        """Output scale, called gamma in [DKS sec. 18.1].
+        """The output scale, called gamma in [DKS sec. 18.1].
 
         The gamma of weights is a different quantity; see :attr:`WeightScaling.gamma`.
         """
@@ -63,7 +63,7 @@ class Constants(Tabled):
 
     @property
     def delta(self) -> float | None:
-        """Output shift, added before the output scale is applied."""
+        """The output shift, which is added before the output scale is applied."""
         return self.output_shift
 
     @cached_property
@@ -151,12 +151,12 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @cached_property
     def distinct(self) -> tuple[Constants, ...]:
-        """Distinct sets of constants, in the order of the nodes."""
+        """Return the distinct sets of constants, in the order of the nodes."""
         return tuple(dict.fromkeys(self.by_node.values()))
 
     @property
     def activations(self) -> dict[Node, Activation]:
-        """{node: its activation with these constants}."""
+        """Return {node: its activation with these constants}."""
         return {node: k.transformed for node, k in self.by_node.items()}
 
     @property
@@ -199,7 +199,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return is_key(key, self.by_node) or is_key(key, self._by_name)
 
     def columns(self) -> tuple[str, ...]:
-        """Names of the constants that are set, in the order of the table."""
+        """Return the names of the constants that are set, in the order of the table."""
         return tuple(
             name for name in COLUMNS if any(getattr(k, name) is not None for k in self.distinct)
         )
@@ -219,7 +219,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
         return [("activation", *columns), *cells]
 
     def to_dict(self) -> dict[str, Any]:
-        """{node: constants} as plain data."""
+        """Return {node: constants} as plain data."""
         return {str(node): constants.to_dict() for node, constants in self.by_node.items()}
 
     def _frame(self) -> list[dict[str, Any]]:

@@ -121,7 +121,10 @@ def _at_zero(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class HalfStable:
-    """A fixed point q that attracts from one side only; slopes near it are ``1 + tilt / l``."""
+    """A fixed point q that attracts from one side only.
+
+    At depth l, the slope of the cosine map is ``1 + tilt / l``.
+    """
 
     q: float
     tilt: float
@@ -129,9 +132,10 @@ class HalfStable:
 
 
 def half_stable(block: Any, q: float, rate: float, start: float) -> HalfStable | None:
-    """Return the half-stable fixed point near ``q``, where ``rate`` is about 1, or None.
+    """Return the half-stable fixed point near ``q``, or None if there is none.
 
-    ``start`` is the q value of the inputs.
+    ``rate`` is the slope of the Q map there, which must be about 1. ``start`` is the q value of the
+    inputs.
     """
     if abs(rate - 1) > NEARLY:
         return None

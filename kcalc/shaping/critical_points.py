@@ -74,7 +74,7 @@ class CriticalPoint(Shown, Approximable):
 
     @property
     def stability(self) -> str:
-        """Stability of q* with depth.
+        """The stability of q* under repeated layers.
 
         The value is "attracting", "repelling" or "neutral", or at half-stable points "attracting
         from below" or "attracting from above".
@@ -211,7 +211,10 @@ def _excess(phi: Activation, log_q: float) -> float:
 
 
 def _half_stable(phi: Activation) -> list[float]:
-    """Return all q* of half-stable points, in increasing order. Raises: UnreachableTarget."""
+    """Return q* of all half-stable points, in increasing order.
+
+    Raises: UnreachableTarget if there are none.
+    """
     known: list[tuple[float, float]] = []
     for log_q in np.linspace(math.log(LEAST_Q), math.log(LARGEST_Q), POINTS):
         try:

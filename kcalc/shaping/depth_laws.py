@@ -252,7 +252,10 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), with its branches; its input is fresh, as between blocks."""
+    """A block as a map of (q, x), together with its branches.
+
+    The input of the block is fresh, as if another block preceded it.
+    """
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
@@ -270,7 +273,10 @@ class _Block:
         check_repeats(self.block, q, x, lambda block, q, x: _Block(block, self.tokens).step(q, x))
 
     def check_gradients(self, q: float, x: float) -> None:
-        """Reject attention without exact gradients, before any other computation."""
+        """Reject attention without exact gradients.
+
+        This check comes before any other computation.
+        """
         try:
             self.gradient(self.output, q, x)
         except KcalcError as error:
@@ -334,7 +340,7 @@ class _Block:
 
     @cached_property
     def branches(self) -> list[tuple[Node, float]]:
-        """Branches of all sums of the trunk, with their squared weights."""
+        """Return the branches of all sums of the trunk, with their squared weights."""
         sums = trunk_sums(self.network)
         return [(node, float(w) ** 2) for _, parts in sums.values() for node, w in parts]
 
@@ -356,12 +362,15 @@ class _Block:
         return b, sum(weight * size * (1 - cosine) for weight, size, cosine in parts) / b
 
     def pushed(self, q: float, x: float, power: float) -> list[float]:
-        """Return ``q^(1 - power)`` times the branches' part of both modes of squared gradients."""
+        """Return ``q^(1 - power)`` times the branches' share in both modes of squared gradients."""
         parts = [(weight, self.gradient(node, q, x)) for node, weight in self.branches]
         return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
 
     def shares(self, q: float) -> list[tuple[float, Any]]:
-        """Return (share of the growth of q, cosine map to the branch's end) for each branch."""
+        """Return (share in the growth of q, map of x) for each branch.
+
+        The map of x leads from the input of the block to the end of the branch.
+        """
         values = self.values(q, 1.0)
         sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
         total = sum(size for size, _ in sizes)
@@ -419,7 +428,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     size = (amplitude ** (1 / exponent) / LARGE) ** excess / excess if excess else exponent
 
     def law(one: float, two: float) -> float:
-        """Return the power or the stretched exponential of a mode."""
+        """Return the exponent or stretch coefficient of a mode; infinity if neither exists."""
         if not one > 0 or abs(_power(one, two) - excess) < MODES:
             return one / k * size
         return math.inf
@@ -704,7 +713,10 @@ def _slopes(
 
 
 def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
-    """Return the laws of a stream with (log q, x) = ``path`` after each block."""
+    """Return the laws of a stream whose q vanishes or diverges.
+
+    ``path`` contains (log q, x) after each block.
+    """
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     start = math.exp(path[0][0]), path[0][1]
     try:
@@ -727,7 +739,7 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
 def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]:
     """Return the first point from which q moves slowly in one direction.
 
-    If there is none, return the last point.
+    If q never moves slowly, return the first point from which it moves only in this direction.
     """
     changes = np.diff([log_q for log_q, _ in path]) * way
     other = np.flatnonzero(changes <= 0)
@@ -904,7 +916,7 @@ def _limit(values: tuple[float, ...]) -> float:
 
 
 def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
-    """Return the law of cosines near 1 if the slope at 1 tends to 1 as q diverges."""
+    """Return (s, k) of the cosine map if its slope at 1 tends to 1 as q diverges, or None."""
     try:
         slopes = [block.slope(q ** (1 + n / 4)) for n in range(3)]
         if abs(extrapolated(slopes)[0] - 1) < 1e-6 and abs(slopes[0] - 1) < LOOSE:

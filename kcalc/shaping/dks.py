@@ -78,7 +78,7 @@ GATES = (
 def slopes_within_zeta(call: MethodCall) -> None:
     """Require a zeta between the slope forced by products and the slope of leaky ReLUs.
 
-    Raises: KcalcError.
+    Raises: KcalcError for any other zeta.
     """
     gated = gates_of(call.network, call.targets.get("gates", "shape"))
     plain = plain_network(call)
@@ -145,9 +145,9 @@ def dks(
     zeta
         The bound on the slopes at 1, > 1.
     subnetworks
-        "strict" uses the subnetworks of the papers. Taps, heads and additional inputs hide depth
-        from them (a warning says so). "forward" bounds the slope from the inputs to every node
-        instead, even if maps in between have other readers.
+        "strict" uses the subnetworks of the papers. These do not extend across taps, heads and
+        additional inputs; a warning names them. "forward" bounds the slopes from the inputs to
+        every node instead, even if maps in between have other readers.
     q_slope
         The target for Q'(1). With the default 1, errors in q neither grow nor shrink with depth.
         "minimize" takes the smallest value compatible with the slope. None drops the condition and
@@ -280,7 +280,7 @@ def _beyond_reach(
 
 
 def _useless(nearest: float, zeta: float) -> bool:
-    """Whether the nearest zeta is so far above the target that shaping would have no effect."""
+    """Return whether the nearest zeta is too far above the target to have an effect."""
     return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 
@@ -367,7 +367,7 @@ def constants_for(
 ) -> Constants:
     """Return the default constants of one activation for C'(1) = slope.
 
-    Raises: KcalcError, UnreachableTarget.
+    Raises: UnreachableTarget if there are none, and KcalcError for unsuitable activations.
     """
     check_shapeable(phi)
     if free_slope and has_free_slope(phi) and q_slope == 1:
@@ -401,6 +401,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
     With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2
     pi), so C'(1) = 1/(1 - k), and Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with
     w = pi k = pi (1 - 1/slope).
+
     Raises: UnreachableTarget for slopes above the slope of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
     _check_leaky(slope, phi)

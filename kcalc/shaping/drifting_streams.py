@@ -50,7 +50,7 @@ HALVES = 1e-3  # tolerance for rounding powers of smooth and of kinked maps to m
 
 
 class Turns(Exception):
-    """F changes sign along the path, so q settles near ``log_q``."""
+    """Raised if F changes sign along the path, so that q settles near ``log_q``."""
 
     def __init__(self, log_q: float, x: float) -> None:
         super().__init__()
@@ -59,7 +59,10 @@ class Turns(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """An unbounded path; ``way`` is -1 if q vanishes and 1 if it grows."""
+    """A path on which |log q| grows without bound.
+
+    ``way`` is -1 if q vanishes and 1 if q diverges.
+    """
 
     step: Step
     way: int
@@ -128,7 +131,10 @@ class Way:
 
 @dataclass(frozen=True)
 class End:
-    """The limit of x, up to ``error``, determined near ``log_q`` from points ``part`` apart."""
+    """The limit of x, up to ``error``.
+
+    It was extrapolated near ``log_q`` from points at distances ``part`` in log q.
+    """
 
     x: float
     error: float
@@ -137,7 +143,10 @@ class End:
 
 
 def end_of(way: Way, log_q: float, x: float) -> End:
-    """Return the limit of x. Raises: Turns if q settles."""
+    """Return the limit of x.
+
+    Raises: Turns if q settles.
+    """
     part, values = 0.0, [(log_q, x)]
     found = (x, math.inf)
     for _ in range(MOST):
@@ -163,7 +172,7 @@ def end_of(way: Way, log_q: float, x: float) -> End:
 
 
 def _part(way: Way, log_q: float, x: float) -> float:
-    """Return the spacing of points, which is smaller if F decreases fast."""
+    """Return the distance between points in log q, which is smaller if F decreases fast."""
     near, far = (abs(way.moved(log_q + way.way * s, x)[0]) for s in (0.0, 0.1))
     power = 10 * math.log(near / far) if 0 < far < near else 0.0
     return PART if power < 2 else PART / (2 * round(power))
@@ -189,9 +198,10 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
 
 
 def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
-    """Return (limit, error) of x from points (log q, x), as a sum of powers of q.
+    """Extrapolate x from points (log q, x) along a path, and return (limit, error).
 
-    With ``fast``, use a series in q or 1/q, because F decreases too fast for many points.
+    The distance from the limit is a sum of powers of q. With ``fast``, the extrapolation uses a
+    series in q or 1/q, because F decreases too fast for many points.
     """
     logs, row = np.array(places).T
     if not fast:
@@ -238,18 +248,21 @@ class Pace:
 
     @property
     def exponent(self) -> float:
-        """Exponent of e^s as a power of depth, or of its logarithm."""
+        """Return the exponent of e^s as a power of the depth, or of the depth's logarithm."""
         return 1 / self.power
 
     @property
     def amplitude(self) -> float:
-        """Prefactor of e^s as a power of depth, or of its logarithm."""
+        """Return the prefactor of the power whose exponent is :attr:`exponent`."""
         base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
         return base**self.exponent
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """Return the pace near the end of a path, at fixed x. Raises: KcalcError if no law fits."""
+    """Return the pace near the end of a path, at fixed x.
+
+    Raises: KcalcError if no law fits.
+    """
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])

@@ -82,8 +82,9 @@ def edge(
     is returned.
 
     For activations of degree one (relu), the edge is the single point (sigma_w, 0) for every q*,
-    and the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises:
-    KcalcError for invalid input; UnreachableTarget that names the possible range.
+    and the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0.
+
+    Raises: KcalcError for invalid input; UnreachableTarget that names the possible range.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -172,7 +173,7 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
 
 
 def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
-    """Raise UnreachableTarget with the possible sigmas and the end of the search."""
+    """Raise UnreachableTarget, and name the nearest sigma on the edge and the end of the search."""
     kept = found[1] >= 0
     looked = (
         f"for q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
@@ -271,7 +272,7 @@ def _conditions(point: Edge) -> dict[str, float]:
 def edges_exist(call: MethodCall) -> None:
     """Require a point on the edge for every activation, all with the same q*.
 
-    Raises: KcalcError.
+    Raises: KcalcError if there are no such points.
     """
     plain = plain_network(call)
     q, sigma_b, sigma_w = (call.targets.get(name) for name in ("q", "sigma_b", "sigma_w"))
@@ -413,7 +414,10 @@ def eoc(
 def _points(
     kinds: Sequence[Activation], q: float | None, sigma_b: float | None, sigma_w: float | None
 ) -> dict[Activation, Edge]:
-    """Return the point of every activation. Raises: KcalcError if they do not share q*."""
+    """Return the point of every activation.
+
+    Raises: KcalcError if they do not share q*.
+    """
     if q is None and len(kinds) > 1:
         raise KcalcError(
             f"all {len(kinds)} activations must share one q*; pass q instead of sigma_b or sigma_w"
@@ -482,8 +486,9 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
     """Reject a network in which the input of an activation does not have q*.
 
     The check goes layer by layer from exact values, so errors do not grow at a repelling q*.
-    Returns the outputs with another q. Raises: a KcalcError that names the activation and the layer
-    that sets its q.
+    Returns the outputs with another q.
+
+    Raises: a KcalcError that names the activation and the layer that sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # layers that set the q of a node's output

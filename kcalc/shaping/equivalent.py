@@ -301,7 +301,10 @@ def _changed(
 
 
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return W and b as float64 arrays. Raises: KcalcError if shapes do not match the layer."""
+    """Return W and b as float64 arrays.
+
+    Raises: KcalcError if shapes do not match the layer.
+    """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise KcalcError(f"node {node!r}: pass the pair (W, b), with b = None if there is no bias")
     try:

@@ -42,7 +42,9 @@ def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
     """Return {gate: its activation scaled to Q(1) = 1}, or {} for ``gates="shape"``.
 
     A gate is an activation with C(0) >= 1/2 that only Products read. Each of these Products must
-    also have a factor that is not a gate. Raises: KcalcError for other values of ``gates``.
+    also have a factor that is not a gate.
+
+    Raises: KcalcError for other values of ``gates``.
     """
     if not isinstance(gates, str) or gates not in WAYS:
         raise unknown("way to shape gates", gates, WAYS)

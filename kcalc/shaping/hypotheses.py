@@ -106,6 +106,7 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
     :func:`check_fresh` accepts addends that end in activations, because they are independent up to
     their means. If two of them have means ``m_i``, they add ``2 w_1 w_2 m_1 m_2`` to q. ``promise``
     is the claim that fails, and ``instead`` is advice other than ending addends in an Affine.
+
     Raises: a KcalcError that names the node and remedies.
     """
     network = unmixed(network)

@@ -36,7 +36,7 @@ START = 0.3  # cosine in this comparison
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
-    """Limit of q and c values over many copies of a block.
+    """The limit of q and c values over many copies of a block.
 
     Each block multiplies the distance of c from its limit by ``rate``, and the distance of q by
     ``q_rate``. The depth scales ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. The scales are
@@ -160,8 +160,10 @@ def check_repeats(
 ) -> None:
     """Reject blocks whose output depends on more than (q, x), such as nonzero channel means.
 
-    Several such blocks in a row do not compute the repeated map of a single block. ``behind`` is
-    (q, x) after a block. Raises: KcalcError.
+    Several such blocks in a row do not compute the repeated map of a single block. ``behind``
+    computes (q, x) after a block.
+
+    Raises: KcalcError for such blocks.
     """
     three = behind(chain(block, block, block), q, x)
     for _ in range(3):
@@ -189,7 +191,10 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
-    """Return (q*, Q'(q*)). Raises: KcalcError if q values have no limit."""
+    """Return (q*, Q'(q*)).
+
+    Raises: KcalcError if q values have no limit.
+    """
     squares = q_map(block)
     found = q_limits(
         QRatioTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1)

@@ -40,14 +40,14 @@ MIRRORED = (
 
 @dataclass(frozen=True)
 class MirroredConstants(Constants):
-    """phi becomes output_scale * (phi(x) - phi(-x)).
+    """Constants with which phi becomes ``output_scale * (phi(x) - phi(-x))``.
 
     This is the effect of mirrored weights on the pair (phi(x), phi(-x)).
     """
 
     @cached_property
     def transformed(self) -> Activation:
-        """Scaled odd part of phi; exactly the identity if the odd part is linear."""
+        """The scaled odd part of phi; exactly the identity if the odd part is linear."""
         seen = difference(self.activation)
         return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
 
@@ -95,9 +95,11 @@ class LooksLinear(Shaping):
 
         The initial weights of these nodes are (gamma W, -gamma W).
 
-        In ``network``, the odd part is a single activation. Here, it is the concatenation of
-        phi(x) and phi(-x), under the same name. Raises: KcalcError if anything but an Affine
-        (directly, or through global pooling) reads a pair.
+        In ``network``, the odd part is a single activation. Here, it is the concatenation of phi(x)
+        and phi(-x), under the same name.
+
+        Raises: KcalcError if anything but an Affine (directly, or through global pooling) reads a
+        pair.
         """
         pairs: dict[Node, float] = {}  # {node that contains a pair: scale}
         mirrored: list[Node] = []

@@ -88,7 +88,7 @@ def _refuse_attention(network: Network) -> None:
 def _refusing(
     call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
-    """Call a method; its errors keep only the remedies that may work.
+    """Call a method, and remove remedies from its errors that cannot work.
 
     If no target suits the network, raise FreshnessError instead of UnreachableTarget.
     """

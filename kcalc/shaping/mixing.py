@@ -77,7 +77,9 @@ def unmixed(network: Network) -> Network:
 def with_tokens(shaped: Network, tokens: Any) -> tuple[Network, tuple[str, ...]]:
     """Rescale rows if requested, and check the shaped network token by token.
 
-    Return the network and the edits. Raises: KcalcError.
+    Return the network and the edits.
+
+    Raises: KcalcError if a token has a q other than 1 before an activation.
     """
     return (shaped, ()) if tokens is None else tokens.applied(shaped)
 

@@ -77,7 +77,7 @@ class Moments:
 
     @property
     def gradient(self) -> float:
-        """E g^2."""
+        """The moment E g^2."""
         return self.variance + self.excess
 
 

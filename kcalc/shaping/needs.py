@@ -76,11 +76,12 @@ def one_group(call: MethodCall) -> None:
 def suggestion(
     remedy: Remedy, call: MethodCall, name: str, method: Callable[..., Any]
 ) -> Remedy | None:
-    """Return a remedy for a failed call with all its targets, or None if a hypothesis fails.
+    """Complete a remedy for a failed call with all its targets.
 
-    ``name`` and ``method`` belong to the failed call. The same method keeps its targets; for
-    another method, only the targets about tokens are kept. ``zeta=...`` is a placeholder for a
-    value that the slopes of products allow.
+    Return None if a hypothesis of the suggested method fails. ``name`` and ``method`` belong to the
+    failed call. If the remedy suggests the same method, it keeps the targets of the call;
+    otherwise, it keeps only the targets about tokens. ``zeta=...`` is a placeholder for a value
+    that the slopes of products allow.
     """
     options = dict(remedy.options)
     if options.get("zeta") is ...:

@@ -73,9 +73,9 @@ class NormaliserFree(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Compute local variances with 30 digits.
+        """Compute local variances with 30 digits, and global values with the kernel calculus.
 
-        The kernel calculus computes q values and C maps of both forms.
+        The global values are q values and C maps of both forms of the network.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         found = [values | {VARIANCE: values["Q(1)"] - values["E phi"] ** 2} for values in local]
@@ -105,8 +105,10 @@ class NormaliserFree(Shaping):
 def bare_network(call: MethodCall) -> None:
     """Require a network without Products, with fresh Gaussians and known tokens.
 
-    Norms are removed first. If weights are standardised, every Affine must allow it; otherwise no
-    means may add up, and q must be 1 before activations. Raises: KcalcError.
+    Norms are removed first. If weights are standardised, every Affine must allow it. Otherwise, no
+    means may add up, and q must be 1 before activations.
+
+    Raises: KcalcError for other networks.
     """
     network = call.network
     bare = network.without_normalization() if network.nodes_of(L.Normalisation) else network
@@ -253,9 +255,10 @@ def _check_level(network: Network) -> None:
 
 
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
-    """Return the variances ``q - m^2`` at nodes.
+    """Return {node: variance ``q - m^2``} for the nodes of ``told``.
 
-    The variances follow the closed form, unless mean squares were preserved instead.
+    ``told`` contains the variances from the closed form. Where the measured variance differs,
+    because mean squares were preserved instead, the result contains the measured one.
     """
     values = q_and_variances(published, assume_independent=independent()) if told else {}
     found = {node: values[node][1] for node in told}

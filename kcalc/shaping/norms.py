@@ -60,9 +60,9 @@ def removals(network: Network, norms: Sequence[Node]) -> list[str]:
 
 
 def true_q(network: Network) -> float | None:
-    """Return the ``q`` at which maxima over subnetworks use the true slopes of norms.
+    """Return 1 if the network has norms that subtract means, and None otherwise.
 
-    Return None if there are no norms.
+    The result is the ``q`` at which maxima over subnetworks use the true slopes of these norms.
     """
     return 1.0 if centring(network) else None
 
@@ -73,6 +73,7 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
     The norm is a LayerNorm or a GroupNorm.
 
     ``promise`` is the claim that fails, and ``instead`` is advice other than edits of the network.
+
     Raises: a KcalcError that names the node and remedies.
     """
     slopes = norm_slopes(network)

@@ -24,9 +24,10 @@ class OfModel:
 
     @cached_property
     def edits(self) -> Edits:
-        """Changes to the model that was read, as :class:`kcalc.Edits`.
+        """The changes to the model that was read, as :class:`kcalc.Edits`.
 
         ``kc.apply_edits(model, s.edits)`` applies them, and ``s.edits.save(path)`` saves them.
+
         Raises: KcalcError if the network was not read from a model.
         """
         return self.edits_on(self.reading)
@@ -44,6 +45,7 @@ class OfModel:
         """Return the edits as a patch of the model's source; see :meth:`kcalc.Edits.patch`.
 
         ``path`` is a file to write the patch to, and ``root`` is the folder in which to apply it.
+
         Raises: KcalcError if the network was not read from a PyTorch model, or if
         :meth:`kcalc.Edits.patch` fails.
         """
@@ -64,7 +66,9 @@ class OfModel:
         uses the weights of the model, for which the conditions of the shaping need not hold. For
         PyTorch, ``generator`` is a ``torch.Generator``; the default None uses PyTorch's global
         generator, which ``torch.manual_seed`` seeds. For JAX, Flax, Equinox and Keras, ``key`` is
-        an integer or ``jax.random.key(seed)`` (default 0). Raises: KcalcError for models that
-        cannot be read, and for networks that do not consist of the model's nodes and edges.
+        an integer or ``jax.random.key(seed)`` (default 0).
+
+        Raises: KcalcError for models that cannot be read, and for networks that do not consist of
+        the model's nodes and edges.
         """
         return MODELS["apply"](model, self, *example_inputs, **options)

@@ -1,4 +1,4 @@
-"""Phase diagram of a deep plain network.
+"""The phase diagram of a deep plain network.
 
 In the ordered phase, inputs become similar; in the chaotic phase, they separate.
 """
@@ -87,7 +87,7 @@ class PhaseDiagram(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the diagram."""
+        """The assumptions of the diagram."""
         text = "infinite width, independent Gaussian weights and biases; q starts from 1"
         return (Assumption("network", text, "convention"),)
 
@@ -134,7 +134,7 @@ class PhaseDiagram(Shown):
 
     @property
     def depth(self) -> Array:
-        """Depth scale xi_c = -1/log rate."""
+        """The depth scale xi_c = -1/log rate."""
         return length_scale(self.rate)
 
     @property
@@ -200,7 +200,10 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
 
 
 def axis(values: Any, name: str) -> Array:
-    """Check an axis of a diagram: increasing numbers >= 0. Raises: KcalcError otherwise."""
+    """Check an axis of a diagram: increasing numbers >= 0.
+
+    Raises: KcalcError otherwise.
+    """
     array = real_array(values, name)
     if array.ndim != 1 or array.size < 2 or np.any(np.diff(array) <= 0) or array[0] < 0:
         raise KcalcError(f"{name} must be an increasing array of at least two numbers >= 0")

@@ -121,7 +121,7 @@ class DepthProfile(Tabled, Approximable):
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Quantities that apply to the network, by name."""
+        """Return {name: values} for the quantities that apply to the network."""
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 
@@ -373,7 +373,10 @@ def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
 def _scores(
     network: Network, trace: DepthTrace, count: int | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return ({"score_variance", "entropy": values by block}, their standard errors)."""
+    """Return {quantity: values by block} and {quantity: standard errors} for attention scores.
+
+    The quantities are "score_variance" and "entropy".
+    """
     found: dict[Node, tuple[float, ...]] = {}
     for node in network.nodes_of(Attend):
         op: Any = network.operations_of(node)[-1].primitive

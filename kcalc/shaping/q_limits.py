@@ -51,7 +51,7 @@ class QRatioTable:
 
     @cached_property
     def nodes(self) -> Array:
-        """log q at the nodes where Q is finite and > 0."""
+        """Return log q at the nodes where Q is finite and > 0."""
         count = math.ceil(SPAN / SPACING)
         grid = math.log(self.start) + SPACING * np.arange(-count, count + 1)
         return finite_part(self._exact, grid)
@@ -62,7 +62,7 @@ class QRatioTable:
 
     @cached_property
     def ratio(self) -> Any:
-        """Interpolant of log(Q/q)."""
+        """Return the interpolant of log(Q/q)."""
         from scipy.interpolate import make_interp_spline
 
         if self.nodes.size < 8:
@@ -71,19 +71,19 @@ class QRatioTable:
 
     @cached_property
     def slope(self) -> Any:
-        """Derivative of the interpolant."""
+        """Return the derivative of the interpolant."""
         return self.ratio.derivative()
 
     @cached_property
     def fine(self) -> Array:
-        """Nodes, with PARTS - 1 points in every interval between them."""
+        """Return the nodes, and PARTS - 1 points in every interval between them."""
         parts = np.arange(PARTS) / PARTS
         inside = (self.nodes[:-1, None] + np.diff(self.nodes)[:, None] * parts).ravel()
         return np.append(inside, self.nodes[-1])
 
     @cached_property
     def falls(self) -> Array:
-        """For each point of ``fine``, the number of earlier intervals over which Q decreases."""
+        """Return, for each point of ``fine``, how many earlier intervals have decreasing Q."""
         levels = self.ratio(self.fine) + self.fine
         return np.concatenate([[0], np.cumsum(np.diff(levels) < -NEUTRAL)])
 

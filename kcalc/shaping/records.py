@@ -49,7 +49,7 @@ Hypothesis = Callable[[MethodCall], None]
 
 @dataclass(frozen=True)
 class Record:
-    """Description of a shaping method, for the command line, reports and the documentation.
+    """The description of a shaping method, for the command line, reports and the documentation.
 
     ``about`` states what the method does, and for which networks. ``targets`` is {parameter:
     meaning, domain and default}. ``compared`` states whether reports compare the method's result

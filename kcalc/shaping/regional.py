@@ -57,17 +57,17 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """Shaped networks, region by region."""
+        """The shaped networks, one per region."""
         return tuple(shaping.network for shaping in self.regions.values())
 
     @property
     def options(self) -> dict[str, Any]:
-        """Targets of the method."""
+        """The targets of the method."""
         return next(iter(self.regions.values())).options
 
     @cached_property
     def constants(self) -> ConstantsTable:
-        """Constants of all regions, by node, or by activation name if there is a single set."""
+        """The constants of all regions, by node, or by activation name if nodes share one set."""
         return ConstantsTable(
             {
                 n: k
@@ -78,13 +78,13 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Description of every edit."""
+        """A description of every edit."""
         made = (change for shaping in self.regions.values() for change in shaping.changes)
         return tuple(dict.fromkeys((*self.prepared, *made)))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of every region, and one for every input that the model computes."""
+        """The assumptions of every region, and one for every input that the model computes."""
         own = (a for shaping in self.regions.values() for a in shaping.assumptions)
         entered = (
             Assumption(node, TAKEN_AS_ONE + ("" if q is None else MEASURED.format(q)), "heuristic")
@@ -94,7 +94,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @property
     def residuals(self) -> dict[Node, dict[str, float]]:
-        """{region: {condition: |value - target|}}, measured independently of the solver."""
+        """Return {region: {condition: |value - target|}}, measured independently of the solver."""
         return {name: shaping.residuals for name, shaping in self.regions.items()}
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:

@@ -10,7 +10,7 @@ from ..foundation.guests import MissingGuest
 
 
 class Methods(MutableMapping[str, Callable[..., Any]]):
-    """{name: method}; methods of kcalc that are not installed are not listed.
+    """The shaping methods, as {name: method}, without methods of kcalc that are not installed.
 
     Your method may replace a method of kcalc. Deleting it, or calling :meth:`clear`, restores the
     original.

@@ -143,7 +143,10 @@ def _passes(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequ
 
 
 def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
-    """Return the residual blocks. Raises: KcalcError if there are none."""
+    """Return the residual blocks.
+
+    Raises: KcalcError if there are none.
+    """
     blocks = residual_blocks(network)
     if not blocks:
         raise KcalcError(

@@ -94,7 +94,7 @@ class ResidualShaping(Shaping):
 
     @cached_property
     def limit(self) -> Network:
-        """Network that consists only of the shortcuts.
+        """The network that consists only of the shortcuts.
 
         Every residual Sum is replaced by its shortcut, and layers without readers are removed.
         """
@@ -151,7 +151,7 @@ class ResidualShaping(Shaping):
 def blocks_normalise(call: MethodCall) -> None:
     """Require residual blocks and the hypotheses of normalisation, except those on weights of sums.
 
-    Raises: KcalcError.
+    Raises: KcalcError if one of these requirements fails.
     """
     require_blocks(call.network)
     summed = replace(call, network=call.network.normalised())
@@ -405,7 +405,10 @@ def _by_slope(
 
 
 def slope_of(phi: Any) -> float:
-    """Return C'(1) at q = 1. Raises: KcalcError for discontinuous activations."""
+    """Return C'(1) at q = 1.
+
+    Raises: KcalcError for discontinuous activations.
+    """
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"{phi.name} jumps, so its C map has infinite slope at 1; choose a continuous "

@@ -159,7 +159,7 @@ CONSEQUENCES = "The result lists the consequences for mean squares and slopes."
 def weights(
     rule: str, network: Network, activation: Any = None, *, assume_independent: bool = False
 ) -> Consequences:
-    """Return the network with sigma_w set by a rule from ``RULES``, and the results for q and c.
+    """Return the network with sigma_w set by a rule from ``RULES``, and the resulting q and c.
 
     Every Affine has sigma_b = 0, and the inputs have q = 1.
 

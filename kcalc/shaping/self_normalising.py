@@ -45,7 +45,7 @@ ZERO = 1e-12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Halves(Activation):
-    """phi(x) for x >= 0 and negative_scale * phi(x) for x < 0; phi(0) = 0."""
+    """The function phi(x) for x >= 0 and negative_scale * phi(x) for x < 0, with phi(0) = 0."""
 
     original: Activation = field(default=None)  # type: ignore[assignment]
     negative_scale: sp.Expr = field(default=sp.Integer(1))
@@ -94,7 +94,7 @@ class HalvesConstants(Constants):
 
     @cached_property
     def transformed(self) -> Activation:
-        """``output_scale * halves(input_scale x)``."""
+        """The activation ``output_scale * halves(input_scale x)``; see :class:`Halves`."""
         halves = scaled_halves(self.activation, self.negative_scale)
         return halves.transformed(
             1 if self.input_scale is None else self.input_scale, 0, self.output_scale, 0
@@ -118,10 +118,9 @@ class HalvesConstants(Constants):
 class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
-    The weights of each output sum to 0, and their squares sum to 1.
-
-    z ~ N(0, variance) for any mean, so the first column is 0. The second column is d/dq of E
-    phi(sqrt q z) and of its variance at q = 1.
+    The weights of each output sum to 0, and their squares sum to 1. Therefore z ~ N(0, variance)
+    for any mean, and the first column is 0. The second column is d/dq of E phi(sqrt q z) and of the
+    variance of phi(sqrt q z) at q = 1.
     """
 
     jacobian: tuple[tuple[float, float], tuple[float, float]]
@@ -133,9 +132,9 @@ class FixedPointStability:
 
     @property
     def norm(self) -> float:
-        """Largest singular value.
+        """The largest singular value.
 
-        If this value is below 1, the map contracts at every step, not only asymptotically.
+        If it is below 1, the map contracts at every step, not only asymptotically.
         """
         return math.hypot(self.jacobian[0][1], self.jacobian[1][1])
 
@@ -171,7 +170,7 @@ class SelfNormalising(Shaping):
 
     @cached_property
     def stability(self) -> dict[str, FixedPointStability]:
-        """{activation name: linearised map of its layer at the fixed point}."""
+        """Return {activation name: linearised map of its layer at the fixed point}."""
         return {name: stability(self.constants[name].transformed) for name in self.constants}
 
     @cached_property
@@ -209,7 +208,10 @@ class SelfNormalising(Shaping):
 
 
 def constants_exist(call: MethodCall) -> None:
-    """Require that constants exist for every activation. Raises: KcalcError."""
+    """Require that constants exist for every activation.
+
+    Raises: KcalcError if they do not.
+    """
     rule = halved if call.targets.get("parameters") == "halves" else shifted
     for phi in plain_network(call).activations:
         rule(phi, float(call.targets.get("input_scale", 1.0)))

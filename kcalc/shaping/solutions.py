@@ -22,7 +22,7 @@ class Solutions(tuple[Constants, ...], Tabled):
 
     @cached_property
     def mirror_of(self) -> dict[int, int]:
-        """{index of a solution: index of the earlier solution that it mirrors}."""
+        """Return {index of a solution: index of the earlier solution that it mirrors}."""
         return {j: i for i, j in mirrors(self)}
 
     @property

@@ -44,7 +44,7 @@ SIGHT = np.concatenate(
 
 @dataclass(frozen=True)
 class Branch:
-    """Start of a branch of solutions: its shift as alpha -> 0, and |phi'/phi''| at that shift."""
+    """The start of a branch of solutions: its shift as alpha -> 0, and |phi'/phi''| there."""
 
     beta: float
     ratio: float
@@ -52,7 +52,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class NewtonPoint:
-    """Current point of Newton's method, its last step, and the fineness of its rule."""
+    """The current point of Newton's method, its last step, and the fineness of its rule."""
 
     log_alpha: float
     beta: float
@@ -147,7 +147,7 @@ def _polished(
 
 
 def by_shift(point: Any) -> tuple[float, float]:
-    """Sort key for points: the smallest |beta| first, positive before negative.
+    """Return a sort key for points: the smallest |beta| first, positive before negative.
 
     ``point`` is an object with a ``beta``; None counts as 0.
     """

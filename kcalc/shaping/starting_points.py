@@ -41,9 +41,9 @@ _COARSE = 1e-11  # moments below this times their scale are rounding errors
 
 @dataclass(frozen=True)
 class MomentGrid:
-    """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
+    """The moments (variance, excess, turn, tilt, bend) on a grid of (log alpha, beta).
 
-    The array of moments has shape (5, rows, columns).
+    The grid is curvilinear, and the array of moments has shape (5, rows, columns).
     """
 
     log_alpha: Array
@@ -61,9 +61,10 @@ class MomentGrid:
 
 @lru_cache(maxsize=64)
 def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
-    """Return a grid of shifts for a smooth activation.
+    """Return the grids on which an activation is scanned.
 
-    For a kinked activation, return one grid per kink, with the kink at many positions x.
+    A smooth activation has a grid of shifts, and grids around the points at which it bends most. A
+    kinked activation has one grid per kink, on which the kink lies at many positions x.
     """
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
@@ -79,7 +80,7 @@ def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
 
 
 def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
-    """Return a grid with one point of phi at many positions x."""
+    """Return a grid on which the point ``centre`` of phi lies at many positions x."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
     values = np.array(
@@ -89,7 +90,7 @@ def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
 
 
 def _centres(phi: Activation) -> tuple[float, ...]:
-    """Return the points at which a smooth activation bends most: 0, or separate narrow features."""
+    """Return the points at which a smooth activation bends most: 0, or several narrow features."""
     if width(phi) == 1:
         return (0.0,)
     edges = mesh(phi, NEAR)
@@ -171,7 +172,7 @@ def _changes(values: Array) -> Any:
 
 
 def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
-    """Yield curves on which the first equation holds, nearest targets first.
+    """Yield the curves on which the first equation holds, in order of their distance to the target.
 
     Each curve is represented by a point with the target, or by its end on the path to the target.
     """

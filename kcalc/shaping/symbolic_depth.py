@@ -64,7 +64,7 @@ class VanillaMaps(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions of the formulas."""
+        """The assumptions of the formulas."""
         text = (
             "infinite width, fresh Gaussian weights; any two inputs have the same q value, which "
             "every layer preserves"
@@ -72,7 +72,7 @@ class VanillaMaps(Shown):
         return (Assumption("network", text, "convention"),)
 
     def _reasons(self) -> dict[str, sp.Expr | KcalcError]:
-        """The quantities, or the reasons why they have no closed form."""
+        """Return {quantity: its closed form, or the error if it has none}."""
         found: dict[str, sp.Expr | KcalcError] = {}
         for name in ("q_map", "c_map", "slope", "curvature", "gap"):
             try:
@@ -139,7 +139,7 @@ class VanillaMaps(Shown):
 
     @property
     def q_map(self) -> sp.Expr:
-        """Q of degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
+        """The Q map for degree k: a^((k^L - 1)/(k - 1)) q^(k^L) with a = sigma_w^(2k) E phi(z)^2.
 
         For k = 1, the map is (sigma_w^2 E phi(z)^2)^L q.
 
@@ -163,14 +163,14 @@ class VanillaMaps(Shown):
 
     @property
     def psi(self) -> sp.Expr:
-        """C'(1) of a layer, or the symbol ``kc.symbols.psi`` if there is no activation."""
+        """The slope C'(1) of a layer, or ``kc.symbols.psi`` if there is no activation."""
         return (
             symbols.psi if self.activation is None else _at_one(self.activation, self._level(), 1)
         )
 
     @property
     def kappa(self) -> sp.Expr:
-        """C''(1) of a layer, infinite for kinked activations.
+        """The curvature C''(1) of a layer, infinite for kinked activations.
 
         If there is no activation, the result is the symbol ``kc.symbols.kappa``.
         """
@@ -180,7 +180,7 @@ class VanillaMaps(Shown):
 
     @property
     def slope(self) -> sp.Expr:
-        """C_f'(1) = psi^L [DKS sec. 17.1]."""
+        """The slope C_f'(1) = psi^L [DKS sec. 17.1]."""
         return self.psi**self.depth
 
     @property
@@ -199,7 +199,7 @@ class VanillaMaps(Shown):
 
     @property
     def c_map(self) -> sp.Expr:
-        """C_f(c), if it has a closed form.
+        """The C map C_f(c), if it has a closed form.
 
         The map is c^(n^L) for C = c^n (Hermite polynomials), and 1 - (1 - c) s^L for C = 1 - (1 -
         c) s (affine activations).
@@ -224,10 +224,12 @@ class VanillaMaps(Shown):
 
     @property
     def gap(self) -> sp.Expr:
-        """1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
+        """The gap 1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
 
         The gap is 9/(2 k^2 L^2) with k = C(0) of a layer for piecewise linear activations, and
-        2/(kappa L) for other activations with psi = 1. Raises: KcalcError if psi is not 1.
+        2/(kappa L) for other activations with psi = 1.
+
+        Raises: KcalcError if psi is not 1.
         """
         phi = self._known("limit")
         if phi.degree == 1:
@@ -245,7 +247,7 @@ class VanillaMaps(Shown):
 
     @property
     def flow_rate(self) -> sp.Expr:
-        """k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
+        """The factor k in C(c) = c + k (sqrt(1 - c^2) - c arccos c); 1/pi for relu.
 
         Every activation of degree one has this C map.
         """
@@ -258,7 +260,7 @@ class VanillaMaps(Shown):
         return _local_c(phi, sp.Integer(0))
 
     def flow(self, c: float, depth: int) -> float:
-        """psi(c, k L), the limit of C_f(c) for many layers with small k.
+        """Return psi(c, k L), the limit of C_f(c) for many layers with small k.
 
         Parameters
         ----------
@@ -288,7 +290,10 @@ class VanillaMaps(Shown):
         return self.activation
 
     def _level(self) -> sp.Expr:
-        """Return q of the pre-activations. Raises: KcalcError if layers do not preserve it."""
+        """Return q of the pre-activations.
+
+        Raises: KcalcError if layers do not preserve it.
+        """
         phi = self._known("C map")
         if phi.degree is not None:
             return sp.Integer(1)  # the C map is the same at every q

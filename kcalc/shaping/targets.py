@@ -1,6 +1,6 @@
 """Types of the targets that :func:`kcalc.shape` passes to each shaping method.
 
-The types list the keyword arguments of the methods; a test compares them.
+The types list the keyword arguments of the methods; a test checks that both agree.
 """
 
 from __future__ import annotations

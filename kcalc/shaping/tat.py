@@ -45,7 +45,7 @@ DKS = Remedy("dks")
 def tailored(call: MethodCall) -> None:
     """Require a deep enough network whose activations have a curvature or are tailored by eta.
 
-    Raises: KcalcError.
+    Raises: KcalcError for other networks.
     """
     plain, eta, tau = plain_network(call), call.targets.get("eta"), call.targets.get("tau")
     kinds = plain.activations

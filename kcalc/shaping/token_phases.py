@@ -55,8 +55,9 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 
     ``scores`` multiplies the query weights, and so the scores; ``values`` multiplies the value
     weights. ``residual`` and ``shortcut`` multiply the weights of the branches and of the shortcut
-    in every sum of the trunk. Raises: KcalcError for other names, and if the network has no such
-    weights.
+    in every sum of the trunk.
+
+    Raises: KcalcError for other names, and if the network has no such weights.
     """
     for name in gains:
         choice(name, "gain", GAINS)

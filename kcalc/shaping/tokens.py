@@ -58,12 +58,12 @@ class TokenCosines:
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """Assumptions of a shaping based on these tokens."""
+        """The assumptions of a shaping based on these tokens."""
         return (Assumption("network", AT_START, "exact"), Assumption("network", APART, "heuristic"))
 
     @cached_property
     def example(self) -> Array:
-        """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the given cosines."""
+        """Return an input (T, T + 1) whose tokens have q = 1, mean 0 and the given cosines."""
         from scipy.linalg import helmert
 
         values, vectors = np.linalg.eigh(self.cosines)
@@ -150,7 +150,9 @@ class TokenCosines:
     def applied(self, shaped: Network) -> tuple[Network, tuple[str, ...]]:
         """Rescale rows if requested, and check the shaped network token by token.
 
-        Return the network and the edits. Raises: KcalcError.
+        Return the network and the edits.
+
+        Raises: KcalcError if a token has a q other than 1 before an activation.
         """
         made, edits = self.rescaled(shaped) if self.rows == "rescale" else (shaped, ())
         self.check(made)

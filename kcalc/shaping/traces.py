@@ -1,4 +1,4 @@
-"""Depth trace of a network: q, c and token cosine at every layer, and the network's blocks."""
+"""The depth trace of a network: q, c and token cosine at every layer, and the network's blocks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class DepthTrace:
     The inputs have the c values ``cosines``, and q = 1 by default.
 
     ``depth`` has shape (nodes,). It is the number of nonlinear layers on the longest path from an
-    input to the node, including the node, plus a half after a following Affine. ``values`` contains
-    c values, shape (nodes, cosines). ``q`` and ``token_cosine`` have shape (nodes,); the latter is
-    None without tokens and nan after pooling. ``errors`` is {"q", "c", "token_cosine": standard
-    errors, (nodes,)} if attention is sampled. ``layers`` contains the rows that are Affine or
-    Nonlinear. ``trunk`` contains the rows of the nodes on all paths from inputs to outputs or, if
-    there are hardly any, on a longest path. ``blocks`` contains the rows of the nodes that separate
-    the blocks. ``found`` is the result of :func:`kcalc.node_values`.
+    input to the node, including the node, plus 1/2 after an Affine that follows. ``values``
+    contains c values, shape (nodes, cosines). ``q`` and ``token_cosine`` have shape (nodes,); the
+    latter is None without tokens and nan after pooling. ``errors`` is {"q", "c", "token_cosine":
+    standard errors, (nodes,)} if attention is sampled. ``layers`` contains the rows that are Affine
+    or Nonlinear. ``trunk`` contains the rows of the nodes on all paths from inputs to outputs or,
+    if there are hardly any, on a longest path. ``blocks`` contains the rows of the nodes that
+    separate the blocks. ``found`` is the result of :func:`kcalc.node_values`.
     """
 
     cosines: tuple[float, ...]
@@ -104,7 +104,10 @@ def depth_trace(
 def _columns(
     found: Any, nodes: Sequence[Node], count: int
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return ({"q", "c", "token_cosine": values}, {name: standard errors}), one row per node."""
+    """Return {quantity: values} and {quantity: standard errors}, with one row per node.
+
+    The quantities are "q", "c" and "token_cosine".
+    """
     values = [found[node] for node in nodes]
 
     def column(name: str) -> Array:

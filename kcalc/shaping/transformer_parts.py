@@ -60,7 +60,7 @@ class Parts:
 
     @property
     def blocks(self) -> tuple[ResidualBlock, ...]:
-        """All residual blocks."""
+        """All residual blocks, with and without attention."""
         return self.attending + self.others
 
 

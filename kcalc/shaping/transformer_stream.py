@@ -1,4 +1,4 @@
-"""Stream of a transformer over exchangeable tokens, and its measurements."""
+"""The stream of a transformer over exchangeable tokens, and its measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COSINE, LEVEL = "token cosine at the end", "q before activations"
 
 @dataclass(frozen=True)
 class Start:
-    """Start of the stream: the number of tokens, their q and their cosine."""
+    """The start of the stream: the number of tokens, their q and their cosine."""
 
     tokens: int
     q: float
@@ -50,7 +50,7 @@ class Stream:
 
     @cached_property
     def values(self) -> Any:
-        """Values at all nodes."""
+        """Return the values at all nodes."""
         return node_values(
             self.network,
             1.0,
@@ -83,12 +83,12 @@ class Stream:
         return found
 
     def growth(self) -> float:
-        """q at the last residual sum divided by q at the entry."""
+        """Return q at the last residual sum divided by q at the entry."""
         last = max(self.parts.blocks, key=lambda b: list(self.network).index(b.node)).node
         return float(self.values[last].q1) / self.start.q
 
     def slope(self) -> float:
-        """Slope R'(1) of the stream, infinite if nearly equal tokens may get different experts."""
+        """Return the slope R'(1); infinite if nearly equal tokens may get different experts."""
         if self.selecting is not None:
             return math.inf
         found = token_map(self.network, self.start.tokens).derivative(1)(1.0, self.start.q)
@@ -96,13 +96,13 @@ class Stream:
 
     @cached_property
     def selecting(self) -> Node | None:
-        """A node that selects some of several experts, or None if no node does."""
+        """Return a node that selects some of several experts, or None if no node does."""
         found = (node for node, op, _ in self.network.operations if op is not None and op.selects)
         return next(found, None)
 
     @cached_property
     def _modes(self) -> tuple[float, float]:
-        """Mean squared gradients at the entry, for the mean and difference modes, relative to q."""
+        """Return the mean squared gradients at the entry, for both modes, relative to q."""
         entry, end = self.parts.entry, self.parts.end
         found = gradients(
             self.network, self.start.q, tokens=self.start.tokens, token_cosine=self.start.cosine
@@ -112,7 +112,7 @@ class Stream:
         return found.mean[entry] * relative, found.difference[entry] * relative
 
     def score_variance(self) -> float:
-        """Variance of a score within its row, averaged over attention layers."""
+        """Return the variance of a score within its row, averaged over attention layers."""
         found = []
         for attention in self.parts.attentions:
             op: Any = self.network.operations_of(attention.node)[-1][1]
@@ -121,7 +121,7 @@ class Stream:
         return float(np.mean(found))
 
     def level(self) -> float:
-        """The q value that is farthest from 1 among the values before activations."""
+        """Return the q value that is farthest from 1 among the values before activations."""
         seen = [
             float(self.values[self.network.parents(n)[0]].q1)
             for n in self.network.nodes_of(Nonlinear)

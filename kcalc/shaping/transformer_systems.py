@@ -41,7 +41,7 @@ STEEPER = Remedy(
 
 @dataclass(frozen=True)
 class Request:
-    """The problem: the network, its parts, the start of its stream, and the targets."""
+    """A problem to solve: the network, its parts, the start of its stream, and the targets."""
 
     network: Network
     parts: Parts
@@ -71,14 +71,17 @@ SELECTS = (
 
 
 class TransformerSystem(ABC):
-    """Constants of a transformer as functions of unknowns, which are logarithms."""
+    """The constants of a transformer as functions of unknowns, one per target.
+
+    The unknowns are logarithms.
+    """
 
     request: Request
     targets: dict[str, float]
 
     @abstractmethod
     def built(self, x: Any) -> Network:
-        """Build the network for given unknowns."""
+        """Build the network for given values of the unknowns."""
 
     @abstractmethod
     def begin(self) -> list[float]:
@@ -89,7 +92,7 @@ class TransformerSystem(ABC):
         """Raise UnreachableTarget with the reachable range if targets cannot be reached."""
 
     def at(self, x: Any) -> Stream:
-        """Return the stream for given unknowns."""
+        """Return the stream for given values of the unknowns."""
         return Stream.of(self.built(x), self.request.start)
 
     def misses(self, x: Any) -> Any:
@@ -126,9 +129,10 @@ class TransformerSystem(ABC):
 
 
 class Ratios(TransformerSystem):
-    """Branch-to-shortcut weight ratios of attention and other blocks, and the query scale.
+    """Solve for the ratios of branch to shortcut weights and for the query scale.
 
-    Targets for the weights have defaults.
+    Blocks with attention share one ratio, and the other blocks another. Targets that determine the
+    ratios have default values.
 
     Raises: KcalcError for more targets than constants, and for a growth target if norms fix q.
     """
@@ -148,7 +152,7 @@ class Ratios(TransformerSystem):
         self.targets = self._completed(dict(request.targets))
 
     def built(self, x: Any) -> Network:
-        """Build the network for given unknowns."""
+        """Build the network for given values of the unknowns."""
         along: dict[Node, float] = {}
         through: dict[Node, float] = {}
         for log_ratio, blocks in zip(x, self.groups, strict=False):
@@ -196,7 +200,11 @@ class Ratios(TransformerSystem):
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget for the first target, or the second target given the first."""
+        """Raise UnreachableTarget if the targets cannot be reached.
+
+        The error concerns the first target or, if that can be reached, the second target given the
+        first.
+        """
         names = list(self.targets)
         first = names[0]
         ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]
@@ -218,7 +226,7 @@ class Ratios(TransformerSystem):
                 ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """Return the second target's value if a single kind of branch meets the first target."""
+        """Return the second target's value if one kind of branch alone meets the first target."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -234,8 +242,8 @@ class Ratios(TransformerSystem):
 class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
-    The unknowns are a (if ``c = 0``) and the query scale (if there is a target for the score
-    variance).
+    A contains the softmax weights of T tokens. The unknowns are a (if ``c = 0``) and the query
+    scale (if there is a target for the score variance).
 
     Raises: KcalcError for attention that is not a plain softmax, for a centre other than 0 or 1,
     and for targets that no constant meets.

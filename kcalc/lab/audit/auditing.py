@@ -118,7 +118,10 @@ def audit(
 
 
 def _import_needed() -> None:
-    """Import the modules that every audit needs. Raises: KcalcError if one is missing."""
+    """Import the modules that every audit needs.
+
+    Raises: KcalcError if one is missing.
+    """
     from ... import interchange  # noqa: F401
 
     imported("torch")
@@ -159,7 +162,7 @@ def _again(builder: Callable[[], Any]) -> Any:
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:
-    """Draw the uninitialised parameters, so that the model can run."""
+    """Draw values for the uninitialised parameters, so that the model can run."""
     import torch
 
     with torch.no_grad():
@@ -173,7 +176,7 @@ def _gaps(law: Law) -> bool:
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
-    """List the parts that were not examined."""
+    """Return remarks on what was not examined, and on residual streams and routers."""
     measured = subject.measured
     program = measured.structure.program
     cut = {name for one in measured.cuts for name in one.names}

@@ -10,7 +10,10 @@ from .held import held
 
 
 def built(builder: Callable[[], Any]) -> Any:
-    """Call a builder and return its model. Raises: KcalcError if it fails or returns no module."""
+    """Call a builder and return its model.
+
+    Raises: KcalcError if it fails or returns no module.
+    """
     import torch
 
     try:
@@ -34,7 +37,10 @@ def built(builder: Callable[[], Any]) -> Any:
 
 
 def usable(model: Any) -> Any:
-    """Return a model that can run here. Raises: KcalcError naming the obstacle and the remedy."""
+    """Return a model that can run here.
+
+    Raises: KcalcError naming the obstacle and the remedy.
+    """
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):

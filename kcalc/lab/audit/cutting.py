@@ -32,8 +32,9 @@ DEEP, DEEPER = 2, 3
 class Cut:
     """Parameters cut off by one kind of operation, and the line of its first occurrence.
 
-    ``kind`` is "detached", "number" (conversion to a Python number), "choice" or "dropped". It is
-    "taught" for teachers and target networks, which are detached on purpose.
+    ``kind`` is "detached", "number" (conversion to a Python number), "choice" (positions or
+    comparisons) or "dropped" (a discarded result). It is "taught" for teachers and target networks,
+    which are detached on purpose.
     """
 
     kind: str
@@ -49,9 +50,9 @@ def cuts(
 ) -> list[Cut]:
     """Find the parameters that are cut off, and the reasons.
 
-    ``gradients`` is {parameter: gradient of the objective, or None}; it is needed because scripted
-    modules hide their leaves. ``training`` returns the program of a run in training mode, or None
-    if that run fails.
+    ``gradients`` is {parameter: gradient of the objective, or None}. It is needed because the
+    gradient graph of a scripted module does not show which parameters the module uses. ``training``
+    returns the program of a run in training mode, or None if that run fails.
     """
     program = structure.program
     linked = leaves_of_gradients(program)
@@ -87,7 +88,11 @@ def cuts(
 
 
 def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
-    """Return whether a vector only shifts scores that have another gradient, to balance experts."""
+    """Return whether a parameter is a scalar or a vector that is only added to data.
+
+    A bias that balances the load of experts is such a vector. The scores to which it is added get
+    their gradient on another path.
+    """
     program = structure.program
     leaf = leaf_of(program, name)
     if leaf is None or trainable[name].ndim > 1:
@@ -185,7 +190,7 @@ def _taught(
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two matrices are correlated. Constant matrices are not."""
+    """Return whether two matrices are correlated, which constant matrices never are."""
     every = 1 + one.numel() // SOME
     a, b = (t.detach().flatten()[::every].double() for t in (one, other))
     product, sizes = float(a @ b), float(a.norm() * b.norm())
@@ -193,7 +198,10 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
-    """Return the prefixes of two names with the same ending, including the dots."""
+    """Return all pairs of different prefixes after which two names are the same.
+
+    The prefixes end with a dot or are empty.
+    """
     first, second = one.split("."), other.split(".")
     found = []
     while first and second and first[-1] == second[-1]:
@@ -210,7 +218,7 @@ def _dropped(
 
     If a sum is discarded, its layers and the layers that they read are discarded too. The sum must
     read several blocks, and at least two more contractions must follow its data; with fewer, the
-    layers would be heads. For single layers other than norms, at least three more contractions must
+    layers may be heads. For single layers other than norms, at least three more contractions must
     follow, because poolers can sit next to heads with two layers. The last of several layers is
     exempt if the others are used, such as the edge update after the last block.
     """

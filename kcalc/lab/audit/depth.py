@@ -24,7 +24,7 @@ RULE = (
 
 @criterion("INIT-DEPTH-PLACE", "error or warning", RULE)
 def depth_place(subject: Subject) -> Iterator[Finding]:
-    """Yield readers of a residual stream that have the scale intended for its writers."""
+    """Report weights that read a residual stream but have the scale intended for its writers."""
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
@@ -85,10 +85,10 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
 
 
 def common_parameter(stack: Stack) -> str | None:
-    """Return a parameter whose sigma is the usual one, up to a depth factor.
+    """Return a parameter whose sigma, up to a depth factor, is the usual one in the stack.
 
-    Several families, all writers or most readers have this sigma. In a tie, the larger sigma
-    counts.
+    A sigma is a candidate if several families or tables, all writers, or most readers have it. The
+    usual sigma is the candidate shared by the most parameters or, in a tie, the largest.
     """
     counts: dict[str, tuple[int, float]] = {}
     laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
@@ -154,9 +154,10 @@ def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Return whether one rule by fans explains the common sigma and the sigmas of all blocks.
+    """Return whether one rule based on a fan explains ``common`` and all blocks of a family.
 
-    A table has no fans. Its sigma, divided by the root of a fan, is compared with the family's.
+    If ``common`` is a table, which has no fan, its sigma divided by the root of a fan of the stack
+    is compared with the sigmas of the family.
     """
     subject = stack.subject
     names = stack.families[family]

@@ -23,7 +23,7 @@ NEAR = 0.9  # the largest of many uniform entries exceeds this fraction of the b
     "has PyTorch's default uniform distribution, and at least two others share a different sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
-    """Yield weights that ``apply(init)`` missed."""
+    """Report weights that ``apply(init)`` missed."""
     found: list[str] = []
     for names in families(subject.contracted).values():
         alike: dict[Any, list[str]] = {}
@@ -57,7 +57,10 @@ def _peers(subject: Subject, name: str) -> tuple[str, ...]:
 
 
 def _left(subject: Subject, names: list[str]) -> list[str]:
-    """Return the members of a family that were missed, or none if that is unclear."""
+    """Return the members of a family that the drawing function missed.
+
+    The list is empty if this is unclear.
+    """
     laws = {name: subject.laws[name] for name in names}
     if subject.again is None:
         return _left_by_size(subject, laws)
@@ -74,7 +77,11 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
 
 
 def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
-    """Return the one member with PyTorch's default, if the others agree, in a finished model."""
+    """Return the only member of a family that looks like PyTorch's default.
+
+    This is for finished models, whose construction was not recorded. The list is empty unless the
+    other members agree on a different sigma.
+    """
     odd = [name for name in laws if _by_default(subject, name)]
     others = [law for name, law in laws.items() if name not in odd]
     if len(odd) != 1 or len(others) < FEWEST:

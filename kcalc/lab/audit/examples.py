@@ -16,8 +16,8 @@ ADVICE = (
 def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the keyword arguments of one call.
 
-    Shapes become token ids if the model looks the ids up in a table. Otherwise they become arrays
-    of normal random numbers.
+    A shape becomes an array of token ids if the model looks them up in a table. Otherwise, it
+    becomes an array of normal random numbers.
 
     Raises: KcalcError if there are no examples and no configuration that describes them.
     """
@@ -49,10 +49,10 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """Return the number of rows in the table for the inputs, or None if there is no table.
+    """Return the number of rows in the table that the inputs index, or None if there is no table.
 
-    The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``.
-    Models whose configuration names inputs other than ids have no table.
+    The number is ``vocab_size`` in the configuration, or the size of the first ``nn.Embedding``. A
+    model has no table if its configuration names a main input other than ids.
     """
     import torch
 
@@ -108,7 +108,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Permute the rows of every tensor in the inputs, and redraw the numbers.
+    """Permute the rows of every tensor in the inputs, and redraw the real numbers.
 
     Token ids are permuted over all positions. Other integers do not change.
     """

@@ -109,7 +109,10 @@ def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, 
 
 
 def known_codes(codes: Any, what: str) -> tuple[str, ...]:
-    """Return codes as a tuple. Raises: KcalcError for a code that is not in the table."""
+    """Return codes as a tuple.
+
+    Raises: KcalcError for a code that is not in the table.
+    """
     known = [*CRITERIA, CHANGED]
     if not isinstance(codes, str | list | tuple | set | frozenset):
         raise KcalcError(f"{what} must contain codes of findings, got {glimpse(codes)}")
@@ -131,7 +134,7 @@ def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
 
 
 def forms(names: tuple[str, ...] | list[str]) -> list[str]:
-    """Return the pattern and the size of each family, or the name of its only member."""
+    """Return one text per family: its pattern and size, or the name of its only member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
 

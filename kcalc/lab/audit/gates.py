@@ -49,7 +49,7 @@ class Gates:
 
     @property
     def sums_off(self) -> float:
-        """The deviation of row sums from 1 if column sums are 1, or vice versa; otherwise 0."""
+        """Return how far row sums are from 1 if column sums are 1, or vice versa; otherwise 0."""
         worst = 0.0
         for mixing in self.mixing:
             off = [float(np.abs(mixing.sum(axis) - 1).max()) for axis in (1, 2)]
@@ -61,8 +61,8 @@ class Gates:
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
     """Return the orbits of size two or more under permutations that preserve nodes and pairs.
 
-    A permutation s preserves ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) if replacing
-    every index i by s(i) does not change them.
+    A permutation s preserves ``nodes`` and ``pairs`` if replacing every index i by s(i) does not
+    change them. Their shapes are (n, values) and (n, n, values).
     """
     count, off = len(nodes), 10 * CLOSE
     tolerance = off * np.maximum(np.abs(nodes).max(), 1e-30), off * max(np.abs(pairs).max(), 1e-30)
@@ -93,9 +93,10 @@ def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
 
 
 def _fitted(target: Array, basis: Sequence[Array]) -> Array | None:
-    """Return weights (locations, basis) with which the basis adds up to the target, or None.
+    """Return the weights of a linear combination of ``basis`` that equals ``target``, or None.
 
-    The weights may differ between locations, or be the same at all of them.
+    The shape is (locations, len(basis)). There is a single row if the weights are the same at all
+    locations.
     """
     width = target.shape[-1]
     if width >= 2 * len(basis):
@@ -119,8 +120,8 @@ def _solved(goal: Array, rows: Array) -> Array | None:
 def gates_of(subject: Subject) -> Gates | None:
     """Return the gates of a model whose streams start as copies, or None for other models.
 
-    Another run adds noise to the streams after every sub-layer. This tells the weights of equal
-    streams apart.
+    A second run adds noise to the streams after every sub-layer, so that the weights of equal
+    streams can be told apart.
     """
     if subject.measured.structure.levels:
         return _of_levels(subject)
@@ -157,7 +158,7 @@ def _with_noise(subject: Subject, places: set[int]) -> tuple[Program, Kept]:
 
 
 def _perturbed(subject: Subject) -> tuple[Program | None, Kept]:
-    """Run the model with noise in the streams that share a tensor."""
+    """Run a model whose streams share a tensor, with noise in the streams."""
     import torch
 
     parameters = dict(subject.model.named_parameters())
@@ -215,7 +216,11 @@ def _of_levels(subject: Subject) -> Gates | None:
 
 
 def _rows(level: Level, kept: Kept, streams: Sequence[Array]) -> Array | None:
-    """Return the weights in the sums of a level, (locations, sums, streams and branch), or None."""
+    """Return the weights with which the sums of a level add up streams and the branch, or None.
+
+    The shape is (locations, sums, streams + 1). The last entry of the last axis belongs to the
+    branch.
+    """
     basis = [*streams, _array(level.end.tensor)]
     rows = [_fitted(_array(kept[value.call][0]), basis) for value in level.sums]
     if any(row is None or len(row) != len(rows[0]) for row in rows):  # type: ignore[arg-type]
@@ -226,7 +231,10 @@ def _rows(level: Level, kept: Kept, streams: Sequence[Array]) -> Array | None:
 def _passed(
     program: Program, level: Level, ends: Sequence[Value], streams: Sequence[Array]
 ) -> Array | None:
-    """Return the weights in the last sum of streams through which ``ends`` read them, or None."""
+    """Return the weights of the last combination of streams that ``ends`` read, or None.
+
+    Every path from the streams to ``ends`` passes through this combination.
+    """
     shape = level.sums[0].tensor.shape
     through = [v for v in passages(program, level, ends) if v.tensor.shape == shape]
     fits = (_fitted(_array(value.tensor), streams) for value in reversed(through[:TRIED]))
@@ -266,7 +274,10 @@ def _measured(program: Program, kept: Kept) -> Gates | None:
 def _step(
     program: Program, before: Value, after: Value, kept: tuple[Any, Any], streams: Array
 ) -> tuple[Array, Array, Array, Array] | None:
-    """Return (H, p, h, the streams afterwards) for one sub-layer."""
+    """Return the gates of one sub-layer and the streams after it, or None.
+
+    The gates are the mixing matrices, the write weights and the read weights, in this order.
+    """
     count, size = len(streams), streams[0].size
     skip, branch = after.data
     if branch.depends_on(before) and skip.tensor.numel() != after.tensor.numel():
@@ -295,7 +306,10 @@ def _step(
 
 
 def _read(program: Program, before: Value, end: Value | None, streams: Array) -> Array | None:
-    """Return the weights with which streams add up to the first value of the size of a stream."""
+    """Return the weights with which a sub-layer reads its streams, or None.
+
+    These are the weights of the first combination of streams that has the size of one stream.
+    """
     size, tried = streams[0].size, 0
     for value in program.values[before.index + 1 :]:
         if value.flavour != "data" or value.tensor.numel() != size or not value.depends_on(before):

@@ -17,11 +17,12 @@ BY_HAND = ("normal", "uniform", "trunc_normal")
 
 
 def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | None:
-    """Return (name of the fan, fan used, true fan) of a grouped weight drawn by hand, or None.
+    """Return (name of the fan, fan used, true fan) for a grouped weight, or None.
 
-    The variance c / fan uses a fan that counts all groups. c is a usual value, or it has the same
-    value for two other weights with different fans that the same line drew. The result is None if
-    the true fan also explains the variance with a usual c.
+    The weight was drawn without an initialiser, and its variance is c / fan with a fan that counts
+    all groups. Here c is a usual constant, or the constant that two other weights with different
+    fans, drawn by the same line, have in common. The result is None if the true fan also explains
+    the variance with a usual c.
     """
     law, groups = subject.laws[name], _groups(subject, name)
     if groups < 2 or law.place == "" or law.name not in BY_HAND or not law.sigma > 0:
@@ -51,7 +52,11 @@ def _fits(law: Law, fan: int, constant: float) -> bool:
 
 
 def _witnessed(subject: Subject, name: str, mode: str, fan: int) -> bool:
-    """Return whether ``fan`` explains a weight as fans explain other weights from its line."""
+    """Return whether the variance of a weight is c / ``fan``, with the c of other weights.
+
+    At least two weights without groups, drawn by the same line with different fans, must share this
+    c.
+    """
     law = subject.laws[name]
     others: dict[int, Law] = {}
     for other, contraction in subject.contracted.items():

@@ -31,8 +31,9 @@ def held(model: Any) -> dict[str, Any]:
 def returned(result: Any) -> list[Any]:
     """Return the tensors in a model's result, including nested containers and data classes.
 
-    A plain object counts only if it is the result. Inside a container, it may contain other
-    tensors, such as keys and values for later tokens.
+    The attributes of a plain object are searched only if it is the result itself. Plain objects
+    inside a container are not searched, because they may contain other tensors, such as keys and
+    values for later tokens.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -53,7 +54,7 @@ def returned(result: Any) -> list[Any]:
 
 
 def _carries(value: Any) -> bool:
-    """Return whether an object is of a kind that contains results."""
+    """Return whether an object is a distribution, a transform or a data class."""
     import torch
 
     kinds = torch.distributions.Distribution | torch.distributions.Transform

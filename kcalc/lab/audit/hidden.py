@@ -41,7 +41,7 @@ TEXTS = {
     "the first run creates the tensor's module",
 )
 def hidden(subject: Subject) -> Iterator[Finding]:
-    """Yield weights that no optimizer can find."""
+    """Report weights that no optimizer can find."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, kind, place in _unlisted(subject):
         groups.setdefault((kind, place), []).append(name)
@@ -96,7 +96,11 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """Return "held", "made" or "late", or "" for noise and values from inputs or parameters."""
+    """Return how a weight escapes ``parameters()``: "held", "made" or "late", or "".
+
+    A plain attribute holds the weight, every call makes it anew, or the first call makes it. Noise,
+    and values computed from inputs or parameters, are no such weights; for them, the result is "".
+    """
     import torch
 
     if value.op in ("constant", "buffer"):

@@ -51,9 +51,10 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(subject: Subject) -> tuple[list[Value], list[tuple[tuple[Value, ...], Value, Value]]]:
-    """Return the values in which the streams begin, and those after every sub-layer.
+    """Return the values in which the streams begin, and one tuple per sub-layer.
 
-    For every sub-layer these are the streams, a mixture and the output of the branch.
+    A tuple contains the streams after the sub-layer, a mixture of the streams before it, and the
+    output of its branch.
     """
     structure = subject.measured.structure
     if not structure.several:
@@ -114,7 +115,7 @@ def _with_noise(subject: Subject, calls: set[int]) -> tuple[Any, dict[int, list[
 
 
 def _moved(subject: Subject, names: Sequence[str], ends: Sequence[Any]) -> set[str]:
-    """Return the parameters that a random combination of the ends depends on."""
+    """Return the parameters on which a random combination of the tensors ``ends`` depends."""
     import torch
 
     ends = [t for t in ends if t.is_floating_point() and t.requires_grad]

@@ -23,7 +23,7 @@ DEEP_CUT = 8.0  # in standard deviations
     "a parameter still contains NaN, with which the audit fills uninitialised memory",
 )
 def never(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that were never, or not completely, written."""
+    """Report parameters that were never, or not completely, written."""
     names = tuple(
         name
         for name, law in subject.laws.items()
@@ -63,7 +63,7 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
     "uncorrelated",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
-    """Yield layers that start as copies of each other."""
+    """Report layers that start as copies of each other."""
     groups, stacked = _equal_groups(subject), _equal_slices(subject)
     if (groups or stacked) and subject.again is not None:
         other = dict(subject.again().named_parameters())
@@ -170,7 +170,7 @@ def _looks_drawn(tensor: Any) -> bool:
     "gradient are equal and nonzero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield weights whose units start equal and stay equal."""
+    """Report weights whose units start equal and stay equal."""
     alike = []
     for name, contraction in subject.contracted.items():
         weight, axes = subject.parameters[name], contraction.axes.get(name)
@@ -212,7 +212,7 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
     "the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
-    """Yield fans computed from the wrong axes of a weight."""
+    """Report sigmas whose fan was computed from the wrong axes of a weight."""
     off: dict[tuple[str, str], dict[str, tuple[str, float, float]]] = {}
     for name, contraction in subject.contracted.items():
         wrong = _wrong_fan(subject, name, contraction)
@@ -312,7 +312,7 @@ def _times(given: float, true: float) -> str:
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
-    """Yield truncated normal distributions whose bounds have no effect."""
+    """Report truncated normal distributions whose bounds have no effect."""
     deep = {n: law.cut for n, law in subject.laws.items() if law.cut is not None}
     deep = {name: cut for name, cut in deep.items() if cut > DEEP_CUT}
     for names in families(deep).values():

@@ -1,4 +1,4 @@
-"""The law (distribution) of a parameter's initial values, recorded in a run or estimated."""
+"""The distribution (law) of a parameter's initial values, recorded in a run or estimated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXACT = 0.01  # relative tolerance for recorded standard deviations
 
 @dataclass(frozen=True)
 class Law:
-    """The law of a parameter's initial values: name, standard deviation and place in the source.
+    """The distribution of a parameter's initial values, and where it was drawn.
 
     ``name`` is the initialiser: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant",
     "computed", "uninitialised", "measured" and so on. ``sigma`` is the standard deviation of an
@@ -45,11 +45,11 @@ class Law:
 
     @property
     def partly_written(self) -> bool:
-        """Whether a recorded law left entries that are NaN."""
+        """Whether a parameter whose run was recorded has entries that nothing wrote (NaN)."""
         return self.place != "" and math.isnan(self.sigma) and math.isnan(self.mean)
 
     def scaled(self, factor: float, place: str) -> Law:
-        """Return the law of the parameter times ``factor``, with the new place."""
+        """Return the distribution of the parameter multiplied by ``factor``, with the new place."""
         sigma, mean = self.sigma * abs(factor), self.mean * factor
         return replace(self, sigma=sigma, mean=mean, place=place, fan=None)
 
@@ -85,10 +85,10 @@ def truncated_moments(std: float, low: float, high: float) -> tuple[float, float
 
 
 def estimated(tensor: Any) -> Law:
-    """Estimate the law of a tensor from its entries, with a standard error for sigma.
+    """Estimate the distribution of a tensor from its entries, with a standard error for sigma.
 
-    The standard error of a standard deviation s from n entries of kurtosis k is
-    s sqrt((k - 1) / (4 n)).
+    The standard error of a standard deviation s from n entries of kurtosis k is s sqrt((k - 1) / (4
+    n)).
     """
     flat = tensor.detach().flatten()
     if flat.numel() == 0:

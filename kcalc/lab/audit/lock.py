@@ -1,4 +1,4 @@
-"""Lock files: the laws and sigmas of a model, for finding changes in a later version."""
+"""Lock files: the distributions of a model's parameters, for finding changes in a later version."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _at_teacher(model: Any, measured: Measured) -> bool:
 
 
 def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
-    """Record which parameters never get a gradient."""
+    """Record which parameters get no gradient in any step of a short descent."""
     import torch
 
     def prepared() -> Any:
@@ -114,7 +114,10 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
 
 
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:
-    """Return the program of a run in training mode, or None if it fails without targets."""
+    """Return the program of a run in training mode, or None if the run fails.
+
+    It fails, for example, if the model needs targets in training mode.
+    """
     model = fresh().train()
     args, kwargs = call
     try:
@@ -152,10 +155,12 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
 
 
 def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
-    """Check that a copy has not read parameters of the original. Raises: KcalcError if it has.
+    """Check that a copy has not read parameters of the original.
 
     ``kept`` contains pairs (buffer of the model, its values before the run); the values are
     restored.
+
+    Raises: KcalcError if the copy has read such parameters.
     """
     import torch
 
@@ -175,7 +180,7 @@ def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> No
 
 
 def _classes(structure: Structure) -> bool:
-    """Return whether the model's first output is a contraction with weights, as for logits."""
+    """Return whether the model's first output comes from a contraction with weights (logits)."""
     outputs = structure.program.outputs
     ends = {c.value.index for c in structure.contractions if c.value.op != "convolution"}
     return bool(outputs) and any(r in ends for r in structure.stream_roots(outputs[0]))

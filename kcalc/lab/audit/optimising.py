@@ -20,7 +20,7 @@ STALLED = 0.5  # least fraction of unchanged weights for a finding
     "group with learning rate 0 and no schedule. It is a warning if all learning rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that belong to no parameter group, or to two."""
+    """Report parameters that belong to no parameter group, or to two."""
     if subject.optimizer is None:
         return
     try:
@@ -68,10 +68,10 @@ def missing(subject: Subject) -> Iterator[Finding]:
 
 
 def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -> Iterator[Finding]:
-    """Yield parameters in groups whose learning rate is 0 and stays 0.
+    """Report parameters in groups whose learning rate is 0 and stays 0.
 
     A group with ``initial_lr`` has a schedule, which may start at 0. If all learning rates are 0,
-    the code may set them before every step.
+    nothing is reported, because the code may set them before every step.
     """
     rates = {}
     for group in (g for one in optimizers for g in one.param_groups if "lr" in g):
@@ -118,7 +118,7 @@ def optimizers_of(subject: Subject, model: Any) -> list[Any]:
 
 
 def _held(optimizers: list[Any]) -> list[Any]:
-    """Return the parameters in all groups."""
+    """Return the parameters in all groups of the optimizers."""
     return [p for one in optimizers for group in one.param_groups for p in group["params"]]
 
 
@@ -142,7 +142,7 @@ def _made(function: Any, model: Any) -> Any:
     "step",
 )
 def stalled(subject: Subject) -> Iterator[Finding]:
-    """Yield updates that are lost to rounding in 16-bit weights."""
+    """Report updates that are lost to rounding in 16-bit weights."""
     import torch
 
     narrow = {

@@ -32,7 +32,7 @@ class Prediction:
 
 
 def predict(subject: Subject) -> Prediction:
-    """Read the model and compute q throughout, from token ids or the input's mean square.
+    """Read the model and compute q at every node, from token ids or the mean square of the input.
 
     The sums in the network must correspond to the merges in the run, in the same order.
     """
@@ -49,7 +49,10 @@ def predict(subject: Subject) -> Prediction:
 
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
-    """Return the prediction for one example input. Raises: errors of the reader or the calculus."""
+    """Return the prediction for one example input.
+
+    Raises: errors of the reader or the calculus.
+    """
     from ... import interchange
     from ... import layers as L
 
@@ -137,7 +140,10 @@ def _single_input(subject: Subject) -> Any:
 
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:
-    """Return the values at every node: sampled for token ids, otherwise for a given mean square."""
+    """Return the values at every node for an example.
+
+    For token ids, they are sampled. Of a numeric input, only the mean square matters.
+    """
     from ... import node_values
 
     if not example.is_floating_point():

@@ -58,9 +58,9 @@ class Value:
 class Program:
     """All values of one run in order, and the result in the form that the model returned.
 
-    ``kept`` are values that the model keeps in attributes, such as an auxiliary loss. ``numbers``
-    are the values that became Python numbers (``item``, ``tolist``, ``numpy``), with the source
-    lines. ``find`` returns the value of a tensor.
+    ``kept`` contains values that the model keeps in attributes, such as an auxiliary loss.
+    ``numbers`` lists the values that became Python numbers (``item``, ``tolist``, ``numpy``), with
+    the source lines. ``find`` returns the value of a tensor.
     """
 
     values: list[Value] = field(default_factory=list)

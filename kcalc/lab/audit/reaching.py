@@ -93,7 +93,10 @@ def unreached(program: Program, name: str) -> bool:
 
 
 def _path(program: Program, name: str, closed: Callable[[Value, Value], bool]) -> bool:
-    """Return whether a parameter reaches the result through steps (value, reader) that are open."""
+    """Return whether a parameter reaches the result on a path without closed steps.
+
+    A step is a pair (value, reader).
+    """
     leaf = leaf_of(program, name)
     outputs = {out.index for out in program.outputs}
     stack, seen = [] if leaf is None else [leaf], set()

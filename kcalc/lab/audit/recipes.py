@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """All matrices share one sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
+    """Return a common sigma, divided by (2L)^1/2 for writers to a stream of L blocks.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,7 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Sigma: fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
+    """Return fan_in^-1/2; (2 (l+1) fan_in)^-1/2 for writers in block l; width^-1/2 for tables.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,7 +61,7 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Branches have Xavier's sigma, multiplied by (8L)^-1/4 except for queries and keys.
+    """Return Xavier's sigma for branches, times (8L)^-1/4 except for queries and keys.
 
     [Wang et al. 2022, for decoder-only or encoder-only models]
     """
@@ -77,7 +77,7 @@ def deepnorm(subject: Subject) -> Expected:
 
 
 def fixup(subject: Subject) -> Expected:
-    """Branches of m layers have He's sigma times L^(-1/(2m-2)); last layers and readout are 0.
+    """Return He's sigma times L^(-1/(2m-2)) in branches of m layers; 0 for last layers and readout.
 
     [Zhang et al. 2019]
     """
@@ -97,7 +97,7 @@ def fixup(subject: Subject) -> Expected:
 
 
 def t_fixup(subject: Subject) -> Expected:
-    """Xavier's sigma, times .67 N^-1/4 in N encoder layers and times (9N)^-1/4 in N decoder layers.
+    """Return Xavier's sigma, times .67 N^-1/4 in N encoder and (9N)^-1/4 in N decoder layers.
 
     These factors apply to values, outputs and MLPs. Layers of a stream that reads another stream
     belong to a decoder. Tables of a model with a decoder have sigma width^-1/2 (9N)^-1/4. Queries
@@ -119,7 +119,7 @@ def t_fixup(subject: Subject) -> Expected:
 
 
 def nf_net(subject: Subject) -> Expected:
-    """Contractions have sigma fan_in^-1/2, and the readout has sigma .01.
+    """Return fan_in^-1/2 for contractions and .01 for the readout.
 
     [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
     """
@@ -198,7 +198,10 @@ KNOWN_CLASSES = (
 
 
 def checked(recipe: Any) -> Any:
-    """Check a recipe and return it. Raises: KcalcError for an unknown name or law."""
+    """Check a recipe and return it.
+
+    Raises: KcalcError for an unknown name or law.
+    """
     if recipe is None:
         return None
     if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":
@@ -265,7 +268,7 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     "write to the stream)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that differ from the declared recipe or from a known class's recipe."""
+    """Report parameters that differ from the declared recipe or from a known class's recipe."""
     if subject.recipe is None:
         yield from _known(subject)
         return
@@ -314,7 +317,10 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers without GPT-2's factor in classes that use it, if a usual sigma is known."""
+    """Report writers without GPT-2's factor in model classes that use it.
+
+    This requires that the usual sigma of the model is known.
+    """
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

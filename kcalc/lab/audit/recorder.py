@@ -43,7 +43,7 @@ SEED = 0
 
 @dataclass
 class Written:
-    """The last law written to one piece of memory, and the initialiser call that wrote it."""
+    """The last distribution written to one piece of memory, and the initialiser that wrote it."""
 
     law: Law
     frame: Any
@@ -51,7 +51,7 @@ class Written:
 
 
 def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """Return a module, as given or drawn by a builder, and the law of each parameter.
+    """Return a module, as given or built by a builder, and the distribution of each parameter.
 
     Returns: (module, {parameter: law}, {path of a tensor in a plain attribute: line that wrote
     it}).
@@ -71,10 +71,11 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
 
 
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """Return a builder's model, and the law of each of its parameters.
+    """Return a builder's model, and the distribution of each of its parameters.
 
-    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError if the
-    builder raises an error or returns no module.
+    Returns: (model, {parameter: law}, {path of another tensor: line}).
+
+    Raises: KcalcError if the builder raises an error or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -110,7 +111,7 @@ def _key(tensor: Any) -> int:
 
 
 def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list[Any]) -> None:
-    """Update the laws after one operation."""
+    """Update the recorded distributions after one operation."""
     name = func._schema.name.split("::")[-1]
     whole = out.is_floating_point()
     if not whole or out.numel() == 0:
@@ -136,7 +137,7 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
 
 
 def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
-    """Return the law of a new tensor, or None if it is unknown."""
+    """Return the distribution of a new tensor, or None if it is unknown."""
     if name in SOURCES:
         kind, sigma, mean = SOURCES[name]
         return Law(kind, sigma, mean=mean, place=drawn_at(INITIALISERS))
@@ -167,7 +168,7 @@ def _factor(name: str, args: Any) -> float | None:
 
 
 def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> None:
-    """Record an in-place operation on the whole memory or on a part of it."""
+    """Record an in-place operation on a whole piece of memory or on a part of it."""
     key, size = _key(out), out.numel()
     known = writes.get(key)
     before = known.law if known else Law("uninitialised")
@@ -191,7 +192,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
 
 
 def _written(name: str, args: Any, out: Any, before: Law, frame: Any, place: str) -> Law:
-    """Return the law after one in-place operation."""
+    """Return the distribution of a tensor after one in-place operation."""
     if frame is not None:
         law = _by_initialiser(frame, out)
         if law is not None:
@@ -216,7 +217,7 @@ def _numbers(args: Any, *defaults: float) -> tuple[float, ...]:
 
 
 def _by_initialiser(frame: Any, out: Any) -> Law | None:
-    """Return the law from which a function of ``torch.nn.init`` draws, given its arguments."""
+    """Return the distribution from which a call of a ``torch.nn.init`` function draws."""
     name, local = frame.f_code.co_name, frame.f_locals
     short = name.rstrip("_").replace("no_grad_", "").lstrip("_")
     try:
@@ -253,7 +254,7 @@ def _initialiser() -> Any:
 
 
 def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
-    """Return the law of a parameter, as recorded or else estimated from its entries."""
+    """Return the distribution of a parameter, as recorded or else estimated from its entries."""
     measured = estimated(parameter)
     known = writes.get(_key(parameter))
     if known is None:

@@ -52,7 +52,7 @@ class Audit(Tabled):
     predicted_logits
         The root mean square of the logits that the kernel calculus predicts, under ``assumptions``.
     laws
-        {parameter: its law}.
+        {parameter: the distribution of its initial values}.
     remarks
         Notes on parts of the model that were not examined.
 

@@ -10,10 +10,11 @@ from .program import Program, Value
 
 @dataclass
 class Roots:
-    """The roots of every value of a program, computed once.
+    """Find the roots of the values of a program, each only once.
 
-    ``stops`` are values that count as roots although they are sums or views, such as merges of a
-    stream.
+    The roots of a value are the sources from which it is computed through views, sums, gains and
+    norms alone. ``stops`` contains indices of values that count as roots although they are sums or
+    views, such as merges of a stream.
     """
 
     program: Program
@@ -65,7 +66,11 @@ class Roots:
         return (), False
 
     def _product(self, value: Value, data: tuple[Value, ...]) -> tuple[tuple[Value, ...], bool]:
-        """Follow products with constants, and products of data if one factor is a statistic."""
+        """Return the data factor of a product, and whether the product is a step of a norm.
+
+        If several factors are data, the largest one counts. If they have the same size, there is
+        none.
+        """
         if len(data) == 1:
             return data, False
         large, small = sorted(data, key=lambda v: -v.tensor.numel())[:2]
@@ -74,7 +79,10 @@ class Roots:
         return (large,), self._is_statistic(small)
 
     def _is_statistic(self, value: Value) -> bool:
-        """Return whether a factor is the root of a reduction without contractions, as in a norm."""
+        """Return whether a factor is the square root of a reduction, as in a norm.
+
+        It must have been computed without contractions.
+        """
         seen_root = seen_reduction = False
         while True:
             seen_root |= value.op in ROOT_FUNCTIONS

@@ -21,7 +21,10 @@ SMALL = 0.5  # a mixture below this fraction of an expert's rms gets a remark
 
 
 def load(router: Router) -> tuple[float, float]:
-    """Return the coefficient of variation of the load for a router's cosine, and its maximum."""
+    """Return the coefficient of variation of the experts' load, and its largest possible value.
+
+    The first value follows from the cosine between the tokens that the router reads.
+    """
     mixture = router.mixture
     most = math.sqrt(mixture.count / mixture.k - 1)
     cosine = max(min(router.cosine, CLOSEST), 0.0)
@@ -38,7 +41,7 @@ def load(router: Router) -> tuple[float, float]:
     "between the tokens that the router reads",
 )
 def unbalanced(subject: Subject) -> Iterator[Finding]:
-    """Yield routers whose load is unbalanced because their tokens have a large common part."""
+    """Report routers whose load is unbalanced because their tokens have a large common part."""
     found = {router.path: (router, *load(router)) for router in subject.routers}
     bad = [router for router, cv, most in found.values() if cv > SHARE * most > 0]
     for names in families([name for router in bad for name in router.names]).values():
@@ -66,7 +69,7 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
     "the router has no gradient",
 )
 def one(subject: Subject) -> Iterator[Finding]:
-    """Yield routers that select a single expert with weight 1."""
+    """Report routers that select a single expert with weight 1."""
     bad = [r for r in subject.routers if r.mixture.k == 1 and r.mixture.normalise]
     alone = [n for r in bad if r.mixture.count > 1 for n in r.names]
     for names in families(alone).values():

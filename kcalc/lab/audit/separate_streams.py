@@ -26,18 +26,18 @@ class Level:
 
     @property
     def branches(self) -> tuple[Value, ...]:
-        """The addends that are multiples of the branch's output."""
+        """Return the addends that are multiples of the branch's output."""
         pairs = zip(self.sums, self.skips, strict=True)
         return tuple(next(v for v in s.data if v is not skip) for s, skip in pairs)
 
     @property
     def ancestors(self) -> int:
-        """The bit mask of all values from which the streams were computed."""
+        """Return the bit mask of all values from which the streams were computed."""
         return reduce(or_, (value.ancestors for value in self.sums))
 
     @property
     def mixed_from(self) -> int:
-        """The bit mask of all values from which the mixtures were computed."""
+        """Return the bit mask of all values from which the mixtures were computed."""
         return reduce(or_, (value.ancestors for value in self.skips))
 
 
@@ -95,7 +95,8 @@ def sources(program: Program, first: Level) -> Iterator[Value]:
 def passages(program: Program, level: Level, ends: Sequence[Value]) -> list[Value]:
     """Return the values through which every path from the streams of a level to ``ends`` passes.
 
-    No stream comes after such a value. On these paths, nothing after it reads a value before it.
+    Such a value comes after all streams of the level. On these paths, nothing after it reads a
+    value before it.
     """
     below = reduce(or_, (end.ancestors | 1 << end.index for end in ends))
     streams = reduce(or_, (1 << value.index for value in level.sums))

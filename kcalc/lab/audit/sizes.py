@@ -29,7 +29,7 @@ LARGEST = 65504.0  # the largest float16
     "largest 16-bit number (error). LOSS-START covers logits",
 )
 def large(subject: Subject) -> Iterator[Finding]:
-    """Yield results that grow far beyond the size of the inputs."""
+    """Report results that grow far beyond the size of the inputs."""
     program, aim = subject.measured.structure.program, subject.measured.objective
     judged = aim.logits is not None and aim.logits.numel() >= TARGETS
     outputs = [v for v in program.outputs if not (judged and v.tensor is aim.logits)]
@@ -69,7 +69,10 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the largest rms of a numeric input, but at least 1. Integers in arithmetic count."""
+    """Return the largest rms of a numeric input, but at least 1.
+
+    Integers that are converted to floating point count as numeric inputs.
+    """
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:
@@ -100,7 +103,10 @@ def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contra
 
 
 def _grown(subject: Subject, last: Contraction, unit: float) -> tuple[str, ...]:
-    """Return the weights before the last layer whose results are larger than their inputs."""
+    """Return the weights before the last layer whose results are larger than their inputs.
+
+    If there are none, return the weights of the last layer.
+    """
     grown = dict.fromkeys(
         name
         for contraction in subject.measured.structure.contractions

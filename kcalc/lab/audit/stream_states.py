@@ -23,7 +23,8 @@ class State:
     """The streams after a sub-layer: the sum of a mixture of streams and a branch.
 
     ``count`` is the number of streams, ``skip`` and ``branch`` are the addends, and ``writer`` is
-    the contraction that ends the branch. ``split`` is the axis of the streams.
+    the contraction that ends the branch. ``split`` is (axis of the streams, whether they vary
+    fastest along it), or None.
     """
 
     value: Value
@@ -90,7 +91,7 @@ def start_of(program: Program, first: State) -> Value | None:
 
 
 def splits(shape: Sequence[int], count: int) -> Iterator[Split]:
-    """Yield the possible (axis of the streams, whether streams vary fastest along it)."""
+    """Yield the possible pairs (axis of the streams, whether streams vary fastest along it)."""
     for axis, size in enumerate(shape):
         if size % count == 0:
             yield axis, False

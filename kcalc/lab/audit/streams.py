@@ -22,7 +22,7 @@ GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
     "mix, read or write the streams, or the weights of the readout",
 )
 def streams_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield residual streams that train like a single stream."""
+    """Report residual streams that train like a single stream."""
     gates = subject.stream_weights
     groups = [] if gates is None else gates.alike()
     if gates is None or not groups:
@@ -92,7 +92,7 @@ def _only_truncation(subject: Subject) -> bool:
 
 
 def _logits(subject: Subject) -> float:
-    """Return the variance of the gates' arguments over examples, averaged over all gates."""
+    """Return the variance of the gates' arguments over the examples, averaged over all gates."""
     program, found, seen = subject.measured.structure.program, list[float](), 0
     for state in subject.measured.structure.several:
         places = state.writer.value.tensor.numel() // state.writer.value.tensor.shape[-1]

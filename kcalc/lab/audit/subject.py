@@ -1,4 +1,4 @@
-"""The input of the criteria: a model, the laws of its parameters, and its measured run."""
+"""The input of the criteria: a model, the distributions of its parameters, and a measured run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def gates(self) -> tuple[str, ...]:
-        """Return the small parameters in sub-layers that act as weights of several streams."""
+        """Return the small parameters in the sub-layers that determine the weights of streams."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
         steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in structure.levels]
         if structure.several:
@@ -111,7 +111,7 @@ class Subject:
         return (*small, *idle_gates(self, rest))
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:
-        """Return the place at which the first of the parameters was last written."""
+        """Return the source line at which the first of the parameters was last written."""
         return next((self.laws[n].place for n in names if self.laws[n].place), "")
 
 

@@ -61,7 +61,7 @@ class Algebra:
         return jax.enable_x64(True)
 
     def matrix(self, value: Any, what: str) -> Array:
-        """Return a non-empty (n, m) array of finite floats.
+        """Check ``value`` and return it as a non-empty (n, m) array of finite floats.
 
         Values of JAX tracers are not checked.
         """
@@ -74,7 +74,7 @@ class Algebra:
         return self.xp.asarray(float_matrix(value, what))
 
     def square(self, value: Any, what: str = "the kernel matrix") -> Array:
-        """Return a symmetric (n, n) array of finite floats."""
+        """Check ``value`` and return it as a symmetric (n, n) array of finite floats."""
         if traced(value):
             return self.matrix(value, what)
         return (

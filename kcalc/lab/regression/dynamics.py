@@ -79,8 +79,8 @@ def training_curve(
     ------
     KcalcError
         If the shapes of the data do not match, if the data contain nan, or if the kernel is not
-        positive semidefinite. Also if the network has BatchNorm, which removes a common component
-        from gradients, and the targets have a mean over the examples.
+        positive semidefinite. Also if the network has BatchNorm and the targets have a nonzero mean
+        over the examples, because BatchNorm removes a common component from gradients.
 
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
@@ -126,17 +126,17 @@ class Prior:
 
     @cached_property
     def train(self) -> Array:
-        """Return the covariance at the training inputs, (n, n)."""
+        """Return the covariance at the training inputs, with shape (n, n)."""
         return np.asarray(gram(self.kernel, self.X), dtype=float)
 
     @cached_property
     def cross(self) -> Array:
-        """Return the covariance between test and training inputs, (m, n)."""
+        """Return the covariance between test and training inputs, with shape (m, n)."""
         return np.asarray(gram(self.kernel, self.X_test, self.X), dtype=float)
 
     @cached_property
     def test(self) -> Array:
-        """Return the covariance at the test inputs, (m, m)."""
+        """Return the covariance at the test inputs, with shape (m, m)."""
         return np.asarray(gram(self.kernel, self.X_test), dtype=float)
 
 
@@ -266,7 +266,10 @@ class TrainingCurve(Shown):
             )
 
     def _decay(self, t: Array) -> Array:
-        """Return (1 - eta lambda)^t, or exp(-lambda t), with the axes of t before directions."""
+        """Return (1 - eta lambda)^t, or exp(-lambda t) for gradient flow.
+
+        The axes of t come before the axis of directions.
+        """
         later = t[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))
@@ -288,7 +291,7 @@ class TrainingCurve(Shown):
     # -- one network -------------------------------------------------------------------------------
 
     def predict(self, t: Any) -> Array:
-        """Return f_t at the training inputs, (n,) or (n, outputs) after the axes of t.
+        """Return f_t at the training inputs, with shape (n,) or (n, outputs) after the axes of t.
 
         Parameters
         ----------
@@ -309,7 +312,7 @@ class TrainingCurve(Shown):
             )
 
     def predict_test(self, t: Any) -> Array:
-        """Return f_t at the test inputs, (m,) or (m, outputs) after the axes of t.
+        """Return f_t at the test inputs, with shape (m,) or (m, outputs) after the axes of t.
 
         Parameters
         ----------
@@ -579,7 +582,7 @@ class TrainingCurve(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Return the assumptions of the kernel for the initial outputs, if it exists."""
+        """Return the assumptions of the kernel of the initial outputs, if there is one."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:

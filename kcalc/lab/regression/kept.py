@@ -105,7 +105,9 @@ class KeptKernel:
     @overload
     def matrix(self, X: ArrayLike, Y: Any = None) -> np.ndarray: ...
     def matrix(self, X: Any, Y: Any = None) -> JaxArray | np.ndarray:
-        """Return K(X, Y), (n, m). Y = None means X. Cached matrices are read-only.
+        """Return the kernel matrix K(X, Y), computed or from the cache.
+
+        Y = None means X. Cached matrices are read-only.
 
         Parameters
         ----------

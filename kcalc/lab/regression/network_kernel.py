@@ -109,9 +109,10 @@ class NetworkKernel(Kernel):
     def __call__(
         self, X: Any, Y: Any = None, eval_gradient: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Return K(X, Y), (n, m).
+        """Return K(X, Y), with shape (n, m).
 
-        With ``eval_gradient``, also return the gradient with respect to theta, (n, n, len(theta)).
+        With ``eval_gradient``, also return the gradient with respect to theta, with shape (n, n,
+        len(theta)).
 
         Raises: KcalcError under the same conditions as ``matrix``.
         """
@@ -129,7 +130,7 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def diag(self, X: Any) -> Array:
-        """Return K(x, x) for every row, (n,).
+        """Return K(x, x) for every row x of ``X``, with shape (n,).
 
         Parameters
         ----------

@@ -62,8 +62,8 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
     The data are ``y = f(X) + e``, with e of variance ``noise``.
 
-    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. It takes
-    the same arguments as :func:`kernel_regression`, with ``noise`` in place of ``ridge``.
+    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. The
+    arguments are those of :func:`kernel_regression`, with ``noise`` in place of ``ridge``.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class KernelRegression(Shown):
 
     @property
     def coefficients(self) -> Array:
-        """Return (K + ridge I)^-1 y, (n,) or (n, outputs)."""
+        """Return (K + ridge I)^-1 y, with shape (n,) or (n, outputs)."""
         return self._shaped(self._weights)
 
     @cached_property
@@ -157,7 +157,7 @@ class KernelRegression(Shown):
         return spectra.spectrum(np.asarray(self.matrix))
 
     def predict(self, X: Any) -> Array:
-        """Return f at the rows of X: (m,) or (m, outputs).
+        """Return f at the rows of X, with shape (m,) or (m, outputs).
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class KernelRegression(Shown):
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
 
     def predict_from(self, cross: Any) -> Array:
-        """Return f, given the kernel matrix K(x, X) of new and training inputs, (m, n).
+        """Return f, given the kernel matrix between new and training inputs.
 
         Parameters
         ----------

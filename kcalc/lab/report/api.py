@@ -40,7 +40,9 @@ class NetworkReport:
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
         """Write the page to a file, completely or not at all.
 
-        Returns: the report with its path. Raises: KcalcError if the file cannot be written.
+        Returns: the report with its path.
+
+        Raises: KcalcError if the file cannot be written.
         """
         return replace(self, path=write_whole(file_path(path), self.html))
 
@@ -91,7 +93,7 @@ def report(
     ----------
     net_or_model
         A network, a :class:`kcalc.Shaping`, or a model that :func:`kcalc.read` accepts. For a
-        Shaping, the original network is shown as "before" and its constants as "after", unless a
+        Shaping, the original network is shown as "before" and the shaped one as "after", unless a
         method, targets or an activation are given. A model needs ``example_inputs``: an array or a
         shape, a list of arrays or shapes, or a dictionary with argument names as keys.
     path

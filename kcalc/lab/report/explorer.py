@@ -169,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider, which does not change sums without weights."""
+    """Describe the effect of the shortcut slider, and which sums it does not change."""
     hint = "amplitude of the shortcut in every sum of two terms whose squared weights add up to 1"
     if found.program is None:
         return hint
@@ -233,9 +233,9 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """Return a slightly wider range with ends on a grid of powers of sqrt(2).
+    """Return a slightly wider range whose bounds are powers of sqrt(2).
 
-    On the grid, similar ranges become equal, so their tables are computed only once.
+    With such bounds, similar ranges become equal, so their tables are computed only once.
     """
     return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
         math.ceil(2 * math.log2(high * 1.02)) / 2
@@ -290,7 +290,7 @@ def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
 
 
 def _weighted(program: Program, weights: Any) -> Program:
-    """Return the program with the given array of shortcut weights, in which nan keeps a weight."""
+    """Return the program with new shortcut weights; where an entry is nan, the old weight stays."""
 
     def changed(step: Step) -> Step:
         if step.shortcut is None or len(step.numbers) != 2:
@@ -339,7 +339,9 @@ def _rough(phi: Activation) -> Any:
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """Return the maximal subnetworks as [piece, step, piece, step], listing repeated ones once.
+    """Return the maximal subnetworks as [first piece, first step, last piece, last step].
+
+    Repeated subnetworks are listed once.
 
     Raises: KcalcError if a subnetwork begins or ends inside repeated blocks.
     """
@@ -374,7 +376,7 @@ def _pairs(network: Network, program: Program) -> list[list[int]]:
 def _families(
     found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None
 ) -> None:
-    """Add the activations that the page can shape.
+    """Add the activations whose shaped versions the page can show.
 
     The first is the activation with which the network was shaped.
     """

@@ -39,8 +39,9 @@ class Kernel:
 def kernel(network: Network, **tokens: Any) -> Kernel:
     """Return the kernel of a network. With ``tokens``, there are no eigenvalues.
 
-    The eigenvalues are for inputs that are single vectors. Raises: KcalcError if the network has no
-    kernel or several outputs.
+    The eigenvalues are for inputs that are single vectors.
+
+    Raises: KcalcError if the network has no kernel or several outputs.
     """
     from scipy.special import comb, roots_gegenbauer
 

@@ -189,7 +189,7 @@ def _over_tokens(
 
 
 def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the page's number of tokens for "edge". If it is missing, "edge" uses its default."""
+    """Return the arguments about tokens for the method "edge", or {} to use its defaults."""
     tokens = over.get("tokens")
     if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
         return {}
@@ -206,10 +206,10 @@ def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
-    """Return the network shaped by DKS with the nearest reachable zeta.
+    """Return the network shaped by DKS with a zeta close to the smallest reachable one.
 
-    This is used if slopes add up in products, so that the usual zeta cannot be reached. If this
-    zeta fails too, return the failed shaping.
+    This replaces ``refused``, a shaping that failed because slopes add up in products and the usual
+    zeta cannot be reached. If no zeta works, the result is ``refused`` itself.
     """
     if not network.nodes_of(L.Product):
         return refused

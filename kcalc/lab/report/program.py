@@ -83,7 +83,10 @@ class Program:
 
 
 def compiled(network: Network) -> Program:
-    """Return the program of a network. Raises: KcalcError if it has none, with the reason."""
+    """Return the program of a network.
+
+    Raises: KcalcError if it has none, with the reason.
+    """
     require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:

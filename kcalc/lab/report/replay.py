@@ -33,7 +33,9 @@ class State(NamedTuple):
     mean: Array
 
     def whole(self, step: Step | None = None) -> tuple[Array, Array, Array]:
-        """Return (q, gap, mean) over all channels. ``step`` names the reading node in errors.
+        """Return (q, gap, mean) over all channels.
+
+        ``step`` is the step that reads the state, for error messages.
 
         Raises: KcalcError if q is not positive and finite.
         """

@@ -152,7 +152,10 @@ def default_method(network: Network, targets: Iterable[str] = ()) -> str:
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
-    """Check a method and its targets. Raises: KcalcError if they are invalid for every network."""
+    """Check a method and its targets.
+
+    Raises: KcalcError if they are invalid for every network.
+    """
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}

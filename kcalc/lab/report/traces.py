@@ -35,7 +35,7 @@ class Trace:
 
     @property
     def kind(self) -> str:
-        """Return the regime."""
+        """Return the regime that follows from the final slope and c value."""
         return kind(self.slope, self.level)
 
     @property
@@ -55,8 +55,9 @@ class Trace:
 def trace(network: Network, **tokens: Any) -> Trace:
     """Return the trace of a network for inputs with q = 1.
 
-    ``tokens`` contains the arguments for maps over tokens. Raises: KcalcError if the kernel
-    calculus does not apply.
+    ``tokens`` contains the arguments for maps over tokens.
+
+    Raises: KcalcError if the kernel calculus does not apply.
     """
     rows = SHAPING["depth trace"](network, **tokens)
     values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)

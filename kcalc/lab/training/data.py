@@ -81,7 +81,10 @@ class Split:
 
 
 def check_split(split: Any) -> Split:
-    """Return the split. Raises: KcalcError for any other object."""
+    """Check that ``split`` is a :class:`Split`, and return it.
+
+    Raises: KcalcError for any other object.
+    """
     if not isinstance(split, Split):
         raise KcalcError(
             f"expected a split of a data set, got {type(split).__name__}; make one with "

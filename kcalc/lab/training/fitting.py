@@ -29,7 +29,10 @@ class Trainer:
         self.steps = (KfacSteps if settings.optimizer == KFAC else Steps)(model, settings)
 
     def check(self, split: Split) -> None:
-        """Check that the model and the batch size fit the split. Raises: KcalcError if not."""
+        """Check that the model and the batch size fit the split.
+
+        Raises: KcalcError if not.
+        """
         self.steps.check(split)
         batches(0, split.train, self.settings.batch_size, 0, 1)
 
@@ -99,7 +102,10 @@ def _diverged(what: str, run: Run) -> Diverged:
 
 
 def check_model(model: Any) -> Model:
-    """Return the model. Raises: KcalcError for any other object."""
+    """Check that ``model`` is a :class:`kcalc.Model`, and return it.
+
+    Raises: KcalcError for any other object.
+    """
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
@@ -109,7 +115,10 @@ def check_model(model: Any) -> Model:
 
 
 def check_settings(settings: Any) -> Settings:
-    """Return the settings, or the defaults for None. Raises: KcalcError for any other object."""
+    """Check the settings and return them, or return the defaults for None.
+
+    Raises: KcalcError for any other object.
+    """
     if settings is not None and not isinstance(settings, Settings):
         raise KcalcError(
             f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}"

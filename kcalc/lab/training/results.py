@@ -33,9 +33,9 @@ class Result:
     learning_rate
         The learning rate.
     seed
-        The name of the split.
+        The seed of the run.
     split
-        The name of the data.
+        The name of the split.
     curve
         Tuples (step, accuracy on training batches, accuracy on test examples), with accuracies as
         fractions in [0, 1].
@@ -314,7 +314,7 @@ class Comparison(Shown):
         Returns
         -------
         str
-            One line per run, after a header.
+            One line per configuration, after a header.
 
         """
         stream = io.StringIO()

@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def rates(self) -> Array:
-        """Return the learning rate of every step, float32 (steps,).
+        """Return the learning rate of every step, as a float32 array of shape (steps,).
 
         It is ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``. u is the elapsed fraction of the steps
         after the warm-up, and decay is 1, (1 + cos pi u)/2 or 1 - u.
@@ -112,7 +112,7 @@ class Settings:
 
 
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
-    """Return the row numbers of the examples in steps ``start`` to ``stop``, (stop - start, size).
+    """Return the rows of the examples in steps ``start`` to ``stop``: (stop - start, size).
 
     The order in each pass over the examples depends on (seed, pass). Examples left over at the end
     of a pass are used in the next one.

@@ -23,7 +23,7 @@ STEPS = 50  # training steps per dispatch
 def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
     """Return ``-sum_k p_k log softmax(z)_k`` for each example.
 
-    p is 1 - smoothing at the label, plus smoothing / classes for every class.
+    Here p_k is smoothing / classes, plus 1 - smoothing if k is the label.
 
     The shapes are ``logits`` (examples, classes) and ``labels`` (examples,). Computations use at
     least single precision.
@@ -264,7 +264,7 @@ class Steps:
 
     @cached_property
     def finite(self) -> Any:
-        """A compiled function that tells whether all numbers in a tree of arrays are finite."""
+        """Return a compiled function that tells whether all numbers in a tree are finite."""
         import jax
         import jax.numpy as jnp
 

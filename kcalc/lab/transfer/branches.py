@@ -61,7 +61,8 @@ def branches(network: Network) -> tuple[Branch, ...]:
 def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
     """Return the weights that end a branch, ignoring dropout and multiplications after them.
 
-    The result is None if other nodes also read their output.
+    The result is None if a node other than the sum of the branch also reads the output of the
+    weights.
     """
     readers: dict[Node, int] = {}
     for _, reads in made.values():
@@ -84,7 +85,11 @@ Place = tuple[str, str, int]  # ((name with * for numbers, primitive, operations
 
 
 def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
-    """Return the operations on the stream itself after the first sum, such as norms after sums."""
+    """Return {node on the stream after the first sum, such as a norm: its place}.
+
+    The sums are included. A place is (name with * for numbers, kind of operation, number of
+    operations since the last sum).
+    """
     inside = {node for branch in found for node in branch.inside}
     sums = {branch.sum for branch in found}
     since: dict[Node, int] = {}
@@ -101,10 +106,11 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
 def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
 ) -> frozenset[Place]:
-    """Return the places on the stream that become more numerous as branches are added.
+    """Return the places on the stream where the number of operations grows with the branches.
 
-    With a base, these are the places that occur more often in the larger network. Without a base,
-    these are the places that occur at least twice and at least once for every two branches.
+    :func:`on_stream` defines places. With a base, these are the places that occur more often in the
+    larger network. Without a base, these are the places that occur at least twice and at least once
+    for every two branches.
     """
     count = Counter(on_stream(network, found).values())
     if base is None:
@@ -121,7 +127,7 @@ def along_stream(
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Reject branches that contain the sum of another branch. They have no depth exponents.
+    """Reject branches that contain the sum of another branch, because they have no depth exponents.
 
     Raises: KcalcError if there is such a branch.
     """

@@ -323,7 +323,7 @@ def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, flo
 
 
 def power(extent: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    """Return the least-squares power of the size, and its standard error over seeds."""
+    """Return the power of the size by least squares, and its standard error over seeds."""
     logs = np.log(extent) - np.log(extent).mean()
     each = logs @ np.log(values) / (logs @ logs)
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

@@ -35,10 +35,11 @@ class Growth:
     """How the sizes of a network grow.
 
     ``channels`` and ``groups`` have an entry for each node with weights or attention. ``scores`` is
-    {Attend: the factor that its scores need}. ``branches`` are the residual branches if their
-    number grows, and empty otherwise. ``ratios`` is {symbol: ratio} for known ratios. ``along``
-    contains nodes on the stream itself that become more numerous with the branches. ``carried``
-    contains the powers of the depth by which the network already multiplies its branches.
+    {Attend node: the factor by which its scores must be multiplied}. ``branches`` contains the
+    residual branches if their number grows; otherwise it is empty. ``ratios`` is {symbol: ratio}
+    for known ratios. ``along`` contains the nodes on the stream whose number grows with the
+    branches. ``carried`` describes the powers of the depth by which the network already multiplies
+    its branches.
     """
 
     channels: Mapping[Node, Power]
@@ -89,7 +90,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
-    """Return the factor that attention scores need, which is 1 for a fixed head width."""
+    """Return the factor by which attention scores must be multiplied; 1 for a fixed head width."""
     grown = width and layer.key_width is None
     return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
 
@@ -227,7 +228,9 @@ def counterparts(
     """Return the counterparts of a node in the base: nodes with the same name, up to numbers.
 
     In a base with another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``
-    contains the labels of both networks. Raises: KcalcError if there is no counterpart.
+    contains the labels of both networks.
+
+    Raises: KcalcError if there is no counterpart.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
@@ -313,7 +316,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
 
 
 def _key_width(network: Network, node: Node) -> int | None:
-    """Return the number of channels in a head's queries."""
+    """Return the number of channels in a head's queries, or None if it is unknown."""
     layer = network.layer(node)
     queries = network.features[network.parents(node)[0]]
     if layer.key_width is None and queries is not None and layer.heads is not None:
@@ -322,7 +325,11 @@ def _key_width(network: Network, node: Node) -> int | None:
 
 
 def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
-    """Return the factor with which scores are divided by the number of channels per head."""
+    """Return the factor by which the scores of an attention node must be multiplied.
+
+    Together with the scale in the network, it divides scores by the number of channels per head,
+    relative to the base.
+    """
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
         if own.scale != base.scale:
@@ -376,9 +383,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 class _Form:
     """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key`` includes the function's numerical arguments. ``unbiased`` omits the factors sqrt(1 - 1 /
-    n) that an unbiased standard deviation of n channels, ``h.std()``, introduces into a
-    hand-written norm; they tend to 1.
+    ``key`` identifies the function and its numerical arguments. ``unbiased`` does so without the
+    factors sqrt(1 - 1 / n), which tend to 1. Such a factor comes from a hand-written norm with the
+    unbiased standard deviation ``h.std()`` of n channels.
     """
 
     key: tuple[Any, ...]
@@ -408,7 +415,10 @@ def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
 
 
 def _bessel(network: Network) -> dict[Node, float]:
-    """Return {norm over channels: the factor after it}, for norms with an unbiased deviation."""
+    """Return {norm over n channels: the factor sqrt(1 - 1 / n) of an unbiased deviation}.
+
+    If the norm has groups, n is the number of channels per group.
+    """
     counts = {
         node: (network.features[owner(node)], op.groups)
         for node, op, _ in network.operations
@@ -422,10 +432,10 @@ def _bessel(network: Network) -> dict[Node, float]:
 
 
 def _form(op: Any, factors: Sequence[float]) -> _Form | None:
-    """Return the form, or None for weights, inputs, attention and operations that only move data.
+    """Return the form; None for weights, inputs, attention and operations that only move data.
 
-    For each node that the operation reads, ``factors`` contains the factor after an unbiased norm,
-    or 1 for other nodes.
+    ``factors`` contains one entry for each node that the operation reads: the factor from
+    :func:`_bessel`, or 1 if the node is not such a norm.
     """
     if isinstance(op, P.Post | P.Surrogate):
         phi, symbols = op.activation, bool(op.activation.free_symbols)

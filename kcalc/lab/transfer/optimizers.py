@@ -238,11 +238,11 @@ def rates(
     factor: Power,
     shape: tuple[int, ...],
 ) -> Rates:
-    """Return the powers for the weights of ``use``.
+    """Return the powers of width and depth for the learning rate and other settings of weights.
 
-    ``optimizer`` is (name, how the rank of updates grows). ``gradient`` is the size of the gradient
-    with respect to the output of the weights, ``factor`` their multiplier, and ``shape`` their
-    shape.
+    ``optimizer`` is (name, how the rank of updates grows). ``use`` describes the weights,
+    ``gradient`` is the size of the gradient with respect to their output, ``factor`` is their
+    multiplier, and ``shape`` is their shape.
     """
     name, rank = optimizer
     chosen = taker(name, use.role, shape)
@@ -261,7 +261,10 @@ def rates(
 
 
 def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) -> Rates:
-    """Return the powers for a bias or a gain, a vector that starts with the size of the output."""
+    """Return the powers of width and depth for a bias or a gain.
+
+    Such a vector starts with the size of the output.
+    """
     chosen = taker(optimizer, "", ())
     # Adafactor's steps are relative to the size of a parameter, with a floor
     step, rule = Step(change, gradient, ONE), OPTIMIZERS[chosen]

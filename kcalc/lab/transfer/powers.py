@@ -37,7 +37,10 @@ class Order:
     rates: Mapping[sp.Symbol, float] = field(default_factory=dict)
 
     def degrees(self, power: Power) -> tuple[Any, Any]:
-        """Return (degree in the width, the same degree at equal rates, degree in the depth)."""
+        """Return (degree in the width, degree in the depth).
+
+        The first is the degree in the fastest-growing width.
+        """
         powers = sp.sympify(power).as_powers_dict()
         depth = sp.Rational(powers.pop(DEPTH, 0))
         width = [
@@ -91,7 +94,10 @@ def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
 
 
 def degrees(power: Power) -> tuple[Any, Any]:
-    """Return (degree in the width, counting all widths equally, degree in the depth)."""
+    """Return (degree in the width, degree in the depth).
+
+    The first is the sum of the degrees in all widths.
+    """
     return Order().degrees(power)
 
 
@@ -109,6 +115,6 @@ def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
 
 
 def value(power: Power, ratios: Mapping[sp.Symbol, Any]) -> Any:
-    """Return a float if the ratios of all symbols are known, and the product itself otherwise."""
+    """Return a power as a float if the ratios of all its symbols are known, otherwise unchanged."""
     found = sp.sympify(power).subs(dict(ratios))
     return found if found.free_symbols else float(found)

@@ -124,7 +124,7 @@ def _counts(node: Any) -> bool:
 
 
 class _Growth:
-    """Growth of axes as powers of symbols, the ratios of parameter axes."""
+    """Compute the growth of axes as powers of symbols, the ratios of the parameters' axes."""
 
     def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
         self.recorded = any(recorded)
@@ -277,7 +277,11 @@ class _Matched:
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
     def _steps(self, node: Any, other: Any) -> list[Step]:
-        """Return the steps of a call. Readers of an array that it overwrites read its result."""
+        """Return the steps of a call.
+
+        If the call overwrites an array, operations that read the array later read the result of the
+        call.
+        """
         made = self._step(node, other)
         root = _written(node)
         if root is None:
@@ -431,7 +435,7 @@ def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
 
 
 def total(axes: Iterable[Power]) -> Power:
-    """Return the growth of the number of entries."""
+    """Return the growth of the number of entries of an array with these axes."""
     found = ONE
     for axis in axes:
         found *= axis

@@ -1,4 +1,4 @@
-"""Counts that must not change (experts and streams), and readouts that are normalised (codes)."""
+"""Check counts that must not change (experts, streams), and find normalised readouts (codes)."""
 
 from __future__ import annotations
 

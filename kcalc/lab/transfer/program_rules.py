@@ -47,7 +47,7 @@ PARTS = frozenset(_PARTS.split())
 
 @rule(*MOVES, *POOLS)
 def moved(f: Fold, step: Step) -> Found:
-    """Move or copy numbers, or take means and maxima over a fixed number of positions."""
+    """Move or copy values, or take means or maxima over a fixed number of positions."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, f.shared(step, step.axes[0], given))
@@ -131,7 +131,7 @@ def each(f: Fold, step: Step) -> Found:
 
 @rule("detach", "stop_gradient")
 def stopped(f: Fold, step: Step) -> Found:
-    """Pass the same numbers on, without a gradient."""
+    """Pass the values on without a gradient."""
     x = f.value(operand(step))
     return replace(f.like(step, x), parameter=None, maker=None)
 
@@ -260,7 +260,10 @@ def power(f: Fold, step: Step) -> Found:
     "add_relu",
 )
 def added(f: Fold, step: Step) -> Found:
-    """Add arrays, or replace some entries of an array with another's. The largest size counts."""
+    """Add arrays, or replace some entries of an array with entries of another.
+
+    The size of the result is the largest size of the inputs.
+    """
     if step.kind in ("max", "min") and len(step.refs) == 1:
         return extreme(f, step)
     refs = [ref for ref in step.refs if f.value(ref).real]
@@ -393,7 +396,7 @@ def _reduced(step: Step, x: Value) -> Power:
 
 @rule("mean", "nanmean")
 def mean(f: Fold, step: Step) -> Found:
-    """Take a mean. Its entries share the gradient."""
+    """Take a mean, which divides the gradient among the entries."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / _reduced(step, x))

@@ -43,9 +43,9 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
 
 
 def _found(fold: Fold, step: Step, rule: Rule) -> Found:
-    """Apply a rule, or guess if the rule does not handle this way of calling the operator.
+    """Apply a rule, or guess the result if the rule cannot handle the arguments of the operator.
 
-    A single such call must not prevent the rest from being read.
+    One unusual call must not prevent the rest of the program from being read.
     """
     try:
         return rule(fold, step)
@@ -57,7 +57,7 @@ def _found(fold: Fold, step: Step, rule: Rule) -> Found:
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:
-    """Mark a result as made of parameters or numbers only, if this holds for all inputs."""
+    """Mark a result as computed only from parameters or numbers, if all its inputs are."""
     reads = [fold.values[ref.name] for ref in step.refs]
     flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
     known = bool(flat) and step.name not in fold.uses
@@ -125,7 +125,10 @@ def guessed_of(fold: Fold) -> dict[str, str]:
 
 
 def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[Node]:
-    """Return the weights whose output reaches only weights that start at 0, entry by entry."""
+    """Return the weights whose output is read only by weights that start at 0.
+
+    Operations with a single input may come in between.
+    """
     silent = {one.node for one in fold.kept if one.kind == "weight" and one.name in zeros}
     readers: dict[Node, list[Step]] = {}
     for step in fold.program.steps:

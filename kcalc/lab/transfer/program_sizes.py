@@ -25,16 +25,17 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Value:
-    """An array, with the known facts about its size and origin.
+    """An array, together with what is known about its size and origin.
 
     ``of`` is the size of an entry, and ``axes`` says how the axes grow. ``real`` is False for ids
     and choices, which pass no gradient. ``parameter`` is the parameter whose values the array
-    contains, in any order and times fixed numbers of size ``of``; ``gains`` are learned factors of
-    these values, and ``length`` is the parameter that gives the norm of their rows. ``fixed`` says
-    whether the array was computed only from parameters and numbers, and ``numbers`` whether it was
-    computed only from numbers. ``maker`` are the weights that produced these outputs, up to
-    elementwise functions. ``unlike`` are the parts of the array if they have different rules.
-    ``scores`` says whether it is a sum of products of two feature maps.
+    contains, possibly reordered and multiplied by fixed numbers of size ``of``; ``gains`` are
+    learned factors of these values, and ``length`` is the parameter that gives the norm of their
+    rows. ``fixed`` says whether the array was computed only from parameters and numbers, and
+    ``numbers`` whether it was computed only from numbers. ``maker`` contains the weights that
+    produced the array, up to elementwise functions. ``unlike`` lists the parts of the array that
+    follow different rules, if any. ``scores`` says whether the array is a sum of products of two
+    feature maps.
     """
 
     of: Power
@@ -65,7 +66,10 @@ class Kept:
 
 
 def whole(node: Node) -> str:
-    """Return the step that some weights belong to. A step may have several weights."""
+    """Return the name of the step that applies the weights at a node.
+
+    A step with several weights has one node for each of them.
+    """
     return str(node).partition(" #")[0]
 
 
@@ -75,13 +79,14 @@ Rule = Callable[["Fold", Step], Found]
 
 @dataclass
 class Fold:
-    """The state of a pass over a program: values by array, backward edges, weights and assumptions.
+    """The state of the two passes over a program.
 
-    ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {node:
-    (factor that its input needs, whether these are scores)}. ``behind`` is {weights: the power by
-    which the model multiplies them}. ``guessed`` lists operations without a rule. ``columns`` is
-    {weights: the parts of a concatenation that they read}. ``codes`` lists operations that
-    normalise the result of a readout.
+    ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {function:
+    (factor by which its input must be multiplied, whether the input is a sum of products of two
+    feature maps)}. ``behind`` is {weights: the power by which the model multiplies them}.
+    ``guessed`` lists operations without a rule. ``columns`` is {weights: the parts of a
+    concatenation that they read}. ``codes`` lists operations that normalise the result of a
+    readout.
     """
 
     program: Program
@@ -113,19 +118,19 @@ class Fold:
             self.edges.setdefault(step.name, []).append((given.name, factor))
 
     def shared(self, step: Step, axes: Sequence[Power], given: object) -> Power:
-        """Return the number of entries with these axes that read one entry of an argument."""
+        """Return how many entries of an array with these axes read one entry of an argument."""
         ratio = total(axes) / self.value(given).total
         return ratio if self.setting.order.grows(ratio) else ONE
 
     def like(self, step: Step, x: Value, k: int = 0) -> Value:
-        """Return a value with the shape of the step's result."""
+        """Return ``x`` with the axes of the k-th array that the step returns."""
         return replace(x, axes=step.axes[k], real=x.real and step.real[k])
 
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
-        """Return the factor that gives the input of a function size 1, and record it.
+        """Return the factor that gives the input of a function size 1, and record the factor.
 
-        A function that is not homogeneous changes its form with the size of its input. ``place`` is
-        the array to multiply, if it is not the input of the step.
+        Unless a function is homogeneous, its shape on the typical range of inputs depends on their
+        size. ``place`` is the array to multiply, if it is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE
@@ -141,7 +146,7 @@ class Fold:
     def weights(
         self, step: Step, x: Value, w: Value, fans: tuple[Power, Power, Power], hot: bool = False
     ) -> Use:
-        """Record the use of weights at a step and return it. The weights read ``x``."""
+        """Record that a step applies the weights ``w`` to ``x``, and return this use."""
         assert w.parameter is not None
         key, n = step.name, 1
         while key in self.uses:  # the operation has several weights
@@ -159,7 +164,7 @@ class Fold:
         return use
 
     def parted(self, step: Step, x: Value, use: Use, fans: tuple[Power, Power, Power]) -> None:
-        """Record gradients of weights that read parts, some of which grow.
+        """Record gradients for weights that read a concatenation of which only some parts grow.
 
         Raises: KcalcError for parts with different sizes or growth rates.
         """

@@ -27,7 +27,9 @@ NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "t
 
 
 def rule_of(step: Step) -> Rule:
-    """Return the rule for a step. A name that ends in _ is an in-place operator.
+    """Return the rule for a step.
+
+    In-place operators, whose names end in _, have the same rules as the operators without _.
 
     Raises: KcalcError for a function whose numerical arguments differ from the base.
     """
@@ -70,7 +72,7 @@ def several(step: Step, values: list[Value]) -> Found:
 
 
 def largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
-    """Combine values in a sum or a selection. The largest value counts."""
+    """Combine values in a sum or a selection; the result has the largest size."""
     return Value(
         f.setting.order.larger(*(one.of for one in values)),
         step.axes[0],
@@ -92,7 +94,7 @@ _MADE = """
 
 @rule(*_MADE.split())
 def made(f: Fold, step: Step) -> Found:
-    """Return numbers that the operation creates itself, such as noise or zeros."""
+    """Return values that the operation creates itself, such as noise or zeros."""
     found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     return several(step, found)
 

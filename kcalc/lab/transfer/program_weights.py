@@ -21,7 +21,7 @@ def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Powe
 
 
 def _computed(f: Fold, w: Value) -> str:
-    """Return the reason why weights have no rule."""
+    """Return the reason why computed weights have no rule, or "" for arrays that are no weights."""
     return (
         "its weights are computed from parameters, and there are rules only for reordering, fixed "
         "factors, gains and weight norm"
@@ -113,7 +113,7 @@ def added_matrices(f: Fold, step: Step) -> Found:
 
 
 def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
-    """Sum products of two feature maps. Training aligns the maps."""
+    """Sum products of two feature maps, which training aligns."""
     a, b = f.value(one), f.value(two)
     found = Value(a.of * b.of * inner, step.axes[0])
     out = total(step.axes[0])
@@ -124,7 +124,7 @@ def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
 
 @rule("einsum")
 def einsum(f: Fold, step: Step) -> Found:
-    """Compute a contraction written with letters."""
+    """Compute a contraction given by an ``einsum`` equation."""
     text = str(step.args["equation"]).replace(" ", "")
     refs = list(step.args["tensors"])
     if "." in text or len(refs) > 2:

@@ -51,7 +51,7 @@ class ParameterRule(Shown):
         The factor for epsilon. For Adafactor, this is the second epsilon, the lower bound on the
         size of a parameter.
     exponents
-        {factor: the product of powers}.
+        {name of a factor: the factor as a product of powers of the width and the depth}.
     base_std
         The standard deviation of the parameter in the base, or None if the base is not a model.
     base_entries
@@ -335,7 +335,10 @@ def numbers(powers: Mapping[str, Power], ratios: Mapping[Any, float]) -> dict[st
 
 
 def require_known(transfer: Transfer) -> None:
-    """Check that all factors are numbers. Raises: KcalcError if one still contains symbols."""
+    """Check that all factors are numbers.
+
+    Raises: KcalcError if one still contains symbols.
+    """
     for rule in transfer.parameters.values():
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):

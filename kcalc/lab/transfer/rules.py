@@ -114,11 +114,12 @@ class Placement:
 
     ``kind`` is "weight", "bias", "gain" (of a norm, or another factor with one entry per channel),
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
-    (of the rows of weights, as in weight norm). ``shape`` is its shape. ``base_std`` and
-    ``base_entries`` are its standard deviation (None if unknown) and its number of entries in the
-    base. ``repeated`` says whether the larger network has more parameters with this name, and
-    ``zero`` whether all entries start at 0. ``behind`` is the multiplier that the model applies
-    after it, relative to the base.
+    (of the rows of weights, as in weight norm). ``shape`` is the shape of the parameter.
+    ``base_std`` and ``base_entries`` are the standard deviation (None if unknown) and the number of
+    entries that the parameter has in the base. ``repeated`` says whether the larger network has
+    more parameters of this name than the base, up to block numbers, and ``zero`` whether all
+    entries start at 0. ``behind`` is the factor by which the model multiplies the parameter,
+    relative to the base.
     """
 
     name: str
@@ -133,7 +134,10 @@ class Placement:
 
 
 def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
-    """Return the weights whose output reaches only weights that start at 0, channel by channel."""
+    """Return the weights whose output is read only by weights that start at 0.
+
+    Operations that act on each channel separately may come in between.
+    """
     readers: dict[Node, list[tuple[Node, Any]]] = {}
     for node, op, reads in network.operations:
         for read in reads:
@@ -170,7 +174,7 @@ def _shape(op: P.Fresh) -> tuple[int, ...]:
 
 
 def setting(growth: Growth, chosen: Options) -> Setting:
-    """Return the setting of the folds for the user's choices."""
+    """Return the settings of both passes over a network, given the user's choices."""
     return Setting(
         growth.channels,
         growth.groups,
@@ -187,9 +191,9 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """Derive the rules for all parameters.
+    """Derive the rules for all parameters of a kcalc network.
 
-    Raises: KcalcError if the network has no exponents.
+    Raises: KcalcError if there are no exponents, as for the depth with ``alignment="none"``.
     """
     if growth.branches and not chosen.aligned:
         raise KcalcError(
@@ -227,10 +231,10 @@ def derive_program(
 class Guesses:
     """Findings about a program, apart from its sizes.
 
-    ``settled`` is {function: the factor that its input needs}. ``guessed`` is {parameter: an
-    operation without a rule on a path through it}. ``before_zeros`` contains weights that are read
-    only by weights that start at 0. ``columns`` is {weights: the parts of a concatenation that they
-    read}.
+    ``settled`` is {function: the factor by which its input must be multiplied}. ``guessed`` is
+    {parameter: an operation without a rule on a path through it}. ``before_zeros`` contains weights
+    whose output is read only by weights that start at 0. ``columns`` is {weights: the parts of a
+    concatenation that they read}.
     """
 
     placed: Sequence[Placement]
@@ -371,9 +375,10 @@ class _Book:
         return found
 
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
-        """Add the edit for weights that read several parts, some of which do not grow.
+        """Add the edit for weights that read a concatenation of which only some parts grow.
 
-        A factor on these parts gives their columns the same learning rate as the other columns.
+        A factor on the other parts gives their columns the same learning rate as the other columns.
+
         Raises: KcalcError for optimisers that act on whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
@@ -406,10 +411,11 @@ class _Book:
             self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
-        """Give output size 1 to weights that make a narrow map read by zero weights (LoRA).
+        """Return the use with output size 1 if the output is narrow and read only by zero weights.
 
-        Otherwise, the first steps of the weights that read the map, which are proportional to it,
-        would shrink with the width. While these weights are 0, changes of the map have no effect.
+        This is the case in LoRA. The first steps of the zero weights are proportional to the narrow
+        feature map, so they would otherwise shrink with the width. While these weights are 0,
+        changes of the map have no effect.
         """
         narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
         if use.node not in self.before_zeros or not narrow:
@@ -471,7 +477,7 @@ class _Book:
             )
 
     def notes(self) -> Iterable[Assumption]:
-        """Yield assumptions that hold only for the first steps."""
+        """Yield the assumptions of rules that hold only for the first steps."""
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),

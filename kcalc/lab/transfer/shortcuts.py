@@ -37,7 +37,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """The part of the stream that remains at one place, relative to its beginning.
+    """What remains of the stream at one node, relative to its beginning.
 
     ``share`` is the fraction that remains of the initial stream. ``total`` is the fraction that
     remains of everything that shortcuts carry. Norms divide both by ``total``.
@@ -63,8 +63,8 @@ class Stream:
 class Carried:
     """The powers of the depth by which a network multiplies its branches.
 
-    ``powers`` is {branch: p} if the network multiplies the branch by L^-p; missing branches have p
-    = 0. ``notes`` contains statements that hold only approximately.
+    ``powers`` is {branch: p} if the network multiplies the branch by L^-p; for branches that it
+    does not contain, p = 0. ``notes`` contains statements that hold only approximately.
     """
 
     powers: Mapping[Branch, Any] = field(default_factory=dict)
@@ -74,8 +74,9 @@ class Carried:
 def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Stream:
     """Return what remains of a network's stream, and the factors of its branches.
 
-    ``along`` contains the operations on the stream whose number grows with its branches. Raises:
-    KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
+    ``along`` contains the operations on the stream whose number grows with its branches.
+
+    Raises: KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
     unchanged.
     """
     slots: dict[Node, set[int]] = {}
@@ -117,10 +118,11 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """Return what remains after a sum, and the factor of the stream in it.
+    """Return what remains of the stream after a sum, and the factor of the stream in the sum.
 
-    ``taken`` contains a pair (factor, what remained before the sum) for each addend. At the first
-    sum, the inputs from before it count as the whole stream; later sums ignore such inputs.
+    ``taken`` contains a pair (factor, what remained of the stream before the sum) for each addend.
+    At the first sum, the inputs from before it count as the whole stream; later sums ignore such
+    inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -141,7 +143,7 @@ def _number(weight: Any, node: Node) -> float:
 
 
 def _check_carries(op: Any, node: Node) -> None:
-    """Raise a KcalcError for an operation after every sum if it changes the stream."""
+    """Raise a KcalcError if an operation that follows every sum changes the stream."""
     if op is None or isinstance(op, P.Norm | P.Reshape):
         return
     if isinstance(op, P.Post) and not op.activation.free_symbols:

@@ -49,7 +49,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of the folds.
+    """The settings of both folds.
 
     ``channels`` is {node with weights, or attention: growth of the channels that it emits}, and
     ``groups`` is {node: growth of the number of groups}. ``branches`` are the residual branches, or
@@ -105,11 +105,11 @@ class Use:
     """The use of weights at one place of a network.
 
     ``role`` is "embedding", "input" (few channels to many), "hidden" (many to many), "readout"
-    (many to few), "elementwise" (groups of a few channels) or "finite". ``reads`` and ``output``
-    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth factors for the
-    number of inputs per output and for the number of outputs per input. ``initial`` and ``change``
-    are the sizes of an initial weight and of its change, multipliers included, and ``size`` is the
-    larger of the two. ``shift`` is the change of a bias.
+    (many to few), "elementwise" (groups of a few channels) or "finite" (few to few). ``reads`` and
+    ``output`` are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth factors
+    for the number of inputs per output and for the number of outputs per input. ``initial`` and
+    ``change`` are the sizes of an initial weight and of its change, multipliers included, and
+    ``size`` is the larger of the two. ``shift`` is the change of a bias.
     """
 
     node: Node
@@ -180,7 +180,10 @@ class Forward:
         self.uses: dict[Node, Use] = {}
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
-        """Return the size of a primitive's output. Unlike channels stay separate up to weights."""
+        """Return the size of a primitive's output.
+
+        Channels that need different rules are kept apart until weights read them.
+        """
         found = self.size(op, node, inputs)
         unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
         if unlike is None:

@@ -79,12 +79,12 @@ class TransferCheck(Shown):
 
     @property
     def means(self) -> np.ndarray:
-        """Geometric means of the losses over seeds, (sizes, rates)."""
+        """Return the geometric means of the losses over seeds, with shape (sizes, rates)."""
         return _means(self.losses)
 
     @property
     def plain_means(self) -> np.ndarray:
-        """Geometric means of the losses without rules.
+        """Return the geometric means over seeds of the losses without rules.
 
         Raises: KcalcError if these runs were not made.
         """
@@ -92,12 +92,12 @@ class TransferCheck(Shown):
 
     @property
     def best(self) -> tuple[float, ...]:
-        """The best learning rate at every size, from a parabola through the three lowest losses."""
+        """Return the best rate at every size, from a parabola through the three lowest losses."""
         return _best(self.rates, self.losses)
 
     @property
     def best_plain(self) -> tuple[float, ...]:
-        """The best learning rate at every size without rules.
+        """Return the best learning rate at every size without rules.
 
         Raises: KcalcError if these runs were not made.
         """
@@ -105,7 +105,7 @@ class TransferCheck(Shown):
 
     @property
     def shift(self) -> float:
-        """How far the best learning rate moves from the first size to the last, in octaves."""
+        """Return how many octaves the best learning rate moves from the first to the last size."""
         return float(np.log2(self.best[-1] / self.best[0]))
 
     def gain(self, at: str = "optimum") -> Gain:
@@ -199,7 +199,10 @@ class TransferCheck(Shown):
 
     @property
     def at_edge(self) -> tuple[str, ...]:
-        """Sizes whose lowest loss is at an end of ``rates``; the best rate may lie beyond it."""
+        """Return the sizes whose lowest loss is at the first or last of the ``rates``.
+
+        For these sizes, the best rate may lie beyond ``rates``.
+        """
         both = [("", self.losses)] if self.plain is None else self._pair()
         found = []
         for told, losses in both:

@@ -1,4 +1,4 @@
-"""PyTorch models: read the base and the model, and place every parameter in the network."""
+"""PyTorch models: read the base and the model, and find every parameter in the network."""
 
 from __future__ import annotations
 
@@ -272,7 +272,9 @@ def _check_constants(base: Any, model: Any) -> None:
     """Reject constant parameters whose value differs from the base.
 
     An example is a LayerScale that starts at 1 / depth. Rules are relative to the initial values of
-    the base, and rescaling does not change constants. Raises: KcalcError for such parameters.
+    the base, and rescaling does not change constants.
+
+    Raises: KcalcError for such parameters.
     """
     small = dict(base.named_parameters())
     for name, parameter in model.named_parameters():
@@ -334,7 +336,7 @@ def _norms(reading: Reading) -> list[Normalise]:
 
 
 def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
-    """Return all uses of all parameters, except frozen parameters whose place is unknown."""
+    """Return all uses of all parameters, except frozen parameters that are not found."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
@@ -370,7 +372,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 def _vector(
     name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
-    """Return (node, kind) of a gain or another vector, or None if it is frozen and has no place.
+    """Return (node, kind) of a gain or another vector, or None if it is frozen and not found.
 
     Raises: KcalcError for anything but vectors with at most one axis that grows.
     """

@@ -42,7 +42,7 @@ def watched_parts(model: Any) -> Any:
             return out
 
         def join(self, out: Any, args: Any, kwargs: Any) -> None:
-            """Record the parts along the axis on which they differ from the whole."""
+            """Record the parts of a concatenation, along the axis on which they were joined."""
             arrays = args[0] if args else kwargs["tensors"]
             for axis in range(1, out.ndim):
                 extents = tuple(one.shape[axis] for one in arrays if one.ndim == out.ndim)

@@ -20,8 +20,8 @@ READ = 3  # number of examples for reading models: small, and seldom equal to th
 class Family:
     """A function that builds models of several sizes, and the settings for training them.
 
-    ``build`` is called with ``base`` or another size. ``x`` and ``y`` are examples, with ``x`` a
-    tensor or {argument: tensor}, and the loss is ``loss(output, y)``. ``standard`` means that all
+    ``build`` is called with ``base`` or another size. ``x`` (a tensor or {argument: tensor}) and
+    ``y`` contain the examples, and the loss is ``loss(output, y)``. ``standard`` means that all
     sizes keep their initial weights and the same learning rate. ``zero_readout`` means that
     readouts start at 0.
     """
@@ -124,9 +124,9 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
 
 
 def _class_of(name: str) -> Any:
-    """Return the optimiser's class.
+    """Return the class in ``torch.optim`` of an optimiser, given by name.
 
-    Raises: KcalcError if ``torch.optim`` has none.
+    Raises: KcalcError if ``torch.optim`` has no such class.
     """
     import torch
 
