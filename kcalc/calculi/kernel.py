@@ -229,10 +229,10 @@ class Kernel:
     def _(self, op: P.Norm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))``, q -> 1.
 
-        Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c. For
-        statistics over positions, all positions are assumed to have the same q value and mean.
-        Groups of channels that each lie in one part of a concatenation use the q and mean of that
-        part. For a large batch, ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between
+        The means mu and the q values are taken over all channels. An RMSNorm does not centre, so it
+        leaves c unchanged. For statistics over positions, all positions are assumed to have the
+        same q value and mean. Groups of channels that each lie in one part of a concatenation use
+        the q value and mean of that part. For a large batch, ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between
         examples of the batch [De and Smith 2020].
         """
         (below,) = inputs

@@ -57,9 +57,9 @@ def _place(
     like: tuple[float, float] | None,
     across: tuple[float, float] | None,
 ) -> BranchPoint | None:
-    """Return the point of the curve near (s, beta), or None.
+    """Return the point on the curve near (s, beta) with the tangent there, or None.
 
-    The search goes in the direction ``across`` (default: the gradient), and the tangent has the
+    Searches along ``across`` (default: the gradient). The tangent has the
     orientation of ``like``.
     """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)

@@ -181,7 +181,7 @@ def _part(way: Way, log_q: float, x: float) -> float:
 def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
     """Return log q one step further along the path, or None if F is only rounding error there.
 
-    Raises: Turns if F changes sign before that.
+    Raises: Turns if F changes sign before that point.
     """
 
     def change(log: float) -> float:

@@ -189,7 +189,7 @@ def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
 
 
 def locations_of(shape: Sequence[int] | None) -> int:
-    """The number of locations, or 1 without locations."""
+    """The number of locations, or 1 if there are none."""
     return 1 if shape is None else prod(shape)
 
 

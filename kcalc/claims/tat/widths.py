@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 int((off > epsilon).sum()),
                 draws,
                 delta,
-                f"{depth} layers, c = {c:g}, near 16 times the printed width",
+                f"{depth} layers, c = {c:g}, at about 16 times the printed width",
                 width=width,
                 epsilon=epsilon,
                 quantile=np.quantile(off, 1 - delta),

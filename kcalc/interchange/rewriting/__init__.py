@@ -79,7 +79,7 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
 
 
 def _with_readers_aside(trace: Trace) -> Trace:
-    """Mark layers that are also read by operations that no output needs."""
+    """Mark layers whose output is also read by operations that no output needs."""
     ops = {op.name: op for op in trace.ops}
     live = needed(ops, trace.outputs)
     used: set[str] = set()  # operations that no output needs, except unused slices

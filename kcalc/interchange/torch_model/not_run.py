@@ -1,6 +1,6 @@
-"""Find activations, norms and sums in a model's code that did not run when it was read.
+"""Find activations, norms and sums in the parts of a model that did not run during reading.
 
-If a branch on a shape, a setting or ``training`` runs such code later, it is not edited.
+Such code is not edited, even if a branch on a shape, a setting or ``training`` runs it later.
 """
 
 from __future__ import annotations

@@ -207,8 +207,9 @@ def _check_places(
     )
     if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
         raise KcalcError(
-            "the networks differ in depth by more than the number of equal residual branches x + "
-            "f(x), but depth exponents exist only for that number; use the same depth as the base"
+            "the depths of the networks differ in more than their numbers of equal residual "
+            "branches x + f(x), but depth exponents are defined only for changes of that number; "
+            "use the same depth as the base"
         )
 
 
