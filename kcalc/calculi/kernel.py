@@ -232,8 +232,8 @@ class Kernel:
         The means mu and the q values are taken over all channels. An RMSNorm does not centre, so it
         leaves c unchanged. For statistics over positions, all positions are assumed to have the
         same q value and mean. Groups of channels that each lie in one part of a concatenation use
-        the q value and mean of that part. For a large batch, ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between
-        examples of the batch [De and Smith 2020].
+        the q value and mean of that part. For a large batch, ``c -> (c - b) / (1 - b)``, where
+        ``b`` is the c value between examples of the batch [De and Smith 2020].
         """
         (below,) = inputs
         if op.over == "batch":
