@@ -8,8 +8,9 @@ from functools import reduce
 from operator import or_
 
 from .contractions import Contraction
-from .operations import VIEWS
+from .operations import CONTRACTIONS, NORMS, SUMS, VIEWS
 from .program import Program, Value
+from .roots import contraction_weight
 from .stream_states import MOST
 
 
@@ -44,7 +45,7 @@ class Level:
 def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Level]:
     """Return the sums that add the output of one branch to each of several streams.
 
-    There is one level per sub-layer. All levels have the same number of sums, and each sum reads
+    There is one level per sub-layer. All levels have the same number of sums, and each sum mixes
     several streams of the level before. The list is empty unless there are at least two such
     sub-layers.
     """
@@ -66,17 +67,32 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
             continue
         sums, skips = zip(*apart, strict=True)
         before = levels[-1].sums if levels else ()
-        mixed = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
-        follows = len(sums) == len(before) and mixed
+        follows = len(sums) == len(before) and all(_mixed(skip, before) > 1 for skip in skips)
         if follows or len(levels) < 2:
             levels = [*(levels if follows else ()), Level(sums, skips, by_value[index])]
     return levels if len(levels) > 1 else []
 
 
+def _mixed(value: Value, streams: Sequence[Value]) -> int:
+    """Return the number of streams that a value reads through weighted sums and norms."""
+    ends, seen, stack = {v.index for v in streams}, set[int](), [value]
+    passed = VIEWS | SUMS | NORMS | CONTRACTIONS - {"convolution"} | {"mul", "div", "true_divide"}
+    while stack:
+        top = stack.pop()
+        if top.index in seen:
+            continue
+        seen.add(top.index)
+        weight = contraction_weight(top)
+        mixes = weight is None or len(streams) in weight.tensor.shape  # or a layer of a branch
+        if top.op in passed and mixes and top.index not in ends:
+            stack += [v for v in top.data if any(v.depends_on(stream) for stream in streams)]
+    return len(seen & ends)
+
+
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
     """Return the contraction that was scaled by constants or weights to a value, or None."""
     while value.index not in by_value:
-        same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
+        same = [v for v in value.data if v.tensor.numel() == value.tensor.numel()]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:
             return None
         (value,) = same
