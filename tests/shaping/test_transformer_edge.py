@@ -155,6 +155,21 @@ def test_a_model_gets_the_constants_in_its_weights() -> None:
         edge(reading, tokens=TOKENS, mlp="dks", zeta=1.2).apply_to(model)
 
 
+def test_the_query_key_scale_multiplies_the_biases_of_queries() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        heads = functional.scaled_dot_product_attention(m.q(normed(x)), m.k(x), m.v(x))
+        return x + m.out(heads)
+
+    torch.manual_seed(0)
+    layers = {name: torch.nn.Linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
+    model, x = Model(forward, **layers), torch.randn(2, TOKENS, WIDTH)
+    s = edge(kc.read(model, x), tokens=TOKENS, growth=1.5, score_variance=0.3)
+    made = kc.read(s.apply_to(model), x).network.layer("q")
+    assert s.query_key_scale != 1 and made.sigma_b > 0
+    assert s.network.layer("q").sigma_w == pytest.approx(made.sigma_w, rel=1e-6)
+    assert s.network.layer("q").sigma_b == pytest.approx(made.sigma_b, rel=1e-6)
+
+
 def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     """Constants are those of wide queries and keys."""
     plain, narrow = (stack(1, 64, 2, attention=given) for given in ({}, {"wide": False}))
