@@ -45,9 +45,9 @@ class Level:
 def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Level]:
     """Return the sums that add the output of one branch to each of several streams.
 
-    There is one level per sub-layer. All levels have the same number of sums, and each sum mixes
-    several streams of the level before. The list is empty unless there are at least two such
-    sub-layers.
+    There is one level per sub-layer. All levels have the same number of sums. Each sum depends on
+    several streams of the level before, and its mixture carries on at least one of them. The list
+    is empty unless there are at least two such sub-layers.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
     found: dict[int, list[tuple[Value, Value]]] = {}
@@ -67,26 +67,30 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
             continue
         sums, skips = zip(*apart, strict=True)
         before = levels[-1].sums if levels else ()
-        follows = len(sums) == len(before) and all(_mixed(skip, before) > 1 for skip in skips)
+        reading = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
+        follows = len(sums) == len(before) and reading
+        follows = follows and all(_carries_on(skip, before) for skip in skips)
         if follows or len(levels) < 2:
             levels = [*(levels if follows else ()), Level(sums, skips, by_value[index])]
     return levels if len(levels) > 1 else []
 
 
-def _mixed(value: Value, streams: Sequence[Value]) -> int:
-    """Return the number of streams that a value reads through weighted sums and norms."""
+def _carries_on(value: Value, streams: Sequence[Value]) -> bool:
+    """Return whether a value reads one of the streams through weighted sums and norms."""
     ends, seen, stack = {v.index for v in streams}, set[int](), [value]
     passed = VIEWS | SUMS | NORMS | CONTRACTIONS - {"convolution"} | {"mul", "div", "true_divide"}
     while stack:
         top = stack.pop()
+        if top.index in ends:
+            return True
         if top.index in seen:
             continue
         seen.add(top.index)
         weight = contraction_weight(top)
         mixes = weight is None or len(streams) in weight.tensor.shape  # or a layer of a branch
-        if top.op in passed and mixes and top.index not in ends:
+        if top.op in passed and mixes:
             stack += [v for v in top.data if any(v.depends_on(stream) for stream in streams)]
-    return len(seen & ends)
+    return False
 
 
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:

@@ -73,8 +73,8 @@ def stream_remarks(subject: Subject) -> list[str]:
     if levels and gates is None:
         texts.append(
             f"{len(levels[0].sums)} residual streams are in separate tensors, and their "
-            "weights could not be measured, so STREAM-ALIKE does not examine them; combine the "
-            "streams with torch.stack to have them examined"
+            "weights could not be measured, so STREAM-ALIKE does not examine them; it needs a "
+            "single group of streams that start as copies, mixed by weighted sums"
         )
     variance = _logits(subject)
     if variance > 1:

@@ -111,6 +111,17 @@ class Homes(Lists):
         return sum(streams)
 
 
+class Alone(Lists):
+    """Every sub-layer writes to all streams, and nothing else mixes them."""
+
+    def forward(self, x: Any) -> Any:
+        streams = [1 * x for _ in range(3)]
+        for branch in self.branches:
+            y = branch(sum(streams))
+            streams = [s + y for s in streams]
+        return sum(streams)
+
+
 class Unlike(Lists):
     """Streams that start as different functions of the input."""
 
@@ -124,6 +135,7 @@ class Unlike(Lists):
 LISTS: dict[str, tuple[Any, str | None]] = {
     "copies": (Lists, "1, 2, 3"),
     "clones": (Homes, "1, 3"),
+    "copies that are not mixed": (Alone, "1, 2, 3"),
     "homes": (lambda: Lists(4.0, depth=4), None),
     "multiples": (lambda: Lists(start=(1, 2, 2)), "2, 3"),
     "different functions": (Unlike, None),
