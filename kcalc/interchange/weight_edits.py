@@ -90,10 +90,16 @@ class WeightEdits:
         Raises: KcalcError if the node is not a dense layer of the model, or shares its weights.
         """
         op = self.target.ops.get(str(node))
-        if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
+        if not isinstance(op, Linear):
             raise KcalcError(
                 f"node {node!r} is not a dense layer of the model; shape kc.read(model, ...) and "
                 "apply the result to this model"
+            )
+        if op.parameter not in self.stored.layouts:
+            raise KcalcError(
+                f"the model computes the weight of node {node!r} from parameters, so it cannot be "
+                "scaled; make the weight a parameter (for weight_norm and other parametrizations, "
+                "with torch.nn.utils.parametrize.remove_parametrizations), and read the model again"
             )
         for other in self.target.ops.values():
             rows = getattr(other, "rows", None)

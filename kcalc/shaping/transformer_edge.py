@@ -91,7 +91,7 @@ class TransformerShaping(Shaping):
     weights
         {residual Sum: (shortcut, branch) amplitudes}.
     query_key_scale
-        The factor that multiplies ``sigma_w`` of all queries.
+        The factor that multiplies ``sigma_w`` and ``sigma_b`` of all queries.
     identity
         The weight of the identity in attention, for networks without shortcuts.
     centre
@@ -377,11 +377,11 @@ def edge(
     - ``score_variance``: the variance of a score within its row, averaged over attention layers.
 
     With shortcuts, the constants are the branch weights of all attention layers, the branch weights
-    of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` of all
-    queries. You may pass as many targets as there are constants. The defaults are ``token_slope=1``
-    and ``growth=2``. If some norm is outside the branches, so that the stream cannot grow,
-    ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other sums keep
-    their shortcut weight. Other weights are unchanged.
+    of all other residual blocks, and the query-key scale, which multiplies ``sigma_w`` and
+    ``sigma_b`` of all queries. You may pass as many targets as there are constants. The defaults
+    are ``token_slope=1`` and ``growth=2``. If some norm is outside the branches, so that the stream
+    cannot grow, ``gradient_mean=1.1`` replaces ``growth``. Normalised sums stay normalised; other
+    sums keep their shortcut weight. Other weights are unchanged.
 
     Without shortcuts, attention becomes ``a I + A - c 1 1^T / T``, with ``sigma_w = 1`` and
     ``sigma_b = 0`` everywhere. The output maps get value gains that keep q = 1 for these tokens,
@@ -528,7 +528,7 @@ def _about(start: Start) -> Assumption:
 def _scores_changed(parts: Parts, scale: float) -> list[str]:
     if scale == 1:
         return []
-    return [f"{a.queries}: sigma_w times {scale:.10g}" for a in parts.attentions]
+    return [f"{a.queries}: sigma_w and sigma_b times {scale:.10g}" for a in parts.attentions]
 
 
 def _activated(

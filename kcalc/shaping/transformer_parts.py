@@ -17,6 +17,7 @@ from ..network.layers import (
     Identity,
     Input,
     Normalisation,
+    Opaque,
     Pool,
     Sum,
 )
@@ -71,6 +72,14 @@ def parts_of(network: Network) -> Parts:
     attention layers with and without shortcuts, and sums of three or more addends around attention.
     """
     if not network.nodes_of(Attend):
+        if unread := network.nodes_of(Opaque):
+            reason = network.layer(unread[0]).reason
+            told = f" ({reason})" if reason else ""
+            raise KcalcError(
+                "shaping to the edge is for networks with attention, but kcalc found none in this "
+                f"network, perhaps because it cannot read node {unread[0]!r}{told}; replace this "
+                "node with layers that kcalc supports"
+            )
         raise KcalcError(
             "shaping to the edge is for networks with attention, but this network has none"
         ).advising((Remedy("dks"), Remedy("residual_weights")))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError, Remedy, UnreachableTarget
 from ..foundation.rootfinding import zero_between
-from ..network.layers import Attend, Normalisation
+from ..network.layers import Affine, Attend, Normalisation
 from ..network.network import Network, is_normalised
 from .residual_blocks import with_residual_weights
 from .tokens import with_norms
@@ -49,9 +49,16 @@ class Request:
     targets: Mapping[str, float]
 
     def scaled(self, network: Network, factor: float) -> Network:
-        """Multiply sigma_w of all queries by ``factor``."""
+        """Multiply sigma_w and sigma_b of all queries by ``factor``."""
         queries = {a.queries for a in self.parts.attentions}
-        return with_sigmas(network, {n: float(network.layer(n).sigma_w) * factor for n in queries})
+
+        def changed(node: Node, layer: Affine) -> Affine:
+            if node not in queries:
+                return layer
+            weight, bias = float(layer.sigma_w) * factor, float(layer.sigma_b) * factor
+            return replace(layer, sigma_w=weight, sigma_b=bias)
+
+        return network.map_layers(changed, Affine)
 
     def check_scores(self) -> None:
         """Raise a KcalcError if the weights do not determine the scale of scores."""

@@ -155,6 +155,42 @@ def test_a_model_gets_the_constants_in_its_weights() -> None:
         edge(reading, tokens=TOKENS, mlp="dks", zeta=1.2).apply_to(model)
 
 
+def test_the_query_key_scale_multiplies_the_biases_of_queries() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        heads = functional.scaled_dot_product_attention(m.q(normed(x)), m.k(x), m.v(x))
+        return x + m.out(heads)
+
+    torch.manual_seed(0)
+    layers = {name: torch.nn.Linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
+    model, x = Model(forward, **layers), torch.randn(2, TOKENS, WIDTH)
+    s = edge(kc.read(model, x), tokens=TOKENS, growth=1.5, score_variance=0.3)
+    made = kc.read(s.apply_to(model), x).network.layer("q")
+    assert s.query_key_scale != 1 and made.sigma_b > 0
+    assert s.network.layer("q").sigma_w == pytest.approx(made.sigma_w, rel=1e-6)
+    assert s.network.layer("q").sigma_b == pytest.approx(made.sigma_b, rel=1e-6)
+
+
+def test_shared_and_computed_weights_are_named() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        heads = functional.scaled_dot_product_attention(m.q(normed(x)), m.k(normed(x)), x)
+        return x + m.out(m.v(heads))
+
+    names, x = ("q", "k", "v", "out"), torch.randn(2, TOKENS, WIDTH)
+    layers = {name: torch.nn.Linear(WIDTH, WIDTH) for name in names}
+    with refused("cannot read node 'k'.*shares its weights with 'q'.*; replace this node"):
+        edge(kc.read(Model(forward, **layers | {"k": layers["q"]}), x), tokens=TOKENS)
+
+    def valued(m: Any, x: Tensor) -> Tensor:
+        return x + m.out(functional.scaled_dot_product_attention(m.q(x), m.k(x), m.v(x)))
+
+    layers["out"] = torch.nn.utils.parametrizations.weight_norm(layers["out"])
+    model = Model(valued, **layers)
+    with refused("computes the weight of node 'out'.*remove_parametrizations"):
+        edge(kc.read(model, x), tokens=TOKENS, growth=1.5).apply_to(model)
+    torch.nn.utils.parametrize.remove_parametrizations(layers["out"], "weight")
+    assert edge(kc.read(model, x), tokens=TOKENS, growth=1.5).apply_to(model)
+
+
 def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     """Constants are those of wide queries and keys."""
     plain, narrow = (stack(1, 64, 2, attention=given) for given in ({}, {"wide": False}))

@@ -8,8 +8,9 @@ from functools import reduce
 from operator import or_
 
 from .contractions import Contraction
-from .operations import VIEWS
+from .operations import CONTRACTIONS, NORMS, SUMS, VIEWS
 from .program import Program, Value
+from .roots import contraction_weight
 from .stream_states import MOST
 
 
@@ -44,9 +45,9 @@ class Level:
 def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Level]:
     """Return the sums that add the output of one branch to each of several streams.
 
-    There is one level per sub-layer. All levels have the same number of sums, and each sum reads
-    several streams of the level before. The list is empty unless there are at least two such
-    sub-layers.
+    There is one level per sub-layer. All levels have the same number of sums. Each sum depends on
+    several streams of the level before, and its mixture carries on at least one of them. The list
+    is empty unless there are at least two such sub-layers.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
     found: dict[int, list[tuple[Value, Value]]] = {}
@@ -66,17 +67,36 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
             continue
         sums, skips = zip(*apart, strict=True)
         before = levels[-1].sums if levels else ()
-        mixed = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
-        follows = len(sums) == len(before) and mixed
+        reading = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
+        follows = len(sums) == len(before) and reading
+        follows = follows and all(_carries_on(skip, before) for skip in skips)
         if follows or len(levels) < 2:
             levels = [*(levels if follows else ()), Level(sums, skips, by_value[index])]
     return levels if len(levels) > 1 else []
 
 
+def _carries_on(value: Value, streams: Sequence[Value]) -> bool:
+    """Return whether a value reads one of the streams through weighted sums and norms."""
+    ends, seen, stack = {v.index for v in streams}, set[int](), [value]
+    passed = VIEWS | SUMS | NORMS | CONTRACTIONS - {"convolution"} | {"mul", "div", "true_divide"}
+    while stack:
+        top = stack.pop()
+        if top.index in ends:
+            return True
+        if top.index in seen:
+            continue
+        seen.add(top.index)
+        weight = contraction_weight(top)
+        mixes = weight is None or len(streams) in weight.tensor.shape  # or a layer of a branch
+        if top.op in passed and mixes:
+            stack += [v for v in top.data if any(v.depends_on(stream) for stream in streams)]
+    return False
+
+
 def _scaled_from(value: Value, by_value: dict[int, Value]) -> Value | None:
     """Return the contraction that was scaled by constants or weights to a value, or None."""
     while value.index not in by_value:
-        same = [v for v in value.data if v.tensor.shape == value.tensor.shape]
+        same = [v for v in value.data if v.tensor.numel() == value.tensor.numel()]
         if value.op not in VIEWS | {"mul", "div"} or len(same) != 1:
             return None
         (value,) = same

@@ -62,12 +62,19 @@ def stream_remarks(subject: Subject) -> list[str]:
             f"{gates.sums_off:.2g}; use more Sinkhorn iterations to make the matrices doubly "
             "stochastic"
         )
-    levels = subject.measured.structure.levels
+    structure = subject.measured.structure
+    levels = structure.levels
+    if len(structure.several) > 1 and gates is None:
+        texts.append(
+            f"the weights of the {structure.several[0].count} residual streams could not be "
+            "measured, so STREAM-ALIKE does not examine them; it needs a single group of streams, "
+            "mixed by weighted sums"
+        )
     if levels and gates is None:
         texts.append(
             f"{len(levels[0].sums)} residual streams are in separate tensors, and their "
-            "weights could not be measured, so STREAM-ALIKE does not examine them; combine the "
-            "streams with torch.stack to have them examined"
+            "weights could not be measured, so STREAM-ALIKE does not examine them; it needs a "
+            "single group of streams that start as copies, mixed by weighted sums"
         )
     variance = _logits(subject)
     if variance > 1:

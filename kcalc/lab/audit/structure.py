@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,11 +59,13 @@ class Merge:
 class Attention:
     """A softmax over a product of two data values, and the weighted mean that uses it.
 
-    ``scores`` are the scores before additive biases and masks.
+    ``scores`` are the scores before additive biases and masks, and ``factor`` is the number by
+    which they are multiplied afterwards.
     """
 
     softmax: Value
     scores: Value
+    factor: float
     query: Value
     key: Value
     mean: Value | None
@@ -302,19 +305,19 @@ def _attention(found: Structure, softmax: Value) -> Attention | None:
     traced = _scores(softmax.data[0], DEEPEST) if softmax.data else None
     if traced is None:
         return None
-    product, scores = traced
+    product, scores, factor = traced
     query, key = product.data[:2]
     mean = _mean(found, softmax)
     value = None
     if mean is not None:
         value = next((v for v in mean.data if not v.depends_on(softmax)), None)
-    return Attention(softmax, scores, query, key, mean, value)
+    return Attention(softmax, scores, factor, query, key, mean, value)
 
 
-def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
-    """Return (product of queries and keys, last value before an additive bias), or None."""
+def _scores(value: Value, left: int) -> tuple[Value, Value, float] | None:
+    """Return (product of queries and keys, last value before an additive bias, factor), or None."""
     if is_product(value):
-        return value, value
+        return value, value, 1.0
     if left == 0 or value.op in NORMS:
         return None
     if value.op not in VIEWS | SUMS | {"mul", "div", "tanh", "where", "masked_fill", "clamp"}:
@@ -322,10 +325,22 @@ def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
     for source in value.data:
         traced = _scores(source, left - 1)
         if traced is not None:
-            product, scores = traced
+            product, scores, factor = traced
             biased = value.op in SUMS | {"where", "masked_fill"}
-            return product, (value if scores is source and not biased else scores)
+            if scores is source and not biased:
+                return product, value, factor
+            return product, scores, factor * scale_of(value)
     return None
+
+
+def scale_of(value: Value) -> float:
+    """Return the number by which a value multiplies its argument, or 1 for other operations."""
+    if value.op not in ("mul", "div", "true_divide"):
+        return 1.0
+    factors = [float(n) for n in value.numbers if isinstance(n, int | float)]
+    single = (v.tensor for v in value.inputs if v.tensor.numel() == 1)
+    product = math.prod([*factors, *(float(t) for t in single if not t.is_complex())])
+    return product if value.op == "mul" else 1 / product if product else 1.0
 
 
 def _mean(found: Structure, softmax: Value) -> Value | None:

@@ -159,7 +159,10 @@ def _streams(merge: Merge) -> list[np.ndarray]:
         return [value.tensor.detach().double().cpu().numpy() for value in merge.values]
     if merge.state.split is None:
         return []
-    return list(taken(merge.value.tensor, merge.state.count, merge.state.split))
+    streams = taken(merge.value.tensor, merge.state.count, merge.state.split)
+    axis, _ = merge.state.split
+    own = merge.value.tensor.shape[axis] == merge.state.count  # the axis contains only streams
+    return list(streams.squeeze(1 + axis) if own else streams)
 
 
 def token_cosine(streams: Sequence[np.ndarray]) -> float | None:

@@ -10,7 +10,7 @@ from .contractions import Contraction
 from .findings import Finding, criterion, named
 from .operations import NORMS, ROOT_FUNCTIONS, VIEWS
 from .roots import contraction_weight, is_product
-from .structure import Attention, Merge, Structure
+from .structure import Attention, Merge, Structure, scale_of
 from .subject import Subject
 
 TARGETS = 256
@@ -135,7 +135,8 @@ def scores(attention: Attention) -> Scores | None:
     kept = values.where(seen, 0.0)
     mean = kept.sum(-1) / count.clamp(min=1)
     variance = ((kept - mean[..., None]).square() * seen).sum(-1) / count.clamp(min=1)
-    return Scores(float(variance[rows].mean()), float(count[rows].float().log().mean()))
+    size = float(variance[rows].mean()) * attention.factor**2
+    return Scores(size, float(count[rows].float().log().mean()))
 
 
 @criterion(
@@ -188,11 +189,7 @@ def _is_divided(attention: Attention) -> bool:
         value = stack.pop()
         if contraction_weight(value) is not None:
             continue
-        factors = [float(n) for n in value.numbers if isinstance(n, int | float)]
-        factors += [float(v.tensor) for v in value.inputs if v.tensor.numel() == 1]
-        if value.op == "mul" and any(0 < abs(n) < 1 for n in factors):
-            return True
-        if value.op in ("div", "true_divide") and any(abs(n) > 1 for n in factors):
+        if 0 < abs(scale_of(value) * attention.factor) < 1:
             return True
         if is_product(value) or value.op in VIEWS | {"mul", "div", "true_divide"}:
             stack += value.data

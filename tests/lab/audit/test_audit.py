@@ -207,6 +207,24 @@ def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str)
     assert fix.startswith(advice)
 
 
+def test_scores_are_divided_after_an_additive_bias() -> None:
+    """Transformer-XL adds the scores of positions before it divides."""
+
+    def forward(m: Any, x: Any) -> Any:
+        q, k, v = m.q(x), m.k(x), m.v(x)
+        weights = ((q @ k.mT + m.positions) / 8).softmax(-1)
+        return x + m.out(weights @ v)
+
+    torch.manual_seed(0)
+    layers = {name: nn.Linear(64, 64) for name in ("q", "k", "v", "out")}
+    model = Model(forward, positions=nn.Parameter(torch.randn(16, 16)), **layers)
+    x = torch.randn(4, 16, 64)
+    found = kc.audit(model, x, predict=False)
+    variance = (model.q(x) @ model.k(x).mT / 8).var(-1, correction=0).mean()
+    assert found.blocks[0].score_variance == pytest.approx(variance.item(), rel=1e-5)
+    assert "ATT-FROZEN" not in {finding.code for finding in found.findings}
+
+
 def test_a_builder_that_raises_is_named_with_its_line() -> None:
     with refused(r"ZeroDivisionError at test_audit\.py:\d+ in") as caught:
         kc.audit(lambda: 1 / 0, (2, 3))

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 import kcalc as kc  # noqa: E402
 
 VECTORS, TOKENS, ROWS = (2, 5, 32), torch.arange(10).reshape(2, 5), (6, 32)
+VECTORS_16 = (2, 5, 16)
 
 
 def audited(model: nn.Module, inputs: Any = VECTORS) -> kc.Audit:
@@ -110,6 +111,17 @@ class Homes(Lists):
         return sum(streams)
 
 
+class Alone(Lists):
+    """Every sub-layer writes to all streams, and nothing else mixes them."""
+
+    def forward(self, x: Any) -> Any:
+        streams = [1 * x for _ in range(3)]
+        for branch in self.branches:
+            y = branch(sum(streams))
+            streams = [s + y for s in streams]
+        return sum(streams)
+
+
 class Unlike(Lists):
     """Streams that start as different functions of the input."""
 
@@ -123,6 +135,7 @@ class Unlike(Lists):
 LISTS: dict[str, tuple[Any, str | None]] = {
     "copies": (Lists, "1, 2, 3"),
     "clones": (Homes, "1, 3"),
+    "copies that are not mixed": (Alone, "1, 2, 3"),
     "homes": (lambda: Lists(4.0, depth=4), None),
     "multiples": (lambda: Lists(start=(1, 2, 2)), "2, 3"),
     "different functions": (Unlike, None),
@@ -159,11 +172,64 @@ def test_streams_share_the_rows_of_the_table() -> None:
     torch.manual_seed(0)
     model, seen = Lists(), []
     model.branches[1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    first = audited(model, (2, 5, 16)).blocks[0]
+    first, _ = audited(model, VECTORS_16).blocks
     units = nn.functional.normalize(seen[0], dim=-1)  # equal streams: a branch reads a multiple
     others = ~torch.eye(5, dtype=torch.bool)
     expected = (units @ units.mT)[:, others].mean().detach()
     assert first.token_cosine == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_cosines_of_tokens_are_averaged_over_streams() -> None:
+    torch.manual_seed(0)
+    model, seen = Several("HC", dynamic=False), []
+    model.connections[1].register_forward_hook(lambda *given: seen.append(given[2]))
+    block = audited(model).blocks[1]
+    units = nn.functional.normalize(seen[0].transpose(1, 2), dim=-1)
+    others = ~torch.eye(5, dtype=torch.bool)
+    expected = (units @ units.mT)[..., others].mean().detach()
+    assert block.token_cosine == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_tokens_in_separate_tensors() -> None:
+    """Linear layers flatten the tokens, so a view follows the last layer of every branch."""
+    torch.manual_seed(0)
+    alike, apart = (audited(Lists(home, depth=4), VECTORS_16) for home in (0.0, 4.0))
+    assert [finding.code for finding in alike.findings] == ["STREAM-ALIKE"]
+    assert not apart.findings and len(apart.blocks) == 4
+
+
+def towers() -> Any:
+    """Two towers; the same result is added to what their branches read, not to the towers."""
+
+    def forward(m: Any, x: Any) -> Any:
+        a, b = x.sin(), x.cos()
+        for shared, first, second in zip(m.shared, m.first, m.second, strict=True):
+            c = shared(a * b)
+            a, b = a + first((a + c).relu()), b + second((b + c).relu())
+        return torch.cat([a, b], -1)
+
+    names = ("shared", "first", "second")
+    return Model(forward, **{n: nn.ModuleList(nn.Linear(16, 16) for _ in range(3)) for n in names})
+
+
+def test_a_result_that_branches_share_makes_no_streams() -> None:
+    torch.manual_seed(0)
+    assert not any("residual streams" in r for r in audited(towers(), (6, 16)).remarks)
+
+
+def test_two_groups_of_streams_are_not_examined() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        for first, second in (m.branches[:2], m.branches[2:]):
+            streams = x.unsqueeze(1).repeat(1, 4, 1)
+            streams = streams + first(streams.sum(1)).unsqueeze(1)
+            streams = streams + second(streams.sum(1)).unsqueeze(1)
+            x = m.last(streams.sum(1))
+        return x
+
+    torch.manual_seed(0)
+    branches = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+    found = audited(Model(forward, branches=branches, last=nn.Linear(32, 32)), ROWS)
+    assert any("the weights of the 4 residual streams" in remark for remark in found.remarks)
 
 
 class Dynamic(nn.Module):
