@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 
+Place = tuple[tuple[Value, ...], tuple[Value, ...], Value]
+
+
 def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
     """Return the suspects that would get a gradient if the streams differed.
 
@@ -39,7 +42,7 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
     last = [
         n
         for n, leaf in leaves.items()
-        if ends[-1][1].depends_on(leaf) and not ends[-1][2].depends_on(leaf)
+        if any(v.depends_on(leaf) for v in ends[-1][1]) and not ends[-1][2].depends_on(leaf)
     ]
     if not first and not last:
         return ()
@@ -50,18 +53,18 @@ def idle_gates(subject: Subject, suspects: Sequence[str]) -> tuple[str, ...]:
     return tuple(n for n in suspects if n in alive)
 
 
-def _places(subject: Subject) -> tuple[list[Value], list[tuple[tuple[Value, ...], Value, Value]]]:
+def _places(subject: Subject) -> tuple[list[Value], list[Place]]:
     """Return the values in which the streams begin, and one tuple per sub-layer.
 
-    A tuple contains the streams after the sub-layer, a mixture of the streams before it, and the
-    output of its branch.
+    A tuple contains the streams after the sub-layer, the addends of a mixture of the streams before
+    it, and the output of its branch.
     """
     structure = subject.measured.structure
     if not structure.several:
         begin = list(sources(structure.program, structure.levels[0]))
-        return begin, [(level.sums, level.skips[0], level.end) for level in structure.levels]
+        return begin, [(level.sums, level.mixtures[0], level.end) for level in structure.levels]
     origin = start_of(structure.program, structure.several[0])
-    states = [((s.value,), s.skip, s.writer.value) for s in structure.several]
+    states = [((s.value,), (s.skip,), s.writer.value) for s in structure.several]
     return [] if origin is None else [origin], states
 
 

@@ -18,18 +18,21 @@ from .stream_states import MOST
 class Level:
     """The streams after a sub-layer. Each is the sum of a mixture of streams and a branch.
 
-    ``skips`` are the addends that are mixtures, and ``end`` is the output of the branch.
+    For every sum, ``mixtures`` contains the addends from the streams before, and ``branches`` the
+    addend from the branch. ``end`` is the output of the branch, and ``partial`` are the sums of
+    some of the addends.
     """
 
     sums: tuple[Value, ...]
-    skips: tuple[Value, ...]
+    mixtures: tuple[tuple[Value, ...], ...]
+    branches: tuple[Value, ...]
     end: Value
+    partial: tuple[Value, ...]
 
     @property
-    def branches(self) -> tuple[Value, ...]:
-        """Return the addends that are multiples of the branch's output."""
-        pairs = zip(self.sums, self.skips, strict=True)
-        return tuple(next(v for v in s.data if v is not skip) for s, skip in pairs)
+    def skips(self) -> tuple[Value, ...]:
+        """Return all addends from the streams before."""
+        return tuple(value for mixture in self.mixtures for value in mixture)
 
     @property
     def ancestors(self) -> int:
@@ -50,29 +53,57 @@ def levels_of(program: Program, contractions: Sequence[Contraction]) -> list[Lev
     is empty unless there are at least two such sub-layers.
     """
     by_value = {c.value.index: c.value for c in contractions if c.fan_in > 1}
-    found: dict[int, list[tuple[Value, Value]]] = {}
+    found: dict[int, list[tuple[list[Value], list[Value], Value]]] = {}
     for value in program.values:
         if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
             continue
         for skip, branch in (value.data, value.data[::-1]):
             end = _scaled_from(branch, by_value)
             if end is not None and not skip.depends_on(end):
-                found.setdefault(end.index, []).append((value, skip))
+                partial, mixture = _accumulated(program, value, skip, end)
+                found.setdefault(end.index, []).append((partial, mixture, branch))
                 break
     levels: list[Level] = []
-    for index, pairs in found.items():
-        made = [v for v, _ in pairs]
-        apart = [(v, s) for v, s in pairs if not any(v.depends_on(o) for o in made if o is not v)]
+    for index, found_sums in found.items():
+        made = [chain[-1] for chain, *_ in found_sums]
+        apart = [
+            (*rest, sum_)
+            for sum_, (_, *rest) in zip(made, found_sums, strict=True)
+            if not any(sum_.depends_on(other) for other in made if other is not sum_)
+        ]
         if not 2 <= len(apart) <= MOST:
             continue
-        sums, skips = zip(*apart, strict=True)
+        mixtures, branches, sums = zip(*apart, strict=True)
         before = levels[-1].sums if levels else ()
         reading = all(sum(v.depends_on(old) for old in before) > 1 for v in sums)
         follows = len(sums) == len(before) and reading
-        follows = follows and all(_carries_on(skip, before) for skip in skips)
+        follows = follows and all(any(_carries_on(v, before) for v in m) for m in mixtures)
         if follows or len(levels) < 2:
-            levels = [*(levels if follows else ()), Level(sums, skips, by_value[index])]
+            partial = tuple(value for chain, *_ in found_sums for value in chain[:-1])
+            level = Level(sums, tuple(map(tuple, mixtures)), branches, by_value[index], partial)
+            levels = [*(levels if follows else ()), level]
     return levels if len(levels) > 1 else []
+
+
+def _accumulated(
+    program: Program, value: Value, skip: Value, end: Value
+) -> tuple[list[Value], list[Value]]:
+    """Return (sums of more and more addends, all addends other than the branch).
+
+    ``value`` is the first sum, of a branch and ``skip``. Only the next sum reads a partial sum, and
+    no other addend depends on the branch.
+    """
+    sums, addends = [value], [skip]
+    while len(readers := program.readers.get(value.index, ())) == 1:
+        (whole,) = readers
+        others = [v for v in whole.data if v is not value]
+        if whole.op != "add" or whole.flavour != "data" or len(others) != 1:
+            break
+        if others[0].depends_on(end) or others[0].tensor.shape != value.tensor.shape:
+            break
+        addends += others
+        sums.append(value := whole)
+    return sums, addends
 
 
 def _carries_on(value: Value, streams: Sequence[Value]) -> bool:

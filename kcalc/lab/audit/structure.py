@@ -135,7 +135,7 @@ def _merge_all(found: Structure) -> None:
     found.levels = [] if found.several else levels_of(found.program, found.contractions)
     several = {state.value.index: state for state in found.several}
     levels = {level.sums[0].index: level for level in found.levels}
-    others = {value.index for level in found.levels for value in level.sums[1:]}
+    others = {v.index for level in found.levels for v in (*level.sums[1:], *level.partial)}
     for value in found.program.values:
         if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
             continue

@@ -100,6 +100,23 @@ def pair() -> Any:
     return Model(forward, branches=branches, mix=mix)
 
 
+class Sums(Lists):
+    """The result of a branch is the first or second of the addends of a stream."""
+
+    def forward(self, x: Any) -> Any:
+        streams = [x.clone() for _ in range(3)]
+        for i, (branch, read, mix) in enumerate(
+            zip(self.branches, self.read, self.mix, strict=True)
+        ):
+            y = branch(sum(read[j] * streams[j] for j in range(3)))
+            first, second, third = ([row[j] * streams[j] for j in range(3)] for row in mix)
+            a = y + first[0] + first[1] + first[2]
+            b = y + second[0] + second[1] + second[2]
+            c = third[0] + y + third[1] + third[2] if i else y + third[0] + third[1] + third[2]
+            streams = [a, b, c]
+        return sum(streams)
+
+
 class Homes(Lists):
     """Every branch reads one stream only."""
 
@@ -135,6 +152,8 @@ class Unlike(Lists):
 LISTS: dict[str, tuple[Any, str | None]] = {
     "copies": (Lists, "1, 2, 3"),
     "clones": (Homes, "1, 3"),
+    "sums of many": (Sums, "1, 2, 3"),
+    "sums of many, homes": (lambda: Sums(4.0, depth=4), None),
     "copies that are not mixed": (Alone, "1, 2, 3"),
     "homes": (lambda: Lists(4.0, depth=4), None),
     "multiples": (lambda: Lists(start=(1, 2, 2)), "2, 3"),
