@@ -134,7 +134,7 @@ def check_moments(candidate: Any) -> None:
 
 
 def check_digits(candidate: Any) -> None:
-    """Reject expressions that lose their digits to rounding when evaluated in floats.
+    """Reject expressions that lose their accuracy to rounding when evaluated in floats.
 
     Both values and slopes are tested. Quadrature would mistake the rounding noise for fast
     variation.

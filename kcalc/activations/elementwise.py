@@ -378,7 +378,7 @@ def _check_alone(rule: Elementwise) -> None:
 
 
 def _direct(rule: Elementwise) -> Callable[[Any], Any]:
-    """Return the callable, applied to whole arrays and without compilation.
+    """Return a version of the callable that runs on whole arrays, without compilation.
 
     Blocks and compilation would hide how the callable behaves on arrays of other lengths.
     """

@@ -2,9 +2,9 @@
 
 A jump is the difference of two one-sided limits. Rounding leaves a residue even if the function is
 continuous. The residue depends on the last digits of the rounded numbers, which are the kink and
-the float constants. A jump counts only if it is larger than its change when these numbers change by
-one unit in the last place. Expressions without floats are evaluated with enough digits for any
-jump to count, however small.
+the float constants. A jump therefore counts only if it is larger than the amount by which it
+changes when these numbers change by one unit in the last place. Expressions without floats are
+evaluated with enough digits for any jump to count, however small.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ def _diverges(values: Callable[[Any], Any], point: Any, side: int, bits: int) ->
 
 
 def _distances(bits: int) -> tuple[int, int]:
-    """Return the powers of 10 for two small distances from a kink, both well above its error."""
+    """Return the exponents (base 10) of two small distances from a kink, well above its error."""
     return (-8, -12) if bits <= _DOUBLE else (-20, -40)
 
 
 def _towards(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> tuple[Any, Any]:
-    """Return the absolute values at the larger and at the smaller distance from a kink."""
+    """Return a function's absolute values at the larger and the smaller distance from a kink."""
     far, near = (
         abs(values(point + side * (1 + abs(point)) * mpmath.mpf(10) ** power))
         for power in _distances(bits)
@@ -235,10 +235,10 @@ def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
 
 
 def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
-    """Return the jumps of phi^(n) at the kinks of a function known by its values.
+    """Return the jumps of phi^(n) at the kinks of a function known only through its values.
 
-    Each one-sided limit is extrapolated from a point one step away with the next derivative. Jumps
-    that may be residues of rounding or numerical differentiation count as 0.
+    Each one-sided limit is extrapolated from a point one step away, using the next derivative.
+    Jumps that may be residues of rounding or numerical differentiation count as 0.
     """
     k = np.array(profile.kink_points)
     step = 1e-8 * (1 + np.abs(k))

@@ -231,7 +231,7 @@ def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """Return hard shrinkage: x for |x| > threshold, else 0.
 
     The function is right-continuous at its jumps. Q is computed from truncated moments. C involves
-    the bivariate normal CDF and is integrated.
+    the bivariate normal CDF and is computed by numerical integration.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class OutputScale(Shown):
 def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:
     """Scale the outputs to the standard deviation ``std`` on the batch ``x``.
 
-    The standard deviation is over examples and channels. The factors are fixed, not trained.
+    The standard deviation is taken over examples and channels. The factors are fixed, not trained.
 
     ``kc.shape(net, method="geometric", output_std=...)`` finds a factor without data, from E[y^2]
     instead of the variance.

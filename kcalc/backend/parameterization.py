@@ -106,7 +106,7 @@ class ABC(Parameterization):
         return Size(std * ratio ** (own - b), multiplier * ratio**-a)
 
     def growth(self, role: str) -> float:
-        """Return the power of the width by which a layer scales coordinates at initialisation."""
+        """Return p such that a layer multiplies coordinates by width^p at initialisation."""
         if role == "single":
             return 0.0
         a, b = getattr(self, role)

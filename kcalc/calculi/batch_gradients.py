@@ -4,10 +4,10 @@ With BatchNorm, the output of one example has a gradient at every example of the
 example itself, the squared gradient is divided by ``(1 - b) q``, as in the C map of a large batch.
 At each of the n other examples, the gradient is of order 1/n. The squared norms of these gradients
 vanish, but their sum does not: the gradients at all examples of the batch sum to 0 before a
-BatchNorm. A message therefore contains two derivatives ``d K_out / d K``: for an example paired
-with itself, and summed over all pairs of different examples. Gradients at nodes need only the
-first. Gradients of weights, which all examples share, need both.
-[De and Smith 2020; Yang et al. 2019]
+BatchNorm. A message therefore contains two derivatives ``d K_out / d K``: one for an example paired
+with itself, and one summed over all pairs of different examples. Gradients at nodes need only the
+first. Gradients of weights, which all examples share, need both. [De and Smith 2020; Yang et al.
+2019]
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def weight_gradients(
 
 
 def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict[Node, Channels]]:
-    """The states of two examples of the batch, with the c value of the first BatchNorm.
+    """Return the states of two examples of the batch, given the c value of the first BatchNorm.
 
     Raises: KcalcError if the BatchNorms do not belong to the same batch.
     """

@@ -81,7 +81,7 @@ class ConvexCalculus(ABC, Generic[State]):
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """Return the product of C maps; by default, a map with the sum of all slopes at 1."""
+        """Return the product of C maps; by default, a map whose slope at 1 is the sum of slopes."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
@@ -138,7 +138,7 @@ class ConvexCalculus(ABC, Generic[State]):
         node: Node,
         inputs: list[State],
     ) -> State:
-        """The identity; a TokenMix must be a permutation of positions times a factor."""
+        """Apply the identity; a TokenMix must be a multiple of a permutation of positions."""
         refuse_dropping(self.name, op, node)
         fixed = isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None
         if isinstance(op, P.Blend) and fixed and not op.random:

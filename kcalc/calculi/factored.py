@@ -40,7 +40,7 @@ class Factors:
 
     A product is a :data:`Monomial`, a sorted tuple of (index of a factor, exponent). Polynomials
     built by the same operations are equal tuples. The factors of a sum have smaller indices than
-    the sum. Polynomials without constants are 1 if all symbols are 1.
+    the sum. Polynomials without constants equal 1 if all symbols are 1.
     """
 
     def __init__(self) -> None:
@@ -294,7 +294,7 @@ class LogProgram:
     def __call__(
         self, log_symbols: Sequence[Array], parts: Sequence[Monomial]
     ) -> tuple[Array, Array]:
-        """Log and mean degree (in all symbols together) of products, as arrays (product, point).
+        """Return log and mean total degree of products, as arrays of shape (product, point).
 
         ``log_symbols`` contains the logarithms of the symbols in the order of ``self.symbols``,
         each of shape (points,).

@@ -72,7 +72,7 @@ class LayeredPairs:
             return [part + 0.0 * gap for part in kernel.kernels(state)]
 
     def followed(self, gap: Any, q1: Any, q2: Any, system: Any = NUMPY) -> tuple[Tangent, Channels]:
-        """The calculus and the state of the network's output."""
+        """Return the calculus, and its state at the network's output."""
         (node,), (output,) = self.reading.network.inputs, self.reading.network.outputs
         kernel = self.reading.kernel(system, False, self.seeds, TabledMaps(self.tables, system))
         start = kernel.start(node, q1, q2, Jet((gap, gap * 0)))
@@ -106,7 +106,7 @@ class MatrixKernel:
     def matrices(
         self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options
     ) -> list[Any]:
-        """One matrix per part (0 NNGP, 1 NTK).
+        """Return one matrix per part (0 NNGP, 1 NTK).
 
         See :meth:`kcalc.calculi.ntk.KernelFunction.matrix`.
         """
@@ -134,7 +134,7 @@ class MatrixKernel:
         return self._tables[qs]
 
     def normed(self, low: float, high: float) -> NormTable | None:
-        """The table for q values between exp(low) and exp(high), or None."""
+        """Return the table for q values between exp(low) and exp(high), or None."""
         if (low, high) not in self._norms:
             layered = self.layered(np.exp(np.linspace(low, high, 64)))
             functions = NormFunctions(self.pairs, layered or self.pairs, self.table, self._odd)
@@ -183,7 +183,7 @@ class MatrixKernel:
 
     @property
     def smooth(self) -> bool:
-        """Whether the kernels are smooth functions of the q values: no activation has kinks."""
+        """Whether no activation has kinks, so the kernels are smooth functions of the q values."""
         return not any(phi.kinks for phi in self.reading.network.activations)
 
     @cached_property
@@ -315,13 +315,13 @@ class Binding:
         return replace(plan, method=text)
 
     def at_zero(self, q: Array) -> Array:
-        """The kernels between a zero row and rows with q values >= 0, shape (2, n)."""
+        """Return the kernels between a zero row and rows with q values >= 0, shape (2, n)."""
         return self.kernel.at_zero(q)
 
     def by_angle(self) -> tuple[AngleTable, int]:
         """Return (table, k) with K = table(c) (q1 q2)^(k/2).
 
-        Raises: KcalcError if the kernel is not such a function.
+        Raises: KcalcError if the kernel does not have this form.
         """
         if self.q is not None:
             return self.kernel.tabled((self.q,)), 0
@@ -404,7 +404,7 @@ class KernelOfRows:
 
     @staticmethod
     def condition_number(matrix: Any) -> float:
-        """lambda_max / lambda_min of a kernel matrix."""
+        """Return lambda_max / lambda_min of a kernel matrix."""
         return condition_number(matrix)
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:

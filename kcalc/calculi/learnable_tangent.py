@@ -219,7 +219,7 @@ class TracedCrossing:
 
     @staticmethod
     def expected(phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any) -> Any:
-        """Return ``E[phi(g) psi(h)]`` for Gaussians with variances q1, q2 and this covariance."""
+        """Return ``E[phi(g) psi(h)]`` for Gaussians with these variances and covariance."""
         return cross(phi, psi, q1, q2, _cosine(covariance, q1, q2))
 
     @staticmethod

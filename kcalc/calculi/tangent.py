@@ -2,7 +2,7 @@
 
 Let ``k`` be the covariance of one channel of a feature map at two inputs. By Price's theorem,
 ``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``. The right-hand side is the factor by which an activation
-multiplies a tangent kernel. So the kernel calculus also carries the tangent kernel, if it keeps
+multiplies a tangent kernel. So the kernel calculus also computes the tangent kernel if it keeps
 terms of first order in a perturbation ``e`` of the covariances. Every Affine adds ``e`` times the
 kernel of its parameters to the covariance of its output; the coefficient of ``e`` at the network's
 output is the tangent kernel. Sums, shared branches, fusions and norms need no extra rules. After a

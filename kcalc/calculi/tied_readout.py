@@ -135,7 +135,7 @@ def tied_readout(
 def _chosen(network: Network, embedding: Node) -> Node:
     """Return the chosen Embedding node.
 
-    Raises: KcalcError if there are none or several candidates.
+    Raises: KcalcError unless there is exactly one candidate.
     """
     known = network.nodes_of(Embedding)
     if embedding is None and len(known) == 1:
@@ -152,7 +152,7 @@ def _chosen(network: Network, embedding: Node) -> Node:
 def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
-    """The kernel calculus for two tokens of one sequence, all states, and the assumptions."""
+    """Return (kernel calculus, all states, assumptions) for two tokens of one sequence."""
     asked = read_sampling(sampling)  # there are no error estimates from which to choose the draws
     if asked.seconds is not None or asked.error not in (None, ERROR):
         raise KcalcError(

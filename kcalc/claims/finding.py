@@ -40,7 +40,7 @@ class Finding(Shown):
 
     @property
     def margin(self) -> float | None:
-        """The smallest margin of the evidence that holds."""
+        """The smallest margin among the pieces of evidence that hold."""
         margins = [item.margin for item in self.evidence if item.holds and item.margin is not None]
         return min(margins) if margins else None
 
@@ -75,7 +75,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Restore a finding from :meth:`to_dict`, and check that its evidence gives its verdict.
+        """Restore a finding from :meth:`to_dict`, and check that its evidence implies its verdict.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

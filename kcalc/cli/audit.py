@@ -121,7 +121,7 @@ def run(
 
 
 def _without(found: Audit, codes: Sequence[str]) -> Audit:
-    """Return the audit without the findings that have these codes."""
+    """Return the audit without the findings that have the given codes."""
     return replace(found, findings=tuple(f for f in found.findings if f.code not in codes))
 
 

@@ -1,7 +1,7 @@
 """Expressions as lists of steps that run on numbers of any kind, such as balls or jets of balls.
 
-Derivatives come from SymPy for one function at a time. f'' of a product of functions therefore
-costs a few products of numbers, and no symbolic derivative of the product.
+SymPy differentiates only one function at a time. Computing f'' of a product of functions therefore
+takes a few products of numbers instead of a symbolic derivative of the product.
 """
 
 from __future__ import annotations
@@ -213,6 +213,6 @@ def logistic(expr: Any) -> Any:
 
 
 def _chosen(numbers: Any, level: Any, positive: Any, negative: Any) -> Any:
-    """Return one of two values by the sign of ``level``, or an enclosure of both."""
+    """Return one of two values according to the sign of ``level``, or an enclosure of both."""
     side = numbers.sign(level)
     return positive if side > 0 else negative if side < 0 else numbers.joined([positive, negative])

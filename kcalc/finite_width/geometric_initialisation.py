@@ -72,7 +72,7 @@ class GeometricShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """Ratios of the largest to the smallest gamma, nu and bias scaling, and E y^2.
+        """Ratios of the largest to the smallest value of gamma, nu and the bias scaling, and E y^2.
 
         Gamma is in its extrinsic form, which uses second moments of feature maps and gradients
         instead of the variances of the weights.
@@ -199,8 +199,8 @@ def geometric(
         The root mean square of the output, which a multiplier sets according to the scaling
         calculus [sec. 7]. None adds no multiplier.
     balance
-        "gamma", or "nu", the ratio E[gW^2]/E[W^2]. Only nu includes the
-        correlations from mean pooling, so the two differ there.
+        The quantity to balance: "gamma", or "nu", the ratio E[gW^2]/E[W^2]. Only nu includes the
+        correlations from mean pooling, so the two differ after it.
 
     Returns
     -------

@@ -3,9 +3,9 @@ r"""LaTeX for formulas, in the notation of the papers.
 Maps are calligraphic with upright indices, numbers are exact, and expectations are integrals.
 
 Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives with
-respect to the first argument have a prefix ``D`` with their order: ``DC_phi``, ``D2C_phi``,
-``DQ_phi``. Overlaps of softmax rows over 12 tokens are ``S_12``; their derivatives with respect to
-the variances are ``DvS_12`` and ``DwS_12``.
+respect to the first argument have the prefix ``D``, followed by their order if it exceeds 1:
+``DC_phi``, ``D2C_phi``, ``DQ_phi``. Overlaps of softmax rows over 12 tokens are ``S_12``; their
+derivatives with respect to the variances are ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def activation_name(name: str) -> str:
 def local_definition(
     name: str, arguments: Sequence[sp.Symbol], closed: Any, activation: Any
 ) -> str:
-    """Return the LaTeX definition of a local map, by its closed form or a Gaussian integral."""
+    """Return the LaTeX definition of a local map, as a closed form or a Gaussian integral."""
     found = _MAP.fullmatch(name)
     head = latex(sp.Function(name)(*arguments))
     if closed is not None or found is None:

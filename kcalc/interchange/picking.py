@@ -24,7 +24,8 @@ def picked(
     """Return the axis along which an operation picks entries, and their positions.
 
     Returns (0, all examples) if the operation returns its input unchanged. Returns None if the
-    entries do not have this form, for example if their positions differ between examples.
+    operation does not pick entries in this way, for example if their positions differ between
+    examples.
 
     Parameters
     ----------

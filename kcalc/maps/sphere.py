@@ -1,7 +1,7 @@
 """Eigenvalues of kernels on a sphere that depend only on the angle between two points.
 
-Let ``K(t)`` be a kernel that depends on the cosine t of two points on the sphere S^(d-1), with
-uniform probability. Its eigenfunctions are spherical harmonics. Let P_k be the Gegenbauer
+Let ``K(t)`` be a kernel that depends only on the cosine t between two points on the sphere S^(d-1),
+with uniform probability. Its eigenfunctions are spherical harmonics. Let P_k be the Gegenbauer
 polynomials with ``P_k(1) = 1``. Then
 
     K = sum_k lambda_k N(d, k) P_k,    lambda_k = E K(t) P_k(t),    sum_k N(d, k) lambda_k = K(1).
@@ -9,7 +9,8 @@ polynomials with ``P_k(1) = 1``. Then
 Here N(d, k) is the number of harmonics of degree k, and t is the cosine between a random point and
 a fixed point, with density ``(1 - t^2)^((d-3)/2)``. The kernel is fitted by panels on a logarithmic
 scale of the distance from t = 1 and t = -1 (:mod:`kcalc.fields.panels`). Singularities there, such
-as ``(1 - t)^(3/2)`` for ReLU, and the many scales of chaotic networks therefore cost no digits.
+as ``(1 - t)^(3/2)`` for ReLU, and the many scales of chaotic networks therefore cause no loss of
+accuracy.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
 def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
     """Return the notes that a graph inherits from the networks it was built from.
 
-    Each note carries the current label of its node.
+    Each note contains the current label of its node.
     """
     placed = [(node, found) for node, found in graph.nodes(data=NOTES) if found is not None]
     now = [replace(note, node=node) for node, found in placed for note in _notes(found)]

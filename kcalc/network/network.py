@@ -62,8 +62,8 @@ class Network:
         The output nodes; by default all nodes that no other node reads.
     notes
         The differences from the model that the network was read from. Results list them among their
-        ``assumptions``, and networks derived from this one keep them. Comparison of networks
-        ignores them.
+        ``assumptions``, and networks derived from this one keep them. Comparisons of networks
+        ignore them.
 
     Raises
     ------
@@ -276,7 +276,7 @@ class Network:
         return set().union(*(layer.free_symbols for layer in distinct.values()))
 
     def blocks(self) -> tuple[Block, ...]:
-        """Cut the network at the feature maps that all paths cross.
+        """Cut the network at the feature maps through which all paths pass.
 
         Consecutive equal pieces are grouped into repetitions.
 

@@ -95,7 +95,7 @@ def _is_linear(phi: Activation) -> bool:
 
 
 def solve(systems: Sequence[EquationPair]) -> Constants:
-    """Return the default solution among alternative systems for one activation.
+    """Return the default solution of alternative systems of equations for one activation.
 
     The solution lies on the branch with the smallest shift at alpha = 0; positive shifts come
     first.
@@ -159,7 +159,8 @@ def _reached(
 ) -> NewtonPoint | BranchEnd | None:
     """Follow a branch from a point to the system's target, or to the end of the branch.
 
-    The path takes steps in the target. With ``folds``, it follows the curve near a fold.
+    The target changes in steps along the path. With ``folds``, the path follows the curve itself
+    near a fold.
     """
     last, point = newton_step(system, target, here)
     if last == system.target:

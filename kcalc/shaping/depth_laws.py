@@ -7,7 +7,7 @@ stream:
     q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b.
 
 Here b and d are the mean square and the covariance that branches add. Therefore x tends to a fixed
-point of B, ``B(x*) = x*``. With the slope s of B at x*, after many blocks L:
+point of B, ``B(x*) = x*``. Let s be the slope of B at x*. After a large number L of blocks:
 
     a = 0:   q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
     a < 1:   q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
@@ -108,9 +108,9 @@ class DepthLaws(Shown, Approximable):
         The mean square at which the stream settles, otherwise nan.
     growth
         For a linear stream, the limit of the increment per block. For an exponential stream, the
-        factor per block; if it is below 1, the stream vanishes. For powers, the amplitude A of ``A
-        L^exponent`` or ``A (ln L)^exponent``. If q settles, the factor per block of its distance
-        from the limit.
+        factor per block; if it is below 1, the stream vanishes. For powers, the amplitude A of
+        ``A L^exponent`` or ``A (ln L)^exponent``. If q settles, the factor by which each block
+        multiplies its distance from the limit.
     exponent
         1 for linear growth, negative for streams that vanish as a power, nan if no power applies.
     cosine
@@ -127,7 +127,7 @@ class DepthLaws(Shown, Approximable):
         The slope of the cosine map at 1; for linear and growing power laws, the slope of B. If
         it exceeds 1, nearly equal tokens separate and x* lies below 1.
     cosine_rate
-        The factor per block of the distance from ``cosine``; 1 at criticality.
+        The factor by which each block multiplies the distance from ``cosine``; 1 at criticality.
     correlation_depth
         The number of blocks over which that distance shrinks by a factor of e; infinite at
         criticality.
@@ -907,7 +907,7 @@ def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[floa
 
 
 def _limit(values: tuple[float, ...]) -> float:
-    """Return the limit of values that hardly change any more, otherwise the first value."""
+    """Return the limit of the values if they hardly change any more, otherwise the first value."""
     first, last = values[0], values[-1]
     if not math.isfinite(last) or abs(last - first) > LOOSE * abs(first):
         return first

@@ -1,4 +1,4 @@
-"""Hypotheses that local conditions require of a network.
+"""Hypotheses that a network must satisfy before local conditions can be combined.
 
 Activation inputs must be fresh Gaussians, and addends must be uncorrelated.
 """
@@ -25,7 +25,7 @@ MET = 1e-9  # relative tolerance of q after a Sum, compared with uncorrelated ad
 
 
 def check_fresh(network: Network) -> None:
-    """Reject networks on which local conditions do not combine.
+    """Reject networks in which local conditions cannot be combined.
 
     The input of every activation must be a fresh Gaussian, and addends must be independent.
 

@@ -317,7 +317,7 @@ def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
 
 
 def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
-    """Return the rounding error, including the error of the density, which grows with x^2."""
+    """Return the factor by which rounding errors grow if f contributes beyond |x| = REACH."""
     return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
 
 

@@ -26,7 +26,7 @@ def independent() -> bool:
 
 @contextmanager
 def assuming(independent: bool) -> Iterator[None]:
-    """Set the value that :func:`independent` returns within the context."""
+    """Return a context within which :func:`independent` returns the given value."""
     token = _INDEPENDENT.set(independent)
     try:
         yield

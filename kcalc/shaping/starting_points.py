@@ -51,7 +51,7 @@ class MomentGrid:
     values: Array
 
     def surfaces(self, system: EquationPair) -> tuple[Array, Array]:
-        """Return the first residual and the target quantity; nan if they are rounding errors."""
+        """Return the first residual and the target quantity; nan where rounding dominates."""
         variance = self.values[0]
         with np.errstate(all="ignore"):
             first, second = system.surfaces(*self.values)

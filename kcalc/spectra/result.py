@@ -102,7 +102,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     @cached_property
     def _law(self) -> EqualLayers | Law:
-        """The distribution of s^2, by S-transform for equal layers, else by the Dyson equation."""
+        """The distribution of s^2, from the S-transform for equal layers, else Dyson's equation."""
         laws = self._reading.laws
         vanishing = self._links is not None and any(law.vanishing for law in laws)
         if self._links is not None and self._bounded:

@@ -110,7 +110,7 @@ class InputPairs:
 
     @property
     def key(self) -> tuple[tuple[float, ...], ...]:
-        """All values as a tuple, which serves as a key of compiled functions."""
+        """All values as a tuple, which serves as a cache key for compiled functions."""
         return tuple(tuple(v.tolist()) for d in (self.c, self.q1, self.q2) for v in d.values())
 
     @property

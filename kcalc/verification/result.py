@@ -81,9 +81,9 @@ class Deviation:
 class KernelCheck(Tabled):
     """Comparison of random networks with their kernel maps.
 
-    The comparison covers q and c at every node, and further requested quantities. ``c[i]``,
-    ``q1[i]`` and ``q2[i]`` are the values of the inputs in case i (of the first input, if there are
-    several).
+    The comparison covers q and c at every node, and any other quantities that were requested.
+    ``c[i]``, ``q1[i]`` and ``q2[i]`` are the values of the inputs in case i (of the first input, if
+    there are several).
 
     A network of finite width deviates from the maps by O(1/width) even in the mean. Enough draws
     therefore show a difference at any width.
@@ -433,8 +433,8 @@ class KernelCheck(Tabled):
         """Return a table with a row per quantity and width.
 
         The columns are the largest |z|, the standard error, the fluctuation and the bias. With
-        several widths, another row gives their powers of the width. Rows for the tangent kernel and
-        the gradients follow, relative to the theory.
+        several widths, another row gives the powers of the width with which the fluctuation and the
+        bias scale. Rows for the tangent kernel and the gradients follow, relative to the theory.
 
         Returns
         -------
@@ -587,7 +587,7 @@ def _rows(
     spread: Power,
     mean: Power,
 ) -> list[tuple[str, ...]]:
-    """Make a row of the summary for each width; several widths add a row with the powers.
+    """Make a row of the summary for each width and, for several widths, a row with the powers.
 
     ``greatest``: the largest |z| and the largest standard error at each width.
     """

@@ -143,12 +143,12 @@ class TangentCheck(Judged):
 
     @property
     def fluctuation(self) -> Power:
-        """The relative deviation of one network from the analytic kernel, about width^-1/2."""
+        """The relative deviation of one network from the analytic kernel, of order width^-1/2."""
         return root_mean_square(self._relative(), [0.0] * len(self.samples), numbers(self.widths))
 
     @property
     def gap(self) -> Power:
-        """The relative deviation of the mean over networks, about width^-1 [Huang, Yau 2020]."""
+        """The relative deviation of the mean over networks, of order width^-1 [Huang, Yau 2020]."""
         return bias(self._relative(), numbers(self.widths))
 
     def __repr__(self) -> str:

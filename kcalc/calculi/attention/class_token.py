@@ -1,10 +1,10 @@
 """Exact attention over a class token and exchangeable tokens.
 
 A class token precedes the patches of an image. The covariance of two sequences then consists of
-five numbers: for the two class tokens, for a class token and a patch (both ways), for patches at
-different positions, and the excess for patches at equal positions. Rows of attention weights over
-such tokens enter only through a few moments (:mod:`kcalc.gaussian.softmax_groups`), in which
-``E A V B^T`` and its derivatives (:mod:`.score_slopes`) are linear.
+five numbers: one for the two class tokens, two for a class token and a patch (one per order), one
+for patches at different positions, and the excess for patches at equal positions. Rows of attention
+weights over such tokens enter only through a few moments (:mod:`kcalc.gaussian.softmax_groups`), in
+which ``E A V B^T`` and its derivatives (:mod:`.score_slopes`) are linear.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The grouped form of a matrix, or None if the matrix has another form."""
+        """Return the grouped form of a matrix, or None if the matrix has another form."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -51,20 +51,20 @@ class Grouped(NamedTuple):
         return found if far <= TOLERANCE * np.abs(matrix).max() else None
 
     def spread(self, count: int) -> Array:
-        """The full matrix over ``count`` tokens."""
+        """Return the full matrix over ``count`` tokens."""
         out = np.full((count, count), self.apart)
         out[0], out[:, 0], out[0, 0] = self.row, self.column, self.first
         out[range(1, count), range(1, count)] += self.own
         return out
 
     def at(self, one: int, two: int) -> float:
-        """The entry for two tokens: 0 is the special token, and 1 and 2 are two other tokens."""
+        """Return the entry for two tokens; 0 is the special token, 1 and 2 are two other tokens."""
         if one and two:
             return self.apart + (self.own if one == two else 0.0)
         return self.column if one else self.row if two else self.first
 
     def times(self, other: Grouped) -> Grouped:
-        """The elementwise product."""
+        """Return the elementwise product of two grouped matrices."""
         apart = self.apart * other.apart
         return Grouped(
             self.first * other.first,
@@ -110,7 +110,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 
 
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
-    """The covariance of the outputs of all tokens, with its tangent kernel.
+    """Return the covariance of the outputs of all tokens, with its tangent kernel.
 
     The result is None if the tokens after the first one are not exchangeable.
     """
@@ -145,7 +145,7 @@ def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
 
 
 def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Array, Array] | None:
-    """Covariances of the gradients at queries, keys and values of one sequence.
+    """Return the covariances of the gradients at queries, keys and values of one sequence.
 
     ``read``: the covariances of the inputs of attention; ``behind``: the covariance of the
     gradients at its output. The result is None in the same cases as for :func:`attended`.

@@ -3,8 +3,7 @@
 In the cases below, the limit of wide heads has a formula. G, H and V are the covariances of
 queries, keys and values, M is the mask (0 or 1), and ``o`` is the elementwise product.
 
-If the queries are the keys, the scores ``q . k / key_width`` (``scale="linear"``) tend to their
-covariance, and:
+If the queries are the keys, the scores ``q . k / key_width`` (``scale="linear"``) tend to G, and:
 
     A = softmax(G),  K' = A V A^T,  tangent kernel A Theta_V A^T
 
@@ -13,7 +12,7 @@ If the weights are the scores ``q . k / sqrt(key_width)`` of independent queries
 
     K' = G o M (H o V) M^T
 
-The tangent kernel is its derivative. [Hron et al. 2020]
+The tangent kernel is the derivative of K'. [Hron et al. 2020]
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def closed_form(op: P.Attend, is_tied: bool) -> bool:
 def gradients(
     op: P.Attend, is_tied: bool, read: Sequence[Array], factor: float, behind: Array
 ) -> tuple[Array, Array, Array]:
-    """Covariances of the gradients at queries, keys and values, from a formula.
+    """Return the covariances of the gradients at queries, keys and values, from a formula.
 
     N is the covariance of the gradients at the output. With ``W = M^T (N o G) M``, the results are
     ``N o M (H o V) M^T``, ``V o W`` and ``H o W``, all multiplied by ``factor``. If the queries are

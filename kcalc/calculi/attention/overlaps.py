@@ -1,4 +1,4 @@
-"""Overlaps of softmax rows in the number systems of kernel maps, and to first order.
+"""Overlaps of softmax rows, and their first derivatives, in the number systems of kernel maps.
 
 Overlaps are the quantities that attention adds to kernel maps. In double precision they are
 computed elementwise over arrays, and JAX calls the same functions from compiled code. In ball
@@ -36,7 +36,7 @@ def _alone(tokens: int, variance: float) -> tuple[float]:
 
 @lru_cache(KEPT)
 def _alone_slope(tokens: int, variance: float) -> tuple[float]:
-    """The derivative of ``S_self`` with respect to the variance."""
+    """Return the derivative of ``S_self`` with respect to the variance."""
     full = softmax.Overlap(tokens, variance, variance, variance)
     return (full.by_covariance + full.by_variance1 + full.by_variance2,)
 
@@ -55,7 +55,7 @@ def _slope(tokens: int, variance1: float, variance2: float, covariance: float) -
 def _slopes(
     tokens: int, variance1: float, variance2: float, covariance: float
 ) -> tuple[float, float, float]:
-    """The derivatives of S with respect to both variances and the covariance."""
+    """Return the derivatives of S with respect to both variances and the covariance."""
     row = softmax.Overlap(tokens, variance1, variance2, covariance)
     return row.by_variance1, row.by_variance2, row.by_covariance
 
@@ -69,7 +69,7 @@ def _gap(tokens: int, variance: float, below: float) -> tuple[float]:
 def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, float]:
     """The derivatives of ``S_self - S`` with respect to the variance and the distance ``below``.
 
-    The derivative with respect to the variance keeps the distance fixed.
+    The derivative with respect to the variance is taken at a fixed distance.
     """
     at = softmax.Overlap(tokens, variance, variance, variance - below)
     alone = _alone_slope(tokens, variance)[0]
@@ -179,7 +179,7 @@ class Overlaps:
         return _composed(plain, [(first, by_variance), (moving, by_distance)])
 
     def _of(self, function: Function, place: int, tokens: int, *numbers: Number) -> Array:
-        """Evaluate a function of numbers elementwise, and return the result at index ``place``."""
+        """Evaluate a function of numbers elementwise, and return entry ``place`` of its results."""
         return _each(function, tokens, *_inside(function, *numbers))[place]
 
 

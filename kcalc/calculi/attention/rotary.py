@@ -21,7 +21,7 @@ Array = np.ndarray
 
 
 def turns(base: float, width: int, count: int) -> Array:
-    """Angles of rotary embeddings, (positions, width / 2)."""
+    """Return the angles of rotary embeddings, with shape (positions, width / 2)."""
     return np.arange(count)[:, None] * base ** (-2.0 * np.arange(width // 2) / width)
 
 

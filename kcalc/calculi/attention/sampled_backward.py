@@ -1,13 +1,14 @@
-"""Gradients that follow each token separately, with sampled attention in every layer.
+"""Gradients at each token separately, with sampled attention in every layer.
 
-A message is the covariance N of the gradients at all tokens of a node, summed over channels, in
-every chain: ``d K_out / d K`` (chains, positions, positions) per group of channels. Layers that act
-on each token separately use the rules of :class:`Backward` over pairs of tokens. Attention uses the
-same draws as the kernel maps, with the derivatives of :mod:`.score_slopes`.
+A message contains, for each group of channels, the covariance N of the gradients at all tokens of a
+node, summed over the channels of the group: an array ``d K_out / d K`` of shape (chains, positions,
+positions). Layers that act on each token separately use the rules of :class:`Backward` over pairs
+of tokens. Attention uses the same draws as the kernel maps, with the derivatives of
+:mod:`.score_slopes`.
 
 Rotary embeddings rotate the queries and keys of a head, and their gradients rotate back. For them,
-the products ``n_ij`` of a row's gradient with the values that it may read are also sampled, with
-``Cov(n_ij, n_kl) = N_ik V_jl``, and propagated through the head:
+the products ``n_ij`` of a row's gradient with the values that the row may read are also sampled,
+with ``Cov(n_ij, n_kl) = N_ik V_jl``, and propagated through the head:
 
     ds_ij = A_ij (n_ij - sum_l A_il n_il),   dq = ds k / sqrt(d_k),   dk = ds^T q / sqrt(d_k)
 """
@@ -53,7 +54,7 @@ class SampledBackward:
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
-        """Return the initial messages: 0, or at the output a covariance (positions, positions)."""
+        """Return the initial messages: 0, or a covariance (positions, positions) at the output."""
         nothing = np.zeros((1, 1, 1))
         start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
         return start | {output: self._shared(output, covariance[None])}
@@ -93,7 +94,7 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Each token receives the separate gradient of the channels that it became."""
+        """Each token receives the gradient of its own channels, uncorrelated with other tokens."""
         (below,) = reads
         count = self.count(below)
         return [self._shared(below, np.eye(count) / count * summed(message))]
@@ -174,7 +175,7 @@ class SampledBackward:
 
 
 def _whole(message: Groups, count: int) -> Array:
-    """The message of all channels, (chains, count, count)."""
+    """Return the message for all channels, with shape (chains, count, count)."""
     total = np.asarray(summed(message))
     return np.broadcast_to(total, (len(total), count, count))
 

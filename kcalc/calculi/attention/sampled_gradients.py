@@ -107,12 +107,12 @@ def followed(
     options: tuple[bool, Sampling, bool, Sequence[Node] | None],
     draws: Draws,
 ) -> tuple[list[Chains], tuple[Assumption, ...]]:
-    """The chains of every sequence, and the assumptions; one chain if nothing is sampled.
+    """Return the chains of every sequence (one if nothing is sampled), and the assumptions.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
     different tokens of the output are independent, each with mean square ``1 / T``. ``options``:
     whether addends are assumed independent, the requested sampling, whether to use exact rules
-    after a class token, and the needed nodes (by default all, and the parameters).
+    after a class token, and the needed nodes (by default all nodes, and the parameters).
     """
     (assume, asked, exact, needed), made, kernel = options, list[Chains](), None
     places = len(inputs[network.inputs[0]]) // sequences
@@ -141,7 +141,7 @@ def followed(
 
 
 def _check_size(network: Network, places: int) -> None:
-    """Reject sequences whose covariances at all nodes do not fit in memory."""
+    """Reject sequences if their covariances, for all nodes together, do not fit in memory."""
     most = int((MOST_KEPT / len(network.operations)) ** 0.5)
     if places > most:
         raise KcalcError(

@@ -133,7 +133,7 @@ def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, A
 
 
 def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
-    """``sum_u D_u V E_u^T`` for every draw of the weights ``a`` and ``b``, (draws, rows, keys).
+    """Return ``sum_u D_u V E_u^T`` for every draw of weights ``a`` and ``b`` (draws, rows, keys).
 
     D_u and E_u are the derivatives of the weights with respect to the bias of bucket u.
     """
@@ -142,7 +142,7 @@ def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
 
 
 def _moved(op: P.Attend, weights: Array) -> Array:
-    """Derivatives of weights with respect to score biases, (draws, buckets, rows, keys)."""
+    """Return weight derivatives with respect to score biases, (draws, buckets, rows, keys)."""
     assert op.relative is not None
     buckets = distance_buckets(op, *weights.shape[-2:])
     own = np.arange(op.relative[1])[:, None, None] == buckets
@@ -169,7 +169,7 @@ def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
 
 
 def slopes(op: P.Attend, weights: Array) -> Array:
-    """The derivative f' of weights that are functions f of single scores, 0 at masked scores.
+    """Return f' for weights that are functions f of single scores, with 0 at masked scores.
 
     For softmax, return the weights themselves.
     """

@@ -1,4 +1,4 @@
-"""Tangent kernels over tokens, either exchangeable or given as an array."""
+"""Tangent kernels over tokens, which are exchangeable or given as an array."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TokenTangentReading(OverTokens, TangentReading):
         self.said = tokens
 
     def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
-        """The calculus of kernel maps and the state of every node for one sequence of tokens."""
+        """Return the calculus of kernel maps and the state of every node for one token sequence."""
         kernel = over_tokens(
             lambda uniform: self.plain_kernel(NUMPY, uniform),
             self.plain_kernel,
@@ -53,7 +53,7 @@ class TokenTangentReading(OverTokens, TangentReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Exchangeable, dict[Node, Any]]:
-        """The calculus and the state of every node; ``q2=None`` means uniform q."""
+        """Return the calculus and the state of every node; ``q2=None`` means uniform q."""
         if field is not NUMPY:
             self.require_closed()
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
@@ -77,7 +77,7 @@ def ntk(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> TangentKernel | TokenKernels:
-    """:func:`kcalc.ntk` over tokens."""
+    """Compute :func:`kcalc.ntk` over tokens."""
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     if has_distinct_tokens(tokens):
         if token_cosine is not None:

@@ -1,4 +1,4 @@
-"""Exact moments as factored SymPy expressions, with powers where the network repeats.
+"""Exact moments as factored SymPy expressions, with powers for repeated blocks.
 
 If all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
 moments, and (for Gaussian weights) E (tr Q)^2 of the Jacobian splits into two modes that do not
@@ -194,7 +194,7 @@ class ClosedBackward:
 
 
 def is_alike(key: Key) -> bool:
-    """True for a monomial, other than a CORNER, in only one vector."""
+    """Whether a monomial, other than a CORNER, contains only one vector."""
     return len(set(slots_of(key))) == 1 and (len(key) == 2 or key[0] != CORNER)
 
 

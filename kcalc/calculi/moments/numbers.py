@@ -39,12 +39,12 @@ class Symbolic:
     """SymPy expressions."""
 
     def number(self, value: Any) -> Number:
-        """A number as an exact expression; fractions with large denominators become floats."""
+        """Return a number as an exact expression, or as a float if its denominator is large."""
         if isinstance(value, Fraction) and value.denominator > READABLE:
             return sp.Float(float(value))
         return SYMPY.number(value)
 
 
 def is_symbolic(*values: Any) -> bool:
-    """True if some value has SymPy symbols."""
+    """Whether some value contains SymPy symbols."""
     return any(isinstance(v, sp.Basic) and bool(v.free_symbols) for v in values)

@@ -14,8 +14,8 @@ examples together or for a single example:
 w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters. R is the number of
 rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds on DZ are kept per source:
 the parameters of one layer, or all parameters before a node that every path crosses. Different
-sources are orthogonal directions, so their squares add up. A residual block x + g(x) multiplies the
-bound of earlier sources by 1 + |Jg|, and adds new sources.
+sources correspond to orthogonal directions, so the squares of their bounds add up. A residual block
+x + g(x) multiplies the bounds for earlier sources by 1 + |Jg|, and adds new sources.
 """
 
 from __future__ import annotations

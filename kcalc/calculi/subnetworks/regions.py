@@ -119,7 +119,7 @@ def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -
 
 
 def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The first and last preorder number in every subtree of the post-dominator tree."""
+    """Return the first and last preorder number in every subtree of the post-dominator tree."""
     size = len(ipdom)
     weight = [1] * (size + 1)
     # readers come later, so a subtree is complete when its root is reached
@@ -135,7 +135,7 @@ def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Regions:
-    """Dominators and maximal regions, in O((nodes + edges) log nodes).
+    """Find dominators and maximal regions in O((nodes + edges) log nodes) time.
 
     A(idom t, t) without ``t`` is the union of A(idom d, d) over ``d`` on the dominator path from
     each parent of ``t`` up to ``idom t``. So the span of Euler numbers over that set follows from

@@ -59,7 +59,7 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
 
 
 def _some(bench: Bench) -> list[str]:
-    """Return all names of :data:`coefficients.NAMES`, or every other name in the quick budget."""
+    """Return all names of :data:`coefficients.NAMES`, or every other name with the quick budget."""
     return list(bench.size(co.NAMES[::2], co.NAMES))
 
 

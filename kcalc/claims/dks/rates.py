@@ -116,7 +116,7 @@ def _exploding(
 ) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
     """Yield (layer, q, depth, network, c*, C'(c*)) for layers with biases.
 
-    c* and its slope are computed from the joint density.
+    c* and C'(c*) are computed from the joint density.
     """
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         _, q = settled(name, weight, bias)

@@ -51,7 +51,7 @@ def jacobian_fourth(
     """Compute E|J^k|^4 of a vanilla network.
 
     J^k is the derivative of the output with respect to the weights of layer k. T, S and D are three
-    fourth moments of the Jacobian from layer k to a later layer, which have a linear recursion.
+    fourth moments of the Jacobian from layer k to a later layer. They satisfy a linear recursion.
     """
     n = widths[k]
     T, S, D = (n * n, n, n) if linear else (n * (n + 1) / 4, n / 2, n / 2)
@@ -103,7 +103,7 @@ def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, 
 
 
 def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, float]:
-    """Return the products over all layers l of a DenseNet's factors of means and of fourth moments.
+    """Return the products of a DenseNet's factors (of the mean, of the fourth moment) over layers.
 
     The layer l = ``skip`` is left out.
     """

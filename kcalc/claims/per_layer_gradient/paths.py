@@ -135,7 +135,7 @@ def _square(route: Route, of: Moments) -> float:
 
 
 def _fourth(four: Sequence[Route], of: Moments) -> float:
-    """Return the product over layers of Prop. 3 for paths (t1, t2, s1, s2), with all pairings."""
+    """Return the product over layers in Prop. 3 for paths (t1, t2, s1, s2), with all pairings."""
     total = 1.0
     for layer in {step.layer for route in four for step in route}:
         t1, t2, s1, s2 = (
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _quadruples(
     bench: Bench, units: list[Unit], most: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """Return (unit t, its paths t1, t2, unit s, its paths s1, s2), all or ``most`` of them.
+    """Return (unit t, its paths t1, t2, unit s, its paths s1, s2), all or ``most`` random ones.
 
     Random choices include paired paths.
     """

@@ -25,7 +25,7 @@ ABS = L.Nonlinear(activations.activation("abs"))
 
 
 def dense(bench: Bench, depth: int = 3) -> Network:
-    """Build a random chain of weights and ReLUs with 12 channels, all 0 with probability 2^-12."""
+    """Build a random chain of weights and 12-channel ReLUs, all 0 with probability 2^-12."""
     parts: list[Any] = [L.Input(bench.whole(3, 9))]
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][bench.whole(0, 3)]

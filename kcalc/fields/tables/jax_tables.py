@@ -1,6 +1,6 @@
 """Tables evaluated by JAX, inside jit and vmap.
 
-An evaluation takes one gather and one Horner pass. The gradient is the table's slope.
+An evaluation requires one gather and one Horner pass. The gradient is the table's slope.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def table_function(
 ) -> Callable[[Any], Any]:
     """Return a function that evaluates a table on JAX arrays, in the precision of the array.
 
-    Half precisions are computed in float32.
+    Half-precision arrays are evaluated in float32.
 
     ``kind`` is "value" (c -> C), "slope" (c -> C'), "gap" (1 - c -> 1 - C) or "angle" (theta ->
     arccos C). The result is nan outside the domain.

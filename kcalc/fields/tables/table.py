@@ -49,7 +49,8 @@ _USELESS = 1e-6
 class Table(Shown):
     """A table of C(c) at fixed q values. Call it with c.
 
-    NumPy arrays give NumPy arrays. JAX arrays give JAX arrays, also inside jit, vmap and grad.
+    The result is a NumPy array for NumPy arrays and a JAX array for JAX arrays, also inside jit,
+    vmap and grad.
 
     Attributes
     ----------
@@ -85,7 +86,8 @@ class Table(Shown):
     def __call__(self, c: Any) -> JaxArray | float | Array:
         """Return C at c in [-1, 1], for c of any shape.
 
-        Raises KcalcError if |c| > 1 beyond rounding, and for nan. JAX arrays give nan instead.
+        Raises KcalcError if |c| > 1 beyond rounding, and for nan. For JAX arrays, the result is nan
+        instead.
         """
         if is_jax(c):
             return self._jax("value")(c)
@@ -273,7 +275,7 @@ class Table(Shown):
         return np.where(upper, -out, out)
 
     def _drop(self, w: Array, upper: Array) -> Array:
-        """Return 1 - C at distance w from an end, by its power law if w is below SMALLEST."""
+        """Return 1 - C at distance w from an end, from its power law if w is below SMALLEST."""
         row, t, _ = locate(w, upper)
         out = polynomial(self.coefficients, row, t)
         tiny = (w < SMALLEST) & (w > 0) & ~upper

@@ -2,8 +2,8 @@
 
 Here u = sqrt(q1) x and v = sqrt(q2) (c x + sqrt(1-c^2) y), with c in [-1, 1]. By Mehler's formula,
 Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n, where a_n is the product of the n-th Hermite coefficients
-of the two functions. For smooth functions the series works for every c. For other functions, end
-zones replace it near |c| = 1.
+of the two functions. For smooth functions the series works for every c. For other functions,
+special rules replace it near |c| = 1.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class JaxModel:
     """A JAX model with everything that is needed to edit it.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module; ``params``: the parameters passed with it; ``recipes``: the places of each layer's
-    weights in the parameters; ``norms``: the places of normalisation gains and biases;
+    module; ``params``: the parameters passed with it; ``recipes``: the positions of each layer's
+    weights in the parameters; ``norms``: the positions of normalisation gains and biases;
     ``program``: the equations that were read; ``made``: the operations whose outputs the equations
     compute.
     """

@@ -145,7 +145,7 @@ class WindowSum(Op):
 
 
 class DroppedOut(Op):
-    """An array with random entries set to 0. If the others are rescaled, it is read as dropout.
+    """An array with random entries set to 0; read as dropout if the other entries are rescaled.
 
     ``kept``: the fraction of the ``count`` entries that this draw keeps.
     """

@@ -156,9 +156,9 @@ class JaxReader:
     def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
         """Record an equation in ``tape``, the list of calls, and return its results as new objects.
 
-        If it calls other equations, these are already in the list, from index ``before``. They are
-        removed for functions with custom derivatives, because the derivatives would not follow an
-        edit inside.
+        If the equation contains other equations, these are already in the list, from index
+        ``before``. For functions with custom derivatives, they are removed, because the derivatives
+        would not reflect an edit inside the function.
         """
         if eqn.primitive.name.startswith("custom_"):
             del self.tape[before:]
@@ -314,7 +314,7 @@ class JaxReader:
     # -- operations --------------------------------------------------------------------------------
 
     def wish(self, label: str) -> str:
-        """Return the preferred name of an operation: its label after the surrounding modules."""
+        """Return the preferred name of an operation: the surrounding modules, then its label."""
         return ".".join([*self.scope, label])
 
     def add(

@@ -54,7 +54,7 @@ def single(value: float) -> Any:
 
 
 def plain(value: Value) -> Any:
-    """Return the number in a constant with one entry, if possible exactly, or None.
+    """Return the number in a constant with one entry, exactly if possible, or None.
 
     The result is None for constants with several entries and for other values.
     """

@@ -18,7 +18,8 @@ def entry_shapes(
 ) -> dict[str, Shape]:
     """Return {input: shape} for all inputs that are not initializers.
 
-    Raises: KcalcError if an input has an open size, or if the examples do not fit the inputs.
+    Raises: KcalcError if an input has an unspecified size, or if the examples do not fit the
+    inputs.
     """
     held = {tensor.name for tensor in graph.initializer}
     inputs = [item for item in graph.input if item.name not in held]

@@ -70,8 +70,8 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     """Convert a tensor to an array; bfloat16 becomes float32.
 
     ``folder``: the folder of the model file, which must contain all external data; ``limit``: the
-    maximum number of bytes of a tensor. Raises: KcalcError if the dimensions do not fit the bytes,
-    or if kcalc does not read the element type.
+    maximum number of bytes of a tensor. Raises: KcalcError if the dimensions do not match the
+    number of bytes, or if kcalc does not read the element type.
     """
     what = f"tensor {tensor.name[:80]!r}"
     if tensor.data_type not in TYPES:

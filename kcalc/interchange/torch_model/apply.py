@@ -26,8 +26,8 @@ from .pretrained import keep
 def torch_edits(target: Target, constants: Any) -> Edits:
     """Return the edits for a model that was read.
 
-    Nodes that cannot be located in its code are in ``left_alone``. ``constants``: {node: constants
-    of its shaped activation}.
+    Nodes that cannot be located in the model's code are in ``left_alone``. ``constants``: {node:
+    constants of its shaped activation}.
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
@@ -87,7 +87,7 @@ def _stored(
 
 
 def is_editable(reading: Any) -> bool:
-    """Whether the calls in the code of a model that was read are known."""
+    """Whether kcalc recorded the calls made by the code of a model that was read."""
     return reading.trace.model.program.captured.calls is not None
 
 

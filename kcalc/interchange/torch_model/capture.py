@@ -62,7 +62,7 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
 
 
 def _readable(model: Any, evaluating: bool) -> Any:
-    """Return a private copy of a model whose mixtures of experts can be captured."""
+    """Return a private copy of a model, changed so that mixtures of experts can be captured."""
     from .mixture_modules import with_readable_experts
 
     own = copied(model, evaluating)

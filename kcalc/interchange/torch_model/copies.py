@@ -1,9 +1,9 @@
 """Copy PyTorch models so that the copies use their own layers and weights.
 
 ``copy.deepcopy`` does not copy functions, weak references or methods of built-in types. If a lambda
-in a model refers to its layers, a deep copy would therefore run the layers of the original. Here,
-such references in any object of the model are redirected to the copy. Tensors that share memory
-with a parameter also share it in the copy.
+in a model refers to the model's layers, a deep copy would therefore run the layers of the original.
+Here, such references in any object of the model are redirected to the copy. Tensors that share
+memory with a parameter also share it in the copy.
 
 References in a class, or in globals that its methods read, cannot be redirected.
 """

@@ -84,7 +84,7 @@ def rms_norm(call: Call) -> Any:
 
 @rule("group_norm", "native_group_norm", "instance_norm")
 def group_norm(call: Call) -> Any:
-    """Read group norm and instance norm, whose groups have one channel."""
+    """Read group norm, or instance norm as group norm with one channel per group."""
     told = (call[name] for name in ("num_groups", "group") if call[name] is not None)
     return _made(call, "group", tuple(range(1, len(call.shape))), int(next(told, call.shape[1])))
 

@@ -291,7 +291,7 @@ def prelu(call: Call) -> Any:
 def rrelu(call: Call) -> Any:
     """Read RReLU with the mean slope, as in evaluation mode.
 
-    A note says that it draws its slopes in training.
+    A note says that the model draws the slopes at random in training.
     """
     low, high = call["lower"], call["upper"]
     drawn = bool(call["training"]) and low != high

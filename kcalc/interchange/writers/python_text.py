@@ -52,7 +52,7 @@ class Dialect:
 
     @classmethod
     def of_module(cls, module: str, where: str, least: str, **functions: str) -> Dialect:
-        """Return a dialect with NumPy's names in a module, with some of them replaced."""
+        """Return a dialect that uses NumPy's names in ``module``, with some of them replaced."""
         table = {name.replace("arc", "a"): f"{module}.{name}({{}})" for name in SAME}
         table |= {"modulus": f"{module}.abs({{}})", "logaddexp": f"{module}.logaddexp({{}}, {{}})"}
         table["erfc"] = "1 - " + functions.get("erf", "")
@@ -226,8 +226,8 @@ def fraction(coefficient: sp.Expr) -> tuple[float, float]:
 def body(phi: Activation, dialect: Dialect) -> list[str]:
     """Return the statements of the function phi(x).
 
-    The constants of the transformation have 17 digits. The base activation is written in its stable
-    form.
+    The constants of the transformation are written with 17 digits. The base activation is written
+    in its stable form.
     """
     target = PythonTarget(dialect)
     x = Text("x")

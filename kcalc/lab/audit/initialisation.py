@@ -1,4 +1,4 @@
-"""Criteria on how parameters were drawn: INIT-NEVER, -COPY, -ALIKE, -FAN, -TRUNC."""
+"""Criteria for how parameters were drawn: INIT-NEVER, -COPY, -ALIKE, -FAN, -TRUNC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEEP_CUT = 8.0  # in standard deviations
     "a parameter still contains NaN, with which the audit fills uninitialised memory",
 )
 def never(subject: Subject) -> Iterator[Finding]:
-    """Report parameters that were never, or not completely, written."""
+    """Report parameters that were never written, or only partly."""
     names = tuple(
         name
         for name, law in subject.laws.items()

@@ -142,7 +142,7 @@ def _single_input(subject: Subject) -> Any:
 def _values(subject: Subject, network: Any, example: Any) -> Any:
     """Return the values at every node for an example.
 
-    For token ids, they are sampled. Of a numeric input, only the mean square matters.
+    For token ids, the values are sampled. For numeric inputs, only the mean square matters.
     """
     from ... import node_values
 

@@ -10,7 +10,7 @@ from .program import Program, Value
 
 @dataclass
 class Roots:
-    """Find the roots of the values of a program, each only once.
+    """Find the roots of the values of a program, computing the roots of each value only once.
 
     The roots of a value are the sources from which it is computed through views, sums, gains and
     norms alone. ``stops`` contains indices of values that count as roots although they are sums or
@@ -81,7 +81,7 @@ class Roots:
     def _is_statistic(self, value: Value) -> bool:
         """Return whether a factor is the square root of a reduction, as in a norm.
 
-        It must have been computed without contractions.
+        No contraction may lie between these operations and the factor.
         """
         seen_root = seen_reduction = False
         while True:

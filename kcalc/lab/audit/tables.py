@@ -47,12 +47,11 @@ class BlockRow:
     """A row of the block table, for the sum of a branch and a residual stream.
 
     Several streams that one branch writes to share a row. ``stream`` and ``branch`` are the rms of
-    the sums and of what the branch adds to them. ``token_cosine`` is the mean
-    cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
-    describe the block's attention. ``gradient`` is the rms of the gradient at the sum. All of these
-    are measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was
-    not requested or there is no rule for it. ``number`` is the number of the residual stream, from
-    0.
+    the sums and of what the branch adds to them. ``token_cosine`` is the mean cosine, in the
+    stream, between two tokens of one example. ``score_variance`` and ``log_keys`` describe the
+    block's attention. ``gradient`` is the rms of the gradient at the sum. All of these are
+    measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was not
+    requested or there is no rule for it. ``number`` is the number of the residual stream, from 0.
     """
 
     name: str

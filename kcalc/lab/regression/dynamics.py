@@ -2,7 +2,7 @@
 
 The curves give the outputs and losses at every step.
 
-The kernel keeps its value at initialisation, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
+The kernel does not change during training, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
 training inputs. In the eigenbasis of Theta, each direction decays independently. [DKS sec. 24.2;
 Lee et al. 2019]
 """

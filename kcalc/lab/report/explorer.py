@@ -169,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider, and which sums it does not change."""
+    """Describe the effect of the shortcut slider, and name the sums that it does not change."""
     hint = "amplitude of the shortcut in every sum of two terms whose squared weights add up to 1"
     if found.program is None:
         return hint

@@ -142,7 +142,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
 
 
 def _over(top: Array, q: Array, step: Step | None) -> Array:
-    """Return the gap ``top / q``, in which ``top`` is the gap times q.
+    """Return the gap ``top / q``, where ``top`` is the gap multiplied by q.
 
     Raises: KcalcError unless some group has a positive, finite q value.
     """

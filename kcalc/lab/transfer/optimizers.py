@@ -61,14 +61,14 @@ Rule = Callable[[Step], Power]
 class Optimizer:
     """All facts about one optimiser.
 
-    ``rate`` and ``epsilon`` give the powers of the learning rate and of epsilon. ``takes`` says
-    which parameters it trains: "all", hidden weights ("hidden") or hidden matrices ("matrices");
-    AdamW trains the rest. ``rank`` is the assumed rank of updates: None if it does not matter, and
-    "" if the user must specify it. ``default`` is epsilon in parameter groups, or None for
-    optimisers without one, and ``floor`` says whether it is the second of two epsilons. ``kept``
-    says whether the norm of weights stays constant. ``torch`` is the class in ``torch.optim`` with
-    its arguments, and ``like`` names an optimiser there with the same powers. ``optax`` says
-    whether kcalc can return an optax transformation.
+    ``rate`` and ``epsilon`` map a :class:`Step` to the powers of the learning rate and of epsilon.
+    ``takes`` says which parameters the optimiser trains: "all", hidden weights ("hidden") or hidden
+    matrices ("matrices"); AdamW trains the rest. ``rank`` is the assumed rank of updates: None if
+    it does not matter, and "" if the user must specify it. ``default`` is epsilon in parameter
+    groups, or None for optimisers without one, and ``floor`` says whether it is the second of two
+    epsilons. ``kept`` says whether the norm of weights stays constant. ``torch`` is the class in
+    ``torch.optim`` with its arguments, and ``like`` names an optimiser there with the same powers.
+    ``optax`` says whether kcalc can return an optax transformation.
     """
 
     title: str

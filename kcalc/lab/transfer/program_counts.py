@@ -39,7 +39,7 @@ def check_counts(f: Fold, step: Step) -> None:
 
 
 def _check_gates(f: Fold, step: Step, x: Value) -> None:
-    """Reject routers that compute weights for more entries than in the base."""
+    """Reject routers that compute weights for more entries than in the base network."""
     dim = step.args.get("dim", -1)
     if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
         raise KcalcError(

@@ -116,10 +116,10 @@ class Placement:
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
     (of the rows of weights, as in weight norm). ``shape`` is the shape of the parameter.
     ``base_std`` and ``base_entries`` are the standard deviation (None if unknown) and the number of
-    entries that the parameter has in the base. ``repeated`` says whether the larger network has
-    more parameters of this name than the base, up to block numbers, and ``zero`` whether all
-    entries start at 0. ``behind`` is the factor by which the model multiplies the parameter,
-    relative to the base.
+    entries that the parameter has in the base network. ``repeated`` says whether the larger network
+    has more parameters of this name than the base network, up to block numbers, and ``zero``
+    whether all entries start at 0. ``behind`` is the factor by which the model multiplies the
+    parameter, relative to the base network.
     """
 
     name: str
@@ -415,7 +415,7 @@ class _Book:
 
         This is the case in LoRA. The first steps of the zero weights are proportional to the narrow
         feature map, so they would otherwise shrink with the width. While these weights are 0,
-        changes of the map have no effect.
+        changes of the feature map have no effect.
         """
         narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
         if use.node not in self.before_zeros or not narrow:
