@@ -37,7 +37,7 @@ _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative tolerances for JAX's derivatives
 class _Named(UndefinedFunction):
     """An undefined SymPy function that represents a callable in expressions.
 
-    The functions are equal if their callables are equal.
+    Two such functions are equal if their callables are equal.
     """
 
 
@@ -68,7 +68,7 @@ copyreg.pickle(_Named, _reduced)
 class FromCallable(Activation):
     """An activation given as a Python or JAX callable; numeric only.
 
-    Two activations of this class are equal if they have the same callable object and kinks.
+    Two such activations are equal if they have the same callable object and the same kinks.
 
     ``expr`` is an undefined function of ``X`` named after the callable. There are no closed forms,
     no mpmath values and no certified enclosures. Results are cached, so the callable must not
@@ -180,8 +180,9 @@ def from_callable(
     """Make an activation from a Python, NumPy or JAX callable of one argument.
 
     The callable may take float64 arrays, single floats or JAX arrays. It must be elementwise and
-    deterministic, and compute in double precision. ``kinks`` lists all points where the callable or
-    a derivative jumps, to full precision. The default is no kinks; missing kinks are detected.
+    deterministic, and compute in double precision. ``kinks`` lists, to full precision, all points
+    where the callable or one of its derivatives jumps. By default there are no kinks; missing kinks
+    are detected.
 
     Raises KcalcError for exceptions inside the callable, complex values, nan, Booleans, single
     precision, randomness, values that depend on the rest of the array, missing kinks, and divergent

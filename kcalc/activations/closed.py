@@ -69,7 +69,7 @@ class Closed(Activation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedKernel(Closed):
-    """A :class:`Closed` activation given by Gamma(1), Gamma(1) - Gamma(c), and Gamma', Gamma''.
+    """A :class:`Closed` activation defined by Gamma(1), Gamma(1) - Gamma(c), Gamma' and Gamma''.
 
     Q(q) is Gamma(1) at q1 = q2 = q.
     """
@@ -106,8 +106,8 @@ class ClosedKernel(Closed):
     def _refined(self, apart: Number, drop: Number, q1: Number, q2: Number) -> Number:
         """Return 1 - C(1, q1, q2), to full accuracy even if q1 and q2 are almost equal.
 
-        ``apart`` is the same value, computed as a difference. If 1 - C(c), the sum of ``apart`` and
-        ``drop``, is small, this difference loses digits, and 1 - C(1) is integrated instead.
+        ``apart`` is the same value, computed as a difference. This difference loses digits if
+        ``apart + drop``, which is 1 - C(c), is small. In that case, 1 - C(1) is integrated instead.
         """
         close = np.asarray((apart + drop < NEARLY_ONE) & (q1 != q2))
         if not close.any():

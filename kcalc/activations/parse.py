@@ -72,8 +72,8 @@ def activation(
         The points where the function or a derivative jumps. With None, the kinks of an expression
         are found from Piecewise, Abs, Max, Min, Heaviside and sign; a callable has no kinks.
     growth
-        (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere. You guarantee this bound.
-        Certified integrals need it if they cannot derive a bound.
+        (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere. You guarantee that this
+        bound holds. Certified integrals require it if no bound can be derived from the formula.
 
     Returns
     -------
@@ -336,7 +336,8 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _known(candidate: Activation) -> Activation | None:
     """Return the registered activation that is the same function, or None.
 
-    The two have the same expression, or the same kinks and pieces, such as |x| and sign(x) x.
+    Functions are the same if their expressions are equal, or if their kinks and pieces are equal,
+    as for |x| and sign(x) x.
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:
@@ -354,7 +355,7 @@ def _known(candidate: Activation) -> Activation | None:
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
     """Reject functions that are not real, lack Gaussian moments or have missing kinks.
 
-    Kinks are missing if the pieces between them differ from the given expression.
+    Kinks are missing if the pieces between the known kinks differ from the given expression.
     """
     pieces = compile_pieces(candidate.pieces, candidate.kink_points)
     extra = np.array(
@@ -386,7 +387,7 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
 class Ranged(Activation):
     """An activation with kinks that are known only for |x| <= reach, such as max(sin x, 0).
 
-    Values are correct everywhere. Derivatives beyond the reach raise KcalcError.
+    Values are correct everywhere. Evaluating a derivative beyond the reach raises KcalcError.
     """
 
     reach: float = field(default=float(KINK_REACH))

@@ -65,7 +65,7 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 
 
 def _roughness(point: sp.Expr) -> float:
-    """Return 0 for an exact number, and a positive value for a number with floats.
+    """Return 0 for an exact number, and a positive value for a number that contains floats.
 
     The value is larger if the floats have fewer digits.
     """
@@ -174,7 +174,7 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
 
 
 def _sharpened(expr: sp.Expr, roots: list[float]) -> list[sp.Expr]:
-    """Refine the roots to 50 digits by Newton's method; keep a root if this fails."""
+    """Refine the roots to 50 digits by Newton's method; leave a root unchanged if this fails."""
     if not roots:
         return []
     try:
@@ -233,7 +233,10 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """Return the pieces between the points, from left to right; without points, ``expr`` itself."""
+    """Return the pieces between the points, from left to right.
+
+    If there are no points, the only piece is ``expr`` itself.
+    """
     if not points:
         return [expr]
     return [resolve(expr, points, index) for index in range(len(points) + 1)]

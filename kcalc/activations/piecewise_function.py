@@ -40,7 +40,7 @@ _NARROW = 0.25
 class PiecewiseFunction:
     """A function of one real variable that is smooth between its kinks; immutable.
 
-    The fields are the same as in :class:`kcalc.activations.Activation`.
+    Its fields are those of :class:`kcalc.activations.Activation`.
     """
 
     name: str
@@ -86,7 +86,7 @@ class PiecewiseFunction:
 
     @cached_property
     def free_symbols(self) -> frozenset[sp.Symbol]:
-        """The symbols of the activation's constants, such as a of leaky_relu(a)."""
+        """The symbols in the function's constants, such as a in leaky_relu(a)."""
         return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
 
     def refuse_symbols(self, purpose: str) -> None:
@@ -213,14 +213,14 @@ class PiecewiseFunction:
 
     @cached_property
     def rough(self) -> bool:
-        """Whether a derivative, up to the third, is infinite at a kink, as for sqrt|x|."""
+        """Whether phi or a derivative up to the third is infinite at a kink, as for sqrt|x|."""
         if not self.kinks or self.numeric_only or self.free_symbols:
             return False
         return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
 
     @cached_property
     def scale_free(self) -> bool:
-        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, an integer or not."""
+        """Whether phi(a x) = a^p phi(x) for all a > 0 and some real p."""
         if self.degree is not None:
             return True
         if not self.rough or self.kink_points != (0.0,):
@@ -231,7 +231,10 @@ class PiecewiseFunction:
         return len(powers) == 1 and all(power.is_number for power in powers)
 
     def steepness(self, n: int) -> tuple[float, ...]:
-        """Return, for each kink k, the p for which phi^(n) grows as |x - k|^-p; 0 if bounded."""
+        """Return, for each kink k, the p such that phi^(n) grows like |x - k|^-p.
+
+        The value is 0 if phi^(n) is bounded near k.
+        """
         known = self.__dict__.setdefault("_steepness", {})
         if self.numeric_only:
             return (0.0,) * len(self.kinks)

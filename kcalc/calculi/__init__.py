@@ -1,7 +1,7 @@
 """Calculi: states for feature maps and rules for primitives, folded over a network's graph.
 
-The folds are in :mod:`kcalc.network.compose`. This module exports the names that other packages use
-in addition to kcalc's public names. Each module is imported on first use.
+The folds are in :mod:`kcalc.network.compose`. The other packages of kcalc use kcalc's public names
+and the names that this module exports. Each submodule is imported on first use.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Backward:
     def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
         """Return ``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
-        Q and q are geometric means over the two inputs. The slope of a surrogate replaces phi'.
-        Raises: KcalcError for activations that jump.
+        Q and q are geometric means over the two inputs. If the activation has a surrogate gradient,
+        the slope of the surrogate replaces phi'. Raises: KcalcError for activations that jump.
         """
         own = isinstance(op, P.Post)
         phi = op.activation if own else op.slope
@@ -221,7 +221,7 @@ class Backward:
         return [bisect(edges, middle) - 1 for middle in middles]
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
-        """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
+        """Sum a message over the groups of ``node`` that each group of ``parent`` contains."""
         out: Groups = [0.0] * len(self.states[parent].groups)
         for place, value in zip(self._places(node, parent), message, strict=True):
             out[place] = out[place] + value
@@ -229,7 +229,7 @@ class Backward:
 
 
 def _own(numbers: Number) -> Number:
-    """The entries of an array over token pairs for which both tokens are the same."""
+    """Return the entries of an array over token pairs at which both tokens are the same."""
     return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
 
 
@@ -267,13 +267,13 @@ def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
 
 
 def own_parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """:func:`parameters` without weights that are computed from other parameters."""
+    """Return :func:`parameters` without weights that are computed from other parameters."""
     found = parameters(network)
     return {node: pair for node, pair in found.items() if pair[1].trained != "indirectly"}
 
 
 def left_out(network: Network) -> tuple[Assumption, ...]:
-    """Notes on weights whose gradients are not computed."""
+    """Return notes on the weights whose gradients are not computed."""
     made = parameters(network).keys() - own_parameters(network).keys()
     return tuple(Assumption(node, INDIRECT, "heuristic") for node in network if node in made)
 

@@ -141,12 +141,12 @@ def check_several(op: Norm, node: Node) -> None:
 
 
 def plain(value: Number) -> bool:
-    """True for a single concrete number, not an array, a jet or a symbol."""
+    """Whether a value is a single concrete number rather than an array, a jet or a symbol."""
     if isinstance(value, sp.Basic):
         return bool(value.is_number) and not value.atoms(AppliedUndef)
     return not isinstance(value, Jet) and np.ndim(value) == 0
 
 
 def is_one(value: Number) -> bool:
-    """True for a plain number that is exactly 1."""
+    """Whether a value is a plain number that is exactly 1."""
     return isinstance(value, int | float | Fraction | sp.Basic) and value == 1

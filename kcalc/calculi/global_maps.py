@@ -358,11 +358,11 @@ def node_values(
 ) -> NodeValues[NodeValue] | NodeValues[TokenValue] | SampledValues:
     """Compute q1, q2 and c at every node for inputs with the given c and q values.
 
-    This is the depth trace of a network.
+    The values trace how q and c change with depth.
 
     Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
-    distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
-    for explicit tokens, and if ``sampling`` is passed.
+    distinguishes tokens. Such attention is sampled as specified by ``sampling``. Attention is also
+    sampled if ``tokens`` is an array or ``sampling`` is passed.
 
     Parameters
     ----------
@@ -515,7 +515,7 @@ class MapReading(KernelReading):
         return self.at_outputs(self.run(field, q1, q2, gap), 2)
 
     def at_outputs(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
-        """Return {output: value} of a run.
+        """Return {output: value} from the result of a run.
 
         ``part`` selects q1 (0), q2 (1) or the gap (2).
         """
@@ -523,13 +523,13 @@ class MapReading(KernelReading):
         return {node: kernel.whole(states[node])[part] for node in self.network.outputs}
 
     def q_values(self, q: Any) -> dict[Node, float]:
-        """:func:`q_values` of the network."""
+        """Return :func:`q_values` for the network."""
         given = per_input(self.network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
         kernel, states = self.run(NUMPY, given, None, None)
         return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
 
     def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues[NodeValue]:
-        """:func:`node_values` of the network."""
+        """Return :func:`node_values` for the network."""
         values = per_input(self.network.inputs)
         first, second = read_pair(
             lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2
@@ -551,7 +551,7 @@ class MapReading(KernelReading):
         gap: dict[Node, Any],
         error: Exploded,
     ) -> tuple[Any, NodeValues[Any]]:
-        """The kernel and :meth:`node_values` if q leaves the double-precision range.
+        """Return the kernel and :meth:`node_values` if q leaves the double-precision range.
 
         Cosines still exist; q values outside that range become 0 or infinite.
         """

@@ -136,7 +136,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> sigma_w^2 q + sigma_b^2``, and likewise for the cross moment.
+        """Map ``q -> sigma_w^2 q + sigma_b^2``, and likewise for the cross moment.
 
         The output is a new Gaussian atom. For standardised weights, ``q - mean^2`` replaces q.
         """
@@ -227,7 +227,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Norm, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))``, q -> 1.
+        """Map ``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))`` and q -> 1.
 
         The means mu and the q values are taken over all channels. An RMSNorm does not centre, so it
         leaves c unchanged. For statistics over positions, all positions are assumed to have the
@@ -310,7 +310,7 @@ class Kernel:
 
     @staticmethod
     def _with_permuted_tokens(pair: Pair, node: Node, stays: bool) -> Pair:
-        """The feature map with its tokens permuted: the same moments, but a new atom.
+        """Return the feature map with its tokens permuted: the same moments, but a new atom.
 
         ``stays``: the matrix is a multiple of the identity, so the atoms are kept.
         """
@@ -335,7 +335,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> q / r`` for a kept fraction r, with unchanged covariances; or the identity."""
+        """Map ``q -> q / r`` for a kept fraction r and keep the covariances, or change nothing."""
         if not op.drops:
             self.note(node, "dropout is the identity, as in evaluation", "convention")
             return inputs[0]

@@ -205,7 +205,7 @@ def _is_value(factor: sp.Expr) -> bool:
 
 
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
-    """sum_i a_i c_i for a gap sum_i a_i (1 - c_i) whose weights a_i add up to 1.
+    """Return sum_i a_i c_i for a gap sum_i a_i (1 - c_i) whose weights a_i add up to 1.
 
     The gap must have two or more terms; the result is None for other gaps.
     """
@@ -314,7 +314,7 @@ class NamedMaps:
         return symbol if name == symbol.name else sp.Symbol(name, **symbol.assumptions0)
 
     def _name(self, phi: Activation) -> str:
-        """A short name for an activation, distinct from the names of other activations."""
+        """Return a short name for an activation, distinct from the names of other activations."""
         word = formula_name(phi.name)
         number, name = 1, word
         while self._names.setdefault(name, phi) != phi:
@@ -334,13 +334,13 @@ def unscaled(phi: Activation) -> tuple[Activation, sp.Expr]:
 
 @lru_cache(maxsize=256)
 def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
-    """Q and the mean as functions of ``symbols.q``."""
+    """Return Q and the mean as functions of ``symbols.q``."""
     return phi.second_moment(symbols.q, SYMPY), phi.mean(symbols.q, SYMPY)
 
 
 @lru_cache(maxsize=256)
 def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
-    """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
+    """Return C as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
     value = 1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
     # a single fraction stays a fraction

@@ -91,7 +91,7 @@ class NamedSlopes(NamedMaps):
 
 @lru_cache(maxsize=256)
 def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
-    """dC/dc as a function of ``symbols.c`` and q values, and whether it depends on q."""
+    """Return dC/dc as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
     gap = phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
     unknown = bool(gap.atoms(AppliedUndef))

@@ -67,8 +67,8 @@ def power_maps(
 ) -> list[PowerMap]:
     """Return random positive definite C maps, sparse and dense.
 
-    Their number is ``quick`` or ``full``, depending on the budget. With ``zero``, they have C(0) =
-    0. With ``odd``, they are odd.
+    The number of maps is ``quick`` or ``full``, depending on the budget. If ``zero`` is set, all
+    maps have C(0) = 0. If ``odd`` is set, they are odd.
     """
     out = []
     for _ in bench.rounds(quick, full):

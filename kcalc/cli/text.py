@@ -66,7 +66,7 @@ def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
 
 
 def several(nodes: Sequence[str]) -> str:
-    """Return the name of the first node, and the number of other nodes if there are any."""
+    """Return the name of the first node and, if there are other nodes, their number."""
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
 
 
@@ -90,7 +90,7 @@ def heading(title: str, network: Network, *results: Any) -> list[str]:
 def check_files(
     files: Mapping[str, str | None], check: Callable[[str], object] = destination
 ) -> None:
-    """Check the files that options name before any work is done. The file - is standard output.
+    """Before any work is done, check the files named by options. The file - is standard output.
 
     ``files`` is {option: its file, or None}. ``check`` raises an error if a file cannot be written.
 

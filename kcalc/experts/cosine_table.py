@@ -3,7 +3,7 @@
 W and R are smooth functions of the angle theta = arccos(rho), even at theta = 0, where the
 probability that the selection changes is proportional to theta. At theta = 0, W equals S_2 and has
 a known slope -a. A polynomial through 12 values of ``(S_2 - W - a theta) / theta^2`` therefore
-gives W to about 1e-9 up to pi/2, also below the smallest of the 12 angles.
+approximates W to about 1e-9 for angles up to pi/2, even below the smallest of the 12 angles.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ class MoEStatistics(Shown):
     Attributes
     ----------
     num_experts, top_k
-        Number E of experts and number k of selected experts.
+        The number E of experts and the number k of selected experts.
     variance
-        Variance v of every logit.
+        The variance v of every logit.
     cosine
-        Cosine rho between the logits of two tokens.
+        The cosine rho between the logits of two tokens.
     score, normalise
         How the logits become weights.
 
@@ -103,7 +103,7 @@ class MoEStatistics(Shown):
 
     @cached_property
     def overlap(self) -> float:
-        """Expected fraction of a token's experts that a second token selects as well.
+        """The expected fraction of a token's experts that a second token selects as well.
 
         The overlap does not depend on the variance of the logits.
         """
@@ -112,7 +112,7 @@ class MoEStatistics(Shown):
         return shared(self.num_experts, self.top_k, 1.0, self.cosine, None) / self.top_k
 
     def load_cv(self, tokens: int | None = None) -> float:
-        """Coefficient of variation of the number of tokens per expert.
+        """Compute the coefficient of variation of the number of tokens per expert.
 
         The coefficient is a root mean square over draws of the router, for tokens whose logits all
         have the given pairwise cosine: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)``, where o
@@ -121,7 +121,7 @@ class MoEStatistics(Shown):
         Parameters
         ----------
         tokens
-            Number T of tokens; None for the limit of infinitely many.
+            The number T of tokens; None means the limit of infinitely many.
 
         Returns
         -------
@@ -149,7 +149,7 @@ class MoEStatistics(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions behind the statistics."""
+        """The assumptions behind the statistics."""
         return (Assumption("router", TEXT, "convention"),)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -185,18 +185,19 @@ def moe_statistics(
 ) -> MoEStatistics:
     """Compute statistics of a mixture of experts at initialisation.
 
-    A router with independent Gaussian weights gives each of E experts a Gaussian logit. The experts
-    with the k largest logits are selected, and their outputs are added with weights w_i. The
-    experts are independent, identically distributed and have mean 0.
+    A router with independent Gaussian weights assigns a Gaussian logit to each of E experts. The
+    experts with the k largest logits are selected, and their outputs are added with weights w_i.
+    The experts are independent, identically distributed and have mean 0.
 
     Parameters
     ----------
     num_experts, top_k
-        Number E of experts and number k of selected experts, with 1 <= k <= E.
+        The number E of experts and the number k of selected experts, with 1 <= k <= E.
     variance
-        Variance v > 0 of the logits; v = sigma_r^2 q for router weights of variance sigma_r^2 / n.
+        The variance v > 0 of the logits; v = sigma_r^2 q for router weights of variance sigma_r^2 /
+        n.
     cosine
-        Cosine between the logits of two tokens, which equals the cosine between their uncentred
+        The cosine between the logits of two tokens, which equals the uncentred cosine between their
         features: 1 for a single token, or a value in (-0.995, 0.995).
     score
         How the logits become weights: "softmax" or "sigmoid".
@@ -207,8 +208,8 @@ def moe_statistics(
     Returns
     -------
     MoEStatistics
-        Its attributes ``.second`` S_2, ``.cross`` W, ``.overlap`` and ``.router`` R_2, and the
-        method ``.load_cv(tokens)``. Each value is computed by quadrature on first access.
+        The statistics ``.second`` (S_2), ``.cross`` (W), ``.overlap`` and ``.router`` (R_2), and
+        the method ``.load_cv(tokens)``. Each value is computed by quadrature on first access.
 
     Raises
     ------

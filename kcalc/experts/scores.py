@@ -18,8 +18,8 @@ LARGEST = 128.0  # largest supported variance of the logits
 class Score:
     """Score s(l) of one logit, and its slope.
 
-    The weight of an expert is s divided by a sum of scores. ``total`` selects the sum: over the
-    selected experts, over all experts, or None for no division.
+    The weight of an expert is s, divided by a sum of scores if ``total`` is not None. ``total``
+    selects the experts in this sum: the selected experts or all experts.
     """
 
     name: str

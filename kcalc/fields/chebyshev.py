@@ -131,7 +131,7 @@ class Piecewise:
         return bool(np.ptp(widths) <= _EVEN * widths.max())
 
     def __call__(self, x: Any) -> Any:
-        """Return the values at x between the edges. JAX arrays give JAX arrays (also in jit)."""
+        """Return the values at x between the edges; a JAX array for JAX arrays, also under jit."""
         if is_jax(x):
             import jax.numpy as xp
         else:
@@ -148,7 +148,7 @@ class Piecewise:
         return clenshaw(xp.asarray(self.coefficients, dtype=x.dtype)[:, panel], inside)
 
     def slope(self) -> Piecewise:
-        """Return the derivative."""
+        """Return the derivative as a :class:`Piecewise`."""
         rising = np.polynomial.chebyshev.chebder(self.coefficients, axis=0)
         return Piecewise(self.edges, rising * 2 / np.diff(self.edges))
 

@@ -185,7 +185,7 @@ def inside(function: Any) -> Any:
 
 
 def switches(expr: Any) -> list[Any]:
-    """Return the expressions at whose zeros a corner function in ``expr`` changes its branch."""
+    """Return the expressions at whose zeros a corner function in ``expr`` changes branch."""
     found: list[Any] = []
     for part in expr.atoms(*CORNERED):
         arguments: Any = part.args

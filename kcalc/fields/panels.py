@@ -3,9 +3,9 @@
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
 As a function of s, a kernel is equally smooth everywhere, even near c = 1, where it may behave like
-a square root or vary on many scales, as for chaotic networks. A power series in c with coefficients
->= 0 has its singularities at |c| >= 1. In terms of s, they are beyond the ends of the range or have
-``|Im s| >= pi / (2 ln 2) = 2.27``.
+a square root or vary on many scales, as for chaotic networks. If a kernel is a power series in c
+with coefficients >= 0, its singularities lie at |c| >= 1. In terms of s, these singularities lie
+beyond the ends of the range, or at ``|Im s| >= pi / (2 ln 2) = 2.27``.
 """
 
 from __future__ import annotations

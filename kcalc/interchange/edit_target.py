@@ -85,7 +85,7 @@ class Target:
         return place != node and (place in self.steps or place in self.inputs)
 
     def past(self, node: Node) -> Node:
-        """Return the node, or its nearest ancestor that remains if the shaped network lacks it."""
+        """Return the node or, if the shaped network lacks it, its nearest remaining ancestor."""
         while (
             node not in self.steps
             and node not in self.left_alone

@@ -55,8 +55,8 @@ class Flow:
     ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
     ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
     whether the call that made a value reads it again in the backward pass. ``unsteady(call,
-    slots)`` returns why the arguments of a call other than the data at these slots differ in
-    training, or "".
+    slots)`` returns a reason if arguments of the call, other than the data at these slots, differ
+    in training, and "" otherwise.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -99,8 +99,8 @@ class CallGroup:
 def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """Collect the calls from ``starts`` to ``end``.
 
-    Raises: Unplaced if no call reads a start, a call outside the group reads an intermediate value,
-    or a call uses different values in training.
+    Raises: Unplaced if no call reads a start value, if a call outside the group reads an
+    intermediate value, or if a call uses different values in training.
     """
     entries, inside = _between(flow, starts, end)
     for call in inside - {end[0]}:
@@ -139,7 +139,7 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
 
 
 def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
-    """Raise Unplaced if a call reads values other than its data that change in training."""
+    """Raise Unplaced if values that a call reads besides its data change in training."""
     for call in inside:
         reads = flow.reads[call].items()
         slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}

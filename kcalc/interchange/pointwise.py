@@ -325,8 +325,9 @@ class ElementwiseRules(Builder):
     ) -> Form | None:
         """Read gains, biases after activations, and slopes that differ by channel.
 
-        ``kinds``: whether the feature map is a node without pending functions, whether the array
-        is an addend, and whether it is a factor. Returns None for other operations.
+        ``kinds``: three flags, which tell whether the feature map is a node without pending
+        functions, whether the array is an addend, and whether the array is a factor. Returns None
+        for other operations.
         """
         bare, added, times = kinds
         source, values = str(form.source), np.asarray(fixed.held.value, dtype=np.float64)
@@ -381,7 +382,9 @@ class ElementwiseRules(Builder):
         )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """Drop the biases of a layer that mixes locations, which are the same for all channels.
+        """Drop the biases of a layer that mixes locations.
+
+        These biases are the same for all channels.
 
         If all locations have the same bias, it is kept as a shift. Otherwise, a note is added.
         """

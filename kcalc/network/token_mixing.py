@@ -39,8 +39,8 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     The entries of U are 1/T; with ``causal``, row t of U has entries 1/t for the first t tokens.
 
     Value-skip initialisation (skip 1 and mix 0) leaves tokens unchanged for any token covariance.
-    If mix > 0, a row a preserves q only for token covariances with ``a Sigma a^T = 1``;
-    :func:`rescaled` normalises the rows accordingly.
+    If mix > 0, a row ``a`` of the matrix preserves q only for token covariances with ``a Sigma a^T
+    = 1``; :func:`rescaled` normalises the rows accordingly.
 
     Domain: 1 to 4096 tokens; finite weights, not both 0.
 

@@ -335,7 +335,8 @@ def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
 def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     """Draw activations before and after a transformation, over [-4, 4].
 
-    Lines are dashed before and solid after. The interval is widened to include all kinks.
+    Lines are dashed for activations before the transformation and solid for activations after it.
+    The interval is widened to include all kinks.
 
     ``before`` and ``after`` are callables, sequences of callables or {name: callable}. They are
     paired in order.

@@ -1,8 +1,9 @@
 """Layered layout of a directed acyclic graph by Sugiyama's method.
 
-The longest path to a node determines its row. A node that is read more than one row below gets a
-lane: a chain of empty places, one per row, which all its readers share. Barycentre sweeps reduce
-crossings. A linear program then chooses x coordinates that keep main paths and lanes straight.
+The longest path to a node determines its row. If a node is read by nodes more than one row below,
+it gets a lane: a chain of empty places, one per row, which all these readers share. Barycentre
+sweeps reduce crossings. A linear program then chooses x coordinates that keep main paths and lanes
+straight.
 """
 
 from __future__ import annotations

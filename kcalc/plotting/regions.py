@@ -211,7 +211,7 @@ def label_corner(
 
 
 def margin(area: Area) -> float:
-    """Return the distance from boxes to the outline. Nested regions make it larger."""
+    """Return the distance from boxes to the outline, which is larger around nested regions."""
     return 0.045 + 0.035 * min(area.inner, 4)
 
 

@@ -250,7 +250,7 @@ class Shaping(Approximable, OfModel):
     def compare(self, other: Shaping) -> Comparison:
         """Compare this shaping with another one.
 
-        The comparison lists constants, values and residuals (text, HTML, ``rows``).
+        The comparison lists constants, values and residuals, as text, as HTML or in ``rows``.
 
         Parameters
         ----------

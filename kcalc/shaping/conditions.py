@@ -130,7 +130,7 @@ class EquationPair(Protocol):
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """Return the value of a function of the shift whose zeros are the starts of branches.
+        """Return the value, at one shift, of the function whose zeros are the starts of branches.
 
         As alpha -> 0, the shift of a branch tends to such a zero. The arguments are phi', phi'',
         phi''' at the shift.

@@ -43,9 +43,12 @@ DKS = Remedy("dks")
 
 
 def tailored(call: MethodCall) -> None:
-    """Require a deep enough network whose activations have a curvature or are tailored by eta.
+    """Check that a network meets the requirements of TAT.
 
-    Raises: KcalcError for other networks.
+    If ``eta`` applies, the activations must be relu or leaky_relu, and the network must be deep
+    enough. Otherwise, every activation must pass :func:`check_curvature`.
+
+    Raises: KcalcError if a requirement is not met.
     """
     plain, eta, tau = plain_network(call), call.targets.get("eta"), call.targets.get("tau")
     kinds = plain.activations
@@ -85,10 +88,10 @@ def tat(
 ) -> Shaping:
     """Give all C maps slope 1 at c = 1 and a target curvature.
 
-    The activations have nonzero means. A LayerNorm or GroupNorm may therefore read only outputs of
-    weights (an Affine, or sums and pools of them). A norm that reads an activation has slope q / (q
-    - mean^2) > 1, and an error is raised. An RMSNorm may be anywhere. A Sum also raises an error if
-    more than one addend ends in an activation, because their means would add up.
+    The activations have nonzero means. A LayerNorm or GroupNorm may therefore read only an Affine,
+    or sums and pools of Affine outputs. A norm that reads an activation raises an error, because
+    its slope q / (q - mean^2) is above 1. An RMSNorm may be anywhere. A Sum also raises an error if
+    more than one addend ends in an activation, because the means of these addends would add up.
 
     If you pass neither ``eta`` nor ``tau``, the network's activations determine which of the two is
     used. In shallow networks and ResNets, ``eta=.9`` may leave activations that are nearly plain
@@ -210,7 +213,7 @@ def _tailored(
 
 
 def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumption]:
-    """Yield notes on the negative slope that eta gives."""
+    """Yield notes on the negative slope that results from ``eta``."""
     yield Assumption(
         "network",
         "eta bounds the c value of orthogonal inputs after any subnetwork; every activation "
@@ -237,9 +240,9 @@ def _check_tailored(kinds: tuple[Activation, ...]) -> None:
 
 
 def negative_slope(network: Network, eta: float) -> float:
-    """Return the negative slope in [0, 1) that gives the maximal c value ``eta``.
+    """Return the negative slope in [0, 1) at which the maximal c value is ``eta``.
 
-    The maximal c value refers to the network with leaky ReLUs.
+    The maximal c value is that of the network with leaky ReLUs of this slope.
 
     Raises: UnreachableTarget if even ReLUs (slope 0) do not reach ``eta``.
     """
@@ -315,7 +318,7 @@ def _smooth(
 
 
 def check_curvature(phi: Activation) -> None:
-    """Reject activations with too few constants or whose C map has no second derivative at 1.
+    """Reject activations that have too few constants, or no second derivative of C at 1.
 
     Raises: KcalcError with the reason.
     """

@@ -32,13 +32,14 @@ class DepthTrace:
     The inputs have the c values ``cosines``, and q = 1 by default.
 
     ``depth`` has shape (nodes,). It is the number of nonlinear layers on the longest path from an
-    input to the node, including the node, plus 1/2 after an Affine that follows. ``values``
-    contains c values, shape (nodes, cosines). ``q`` and ``token_cosine`` have shape (nodes,); the
-    latter is None without tokens and nan after pooling. ``errors`` is {"q", "c", "token_cosine":
-    standard errors, (nodes,)} if attention is sampled. ``layers`` contains the rows that are Affine
-    or Nonlinear. ``trunk`` contains the rows of the nodes on all paths from inputs to outputs or,
-    if there are hardly any, on a longest path. ``blocks`` contains the rows of the nodes that
-    separate the blocks. ``found`` is the result of :func:`kcalc.node_values`.
+    input to the node, including the node itself, plus 1/2 if an Affine comes after the last of
+    these layers. ``values`` contains c values, shape (nodes, cosines). ``q`` and ``token_cosine``
+    have shape (nodes,); the latter is None without tokens and nan after pooling. ``errors`` is
+    {"q", "c", "token_cosine": standard errors, (nodes,)} if attention is sampled. ``layers``
+    contains the rows that are Affine or Nonlinear. ``trunk`` contains the rows of the nodes on all
+    paths from inputs to outputs or, if there are hardly any, on a longest path. ``blocks`` contains
+    the rows of the nodes that separate the blocks. ``found`` is the result of
+    :func:`kcalc.node_values`.
     """
 
     cosines: tuple[float, ...]

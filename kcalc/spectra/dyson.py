@@ -35,7 +35,7 @@ SHORTEST = 1e-9  # shortest step, as a fraction of the path
 
 @dataclass(frozen=True)
 class Slopes:
-    """Distribution of the local Jacobian of a group: ``values`` (n, sinks, sources), probabilities.
+    """The distribution of a group's local Jacobian: ``values`` (n, sinks, sources), probabilities.
 
     ``flat`` marks the values that occur with positive probability; the others are quadrature nodes.
     """
@@ -209,7 +209,7 @@ class Equation:
         return out
 
     def green(self, y: Array, t: Any) -> tuple[Array, Array, Array]:
-        """Return (gamma and eta of all weights, gamma of the input), and its d/dy and d/dt."""
+        """Return gamma and eta of all weights, gamma of the input, and derivatives in y and t."""
         x = y * self.scale
         found = np.zeros(self.size + 1, dtype=complex)
         jacobian = np.zeros((self.size + 1, self.size), dtype=complex)
@@ -236,7 +236,7 @@ class Equation:
         return found, jacobian * self.scale, change
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
-        """Return the relative residual with its d/dy and d/dt, and psi with its d/dy and d/dt."""
+        """Return the relative residual and psi, each followed by its derivatives in y and t."""
         with np.errstate(all="ignore"):
             return self._residual(y, t)
 
@@ -273,7 +273,7 @@ class Equation:
 
     @property
     def origin(self) -> Solution:
-        """Solution at t = 0."""
+        """The solution at t = 0."""
         return self._finished(self._first + 0j, 0.0)
 
     def _finished(self, y: Array, t: Any) -> Solution:

@@ -39,7 +39,7 @@ def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
 def refuse_heuristics(
     model: Model, network: Network, plan: ArrayPlan, heuristic: bool, notes: Sequence[Assumption]
 ) -> tuple[Assumption, ...]:
-    """Return the approximations in the maps (``notes``), and those in the model's weights.
+    """Return the approximations made in the maps (``notes``), and those in the model's weights.
 
     Raises: KcalcError if any of them is heuristic and ``heuristic`` is False.
     """

@@ -62,7 +62,9 @@ def columns(function: Callable[[Array], Any], origin: Array) -> Any:
 
 
 def pair_statistics(h: Array, uniform: bool) -> Array:
-    """Return the mean and variance of q and c over pairs and positions, (2, quantities, cases).
+    """Return the mean and variance of q and c over pairs and positions.
+
+    The result has shape (2, quantities, cases).
 
     ``h``: (cases, pairs, 2, [height, width,] channels). Quantities are (q, c) if both inputs have
     the same q, else (q1, q2, c).
@@ -215,7 +217,7 @@ class Probes:
     def gradients(
         self, params: Any, inputs: Mapping[Node, Array], number: Callable[[Array], Array]
     ) -> list[Array]:
-        """Compute the gradients of a scalar ``number(output)`` in the shifts of all nodes."""
+        """Compute the gradients of the scalar ``number(output)`` with respect to all shifts."""
         import jax
 
         output = self.plan.network.outputs[0]

@@ -37,17 +37,17 @@ NOTHING = 1e-12  # fraction of the largest squared gradient below which values a
 class SampledGradients(Gradients):
     """:class:`Gradients` for tokens that are followed separately, with sampled attention.
 
-    Values that are summed over tokens are averaged over the N given sequences. With these tokens,
-    attention mixes the two modes: a gradient of the outputs that sums to 0 over tokens contributes
-    to both ``mean`` and ``difference`` at earlier nodes.
+    Values that are summed over tokens are averaged over the N given sequences. For tokens that are
+    followed separately, attention mixes the two modes: a gradient of the outputs that sums to 0
+    over tokens contributes to both ``mean`` and ``difference`` at earlier nodes.
 
     Attributes
     ----------
     errors
         {"nodes", "weights", "mean", "difference": {node: standard error over the sampling chains}}.
     tokens
-        {node: (mean, standard error)} of the squared gradient at each token, arrays (N, T). The
-        means add up to ``nodes``.
+        {node: (mean, standard error)} of the squared gradient at each token, both as arrays (N, T).
+        The means add up to ``nodes``.
     covariances
         {node: array (N, T, T)}, the mean product of the gradients at two tokens of a sequence,
         summed over channels.
@@ -96,7 +96,7 @@ class SampledGradients(Gradients):
 def gradients(
     network: Network, q: Any, output: Node, assume_independent: bool, **options: Any
 ) -> Gradients:
-    """:func:`kcalc.gradients` over tokens."""
+    """Compute :func:`kcalc.gradients` for a network over tokens."""
     return gradients_at(network, None, q, output, options, assume_independent)
 
 
@@ -108,7 +108,7 @@ def gradients_at(
     options: Mapping[str, Any],
     assume_independent: bool = False,
 ) -> Gradients:
-    """:func:`gradients` with sampled attention, at the requested nodes.
+    """Compute :func:`gradients` with sampled attention, at the requested nodes.
 
     ``needed``: the nodes of a profile, or None for all nodes and parameters. ``options``: the
     arguments that concern tokens.
@@ -133,9 +133,9 @@ def gradients_at(
 
 
 def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
-    """Gradients over exchangeable tokens.
+    """Compute gradients over exchangeable tokens.
 
-    The computation uses covariances of gradients at one token and between two tokens.
+    The computation uses covariances of gradients at one token and at two different tokens.
     """
     network = reading.network
     kernel, states = reading.run_sequence(q)
@@ -182,7 +182,7 @@ def sampled_gradients(
     options: tuple[int, Node, bool, Sampling | None],
     needed: Sequence[Node] | None = None,
 ) -> SampledGradients:
-    """Gradients for given covariances of all tokens of the inputs.
+    """Compute gradients, given the covariances of all tokens of the inputs.
 
     ``options``: the number of sequences, the output, whether addends are assumed independent, and
     how attention is sampled. ``needed``: the nodes of a profile, to compute only their values; by

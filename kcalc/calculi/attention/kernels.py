@@ -29,7 +29,7 @@ KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 class TokenKernels(Shown, Approximable):
     """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    They are the kernels at initialisation.
+    All values are those at initialisation.
 
     Attributes
     ----------
@@ -74,9 +74,10 @@ def token_kernels(
     fan_in: Mapping[Node, int] | None,
     assume: bool,
 ) -> TokenKernels:
-    """The kernels of N sequences whose inputs have the covariance (N T, N T).
+    """Compute the kernels of N sequences whose inputs have the given covariance (N T, N T).
 
-    Raises: KcalcError for several outputs, and the errors of kernel maps and tangent kernels.
+    Raises: KcalcError for several outputs, and in the same cases as for kernel maps and tangent
+    kernels.
     """
     if len(network.outputs) != 1:
         raise KcalcError(
@@ -106,7 +107,12 @@ def _round(
     options: tuple[Mapping[Node, int] | None, bool, Sampling, bool],
     draws: Draws,
 ) -> TokenKernels:
-    """The kernels from the draws of one round; :func:`token_kernels` describes ``options``."""
+    """Compute the kernels from one round of draws.
+
+    ``options``: the channels read by one tap in the standard parameterisation, whether addends are
+    assumed independent, how attention is sampled, and whether exact rules may be used after a class
+    token.
+    """
     (table, sequences), (fan_in, assume, asked, exact) = covariance, options
     tangent = Tangent(token_kernel(assume), None, fan_in)
     kernel = Sampled(tangent, draws, sequences, exact=exact)

@@ -39,7 +39,10 @@ class OverlapFunction(LocalFunction):
     several = True
 
     def latex(self) -> str:
-        """``S_12(k, v) = E sum_j A_j B_j`` with the variances and the covariance of scores."""
+        """Return the definition as LaTeX: ``S_12(k, v) = E sum_j A_j B_j``.
+
+        The variances and the covariance of the scores follow.
+        """
         head = latex(self.function(*self.arguments))
         if self.letter != "S":
             by = {"DS": self.arguments[0], "DvS": V, "DwS": W}[self.letter]
@@ -71,7 +74,7 @@ class OverlapFunction(LocalFunction):
         """None, because there is no activation to define."""
 
     def numeric(self, digits: int) -> Callable[..., Any]:
-        """The function for mpmath numbers, computed from certified enclosures."""
+        """Return the function for mpmath numbers, computed from certified enclosures."""
         certified = KERNELS["softmax", "balls"]
 
         @lru_cache(KEPT)  # a formula contains the same overlap several times
@@ -112,7 +115,7 @@ class NamedOverlaps:
         self.functions = functions
 
     def checked(self, variance: Any, node: Hashable) -> Any:
-        """The variance, unchanged."""
+        """Return the variance unchanged."""
         return variance
 
     def alone(self, tokens: int, variance: Any) -> Any:

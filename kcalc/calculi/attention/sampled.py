@@ -116,9 +116,9 @@ class Sampled:
         self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
     def start(self, node: Node, covariance: Array | Jet) -> TokenState:
-        """The state of an Input node from the covariance of all tokens, (P, P).
+        """Return the state of an Input node, given the covariance (P, P) of all tokens.
 
-        A jet has the shape (1, P, P).
+        If the covariance is a jet, it has shape (1, P, P).
         """
         made = covariance if isinstance(covariance, Jet) else covariance[None]
         table = made.value if isinstance(made, Jet) else made
@@ -176,7 +176,7 @@ class Sampled:
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
         """Return the state that a primitive emits.
 
-        Raises: the errors of kernel maps.
+        Raises: KcalcError in the same cases as for kernel maps.
         """
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(
@@ -532,7 +532,7 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 
 
 class Drawn(NamedTuple):
-    """Draws of one attention layer, (draws, sequences, rows, keys).
+    """Draws of one attention layer, as arrays (draws, sequences, rows, keys).
 
     ``weights``: the weights applied to the values; ``plain``: the part of these weights that
     depends on the scores; ``grams``: the queries and keys, if they were drawn.
@@ -622,7 +622,7 @@ def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
 
 
 def _buckets(op: P.Attend, rows: int, columns: int) -> Array:
-    """Mask (rows, columns, buckets) of the bias bucket that each score uses."""
+    """Return a mask (rows, columns, buckets) that marks the bias bucket used by each score."""
     assert op.relative is not None
     return distance_buckets(op, rows, columns)[..., None] == np.arange(op.relative[1])
 
@@ -655,7 +655,7 @@ def _waves(apart: Array, width: int = 512) -> Array:
 
 
 def root(covariance: Array) -> Array:
-    """A square root of a positive semidefinite matrix, up to rounding."""
+    """Return a square root of a matrix that is positive semidefinite up to rounding errors."""
     lifted = np.array(covariance)
     lifted.flat[:: len(lifted) + 1] += ALMOST_ZERO * np.trace(covariance) / len(covariance)
     try:  # SciPy's function is twice as fast as NumPy's

@@ -103,7 +103,7 @@ def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]
 
 
 def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """:func:`_log_moments` from a normal approximation of X with Cornish-Fisher skewness terms."""
+    """Return :func:`_log_moments` from a normal approximation of X with Cornish-Fisher terms."""
     z, weights = gauss_hermite(24)
     share = k / n
     spread = math.sqrt(share * (1 - share) / (n / 2 + 1))

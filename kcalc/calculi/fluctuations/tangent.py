@@ -246,7 +246,7 @@ class _Program:
         return total
 
     def backward(self) -> Noisy:
-        """Theta of the output, from the squared gradients at all nodes."""
+        """Compute Theta of the output from the squared gradients at all nodes."""
         (output,) = self.network.outputs
         place, factor = self.places[output]
         if place not in self.variance or self.readers[place]:
@@ -260,7 +260,7 @@ class _Program:
         return total
 
     def _gradient(self, node: Node, found: dict[Node, Noisy]) -> Noisy:
-        """Squared gradient at a node, from the squared gradients at its readers."""
+        """Compute the squared gradient at a node from those at the nodes that read it."""
         fresh, kept = list[tuple[Node, Noisy]](), list[Noisy]()
         for reader, op in self.readers[node]:
             reads = next(reads for n, _, reads in self.steps if n == reader)

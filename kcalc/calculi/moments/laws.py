@@ -1,7 +1,7 @@
 """Weight distributions.
 
-Exact moments depend on the excess kurtosis of a distribution, and on whether it has atoms (single
-values with positive probability).
+Exact moments depend on the excess kurtosis of the weight distribution, and on whether this
+distribution has atoms (single values with positive probability).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The networks that have exact moments, and their translation into vectors."""
+"""Check whether a network has exact moments, and translate it into vectors."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class VectorRules:
 
 @lru_cache(maxsize=4096)
 def entry_variance(sigma_w: Any, fan_in: Any) -> Any:
-    """sigma_w^2 / fan_in, exact for numbers."""
+    """Return sigma_w^2 / fan_in, which is exact if both are numbers."""
     if isinstance(sigma_w, int | float) and isinstance(fan_in, int):
         return Fraction(sigma_w) ** 2 / fan_in
     return plain(sp.sympify(sigma_w, strict=True) ** 2 / sp.sympify(fan_in, strict=True))

@@ -31,7 +31,7 @@ class Level:
 
     @property
     def symbolic(self) -> bool:
-        """True for a SymPy expression."""
+        """Whether ``values`` is a SymPy expression."""
         return isinstance(self.values, sp.Basic)
 
     def scaled(self, factor: Number) -> Level:
@@ -53,7 +53,7 @@ class Level:
         )._settled()
 
     def filled(self, number: Number) -> Level:
-        """A level in which every value is the same number."""
+        """Return a level in which every value is the same number."""
         return Level(number if self.symbolic else np.full_like(self.values, number))
 
     def times(self, other: Level) -> Level:
@@ -95,7 +95,7 @@ class Level:
         )
 
     def plain(self, what: str) -> Any:
-        """The values as ordinary floats (or the expression).
+        """Return the values as ordinary floats (or the expression).
 
         Raises: KcalcError beyond double precision; ``what`` names the values in the message.
         """

@@ -28,7 +28,7 @@ Number = float  # a SymPy expression if the network has symbols
 
 @dataclass(frozen=True, eq=False)
 class TensorScaling:
-    """A feature map with ``channels`` over ``locations`` (None: no locations).
+    """A feature map with ``channels`` channels; ``locations`` is None if it has no locations.
 
     ``ratio``: for a layer with one input, zeta of its output over zeta of its input, otherwise
     None. ``splits``: for a Sum, the share of each addend in zeta, otherwise None.
@@ -114,7 +114,8 @@ class TensorScaling:
 class WeightScaling:
     """The scaling of the weights of an Affine.
 
-    ``inputs`` -> ``outputs`` channels, ``taps`` = k^2, ``variance`` = E[W^2].
+    The layer maps ``inputs`` channels to ``outputs`` channels, ``taps`` is k^2, and ``variance`` is
+    E[W^2].
     """
 
     node: Node
@@ -172,7 +173,7 @@ class WeightScaling:
     def correction(self) -> Number:
         """The factor for E[W^2] that gives gamma its reference value, sqrt(relative).
 
-        A fixed multiplier of the weights keeps the function unchanged.
+        A compensating fixed multiplier of the weights keeps the function unchanged.
         """
         relative: Any = self.relative
         root: Any = sp.sqrt if isinstance(relative, sp.Basic) else math.sqrt
@@ -349,7 +350,7 @@ def _logarithms(values: FloatValues, symbolic: bool) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: expressions become text, and numbers that are not finite become None."""
+    """Convert a value for JSON: expressions become text, and infinite or nan values become None."""
     if value is None:
         return None
     if isinstance(value, sp.Integer):

@@ -11,7 +11,7 @@ HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
 def rows(scaling: Any) -> list[tuple[str, ...]]:
-    """The table: a header, and a row per group of weights that differ only in name."""
+    """Return a table: a header, and one row per group of weights that differ only in name."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (

@@ -70,9 +70,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 
     On a finite interval, the bounds are proven by ball arithmetic. On the whole line, they are
     proven for piecewise polynomials. For other catalogue activations, they rely on declared
-    behaviour at infinity. All of this remains true after transformations by the four constants. For
-    all other activations, the bounds on the whole line are infinite, and ``note`` recommends
-    ``reach``.
+    behaviour at infinity. All of this also holds for activations that a shaping method has scaled
+    and shifted. For all other activations, the bounds on the whole line are infinite, and ``note``
+    recommends ``reach``.
 
     The search for the suprema has a budget. Bounds usually exceed the suprema by a relative error
     of at most 1e-9. If the budget runs out, they are still valid but less tight.
@@ -125,7 +125,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 def _bounds(
     phi: Activation, tails: Tails, low: float, high: float, shift: float = 0.0
 ) -> ActivationBounds:
-    """Bounds on phi + shift over [low, high], without the value at 0."""
+    """Compute bounds on phi + shift over [low, high], without the value at 0."""
     near = whole = (low, high)
     if isinstance(tails, Core):
         core = below(float(tails.low)), above(float(tails.high))
@@ -149,7 +149,7 @@ def _bounds(
 
 
 def _largest(parts: _Parts, order: int, shift: float = 0.0) -> float:
-    """An upper bound on |phi^(order) + shift|."""
+    """Return an upper bound on |phi^(order) + shift|."""
     pieces, ranges = parts
     ends = [plus(values[order], (shift, shift)) for values in ranges]
     inside = [largest(pieces, order, shift)] if pieces else []
@@ -157,14 +157,14 @@ def _largest(parts: _Parts, order: int, shift: float = 0.0) -> float:
 
 
 def _least(parts: _Parts, order: int) -> float:
-    """A lower bound on |phi^(order)|."""
+    """Return a lower bound on |phi^(order)|."""
     pieces, ranges = parts
     inside = [least(pieces, order)] if pieces else []
     return min([*inside, *(max(0.0, low, -high) for low, high in (v[order] for v in ranges))])
 
 
 def _parts(phi: Activation, tails: Any, low: float, high: float) -> _Parts:
-    """[low, high] without its tails, and the ranges of phi and its derivatives on these parts."""
+    """Return the pieces of phi between its tails, and the ranges of phi, phi', phi'' on these."""
     pieces, ranges = _pieces(phi, low, high), []
     for side, declared in zip((-1, 1), tails, strict=True):
         piece = pieces[0 if side < 0 else -1]
@@ -196,7 +196,10 @@ def _limit(value: Any) -> Interval:
 
 
 def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
-    """The smooth pieces of phi on [low, high], or its whole expression if kinks are unknown."""
+    """Return the smooth pieces of phi on [low, high].
+
+    Where kinks are unknown, the piece is the whole expression of phi.
+    """
     reach = getattr(phi, "reach", math.inf)
     switches = {point for piece in phi.pieces for point in switch_points(piece)}
     points = sorted({*phi.kinks, *switches}, key=float)

@@ -9,7 +9,8 @@ With eps > 0 and, for a row w, s = eps + |w|^2:
     batch    bn(y)   = v(m(y)) on rows y of N examples; m subtracts the mean.
              v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 
-All act on the last axis of an array. NumPy arrays give float64, JAX arrays give JAX arrays.
+All act on the last axis of an array. The results are float64 for NumPy arrays, and JAX arrays for
+JAX arrays.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ SECOND = 1.5 * 0.8**2.5
 
 @dataclass(frozen=True)
 class NormaliserBounds:
-    """Suprema over all parameters.
+    """Suprema of the norms of a map and its derivatives over all parameters.
 
-    ``value`` is the supremum of the spectral norm of the matrix; ``first`` and ``second`` are the
-    suprema of norms of the derivatives.
+    ``value`` is the supremum of the spectral norm of the normalised matrix; ``first`` and
+    ``second`` are the suprema of norms of the first and second derivatives.
 
     ``first`` refers to the operator norm of the derivative, and ``second`` to the norm of the
     bilinear map D^2, both with respect to Frobenius norms.
@@ -87,7 +88,7 @@ class EntryNormalisation(Normaliser):
     kind: ClassVar[str] = "entry"
 
     def value(self, w: Array) -> Array:
-        """en(w), with entries in (-1, 1)."""
+        """Return en(w), with entries in (-1, 1)."""
         xp, w = _arrays(w, "w")
         return w / xp.sqrt(self.epsilon + w * w)
 
@@ -183,7 +184,7 @@ class BatchNormalisation(Normaliser):
     kind: ClassVar[str] = "batch"
 
     def centring(self, x: Array) -> Array:
-        """m(x) = x - mean over the last axis, the projection ``I - 11^T / N``."""
+        """Subtract the mean over the last axis; this map m is the projection ``I - 11^T / N``."""
         _, x = _rows(x, "x")
         return x - x.mean(-1, keepdims=True)
 
@@ -198,26 +199,26 @@ class BatchNormalisation(Normaliser):
         return n, WeightNormalisation(n * self.epsilon)
 
     def scaling_derivative(self, y: Array) -> Array:
-        """Dv, of shape (..., N, N)."""
+        """Return Dv, of shape (..., N, N)."""
         n, rows = self._of_rows(y)
         return n**0.5 * rows.derivative(y)
 
     def scaling_second_derivative(self, y: Array) -> Array:
-        """D^2 v, of shape (..., N, N, N)."""
+        """Return D^2 v, of shape (..., N, N, N)."""
         n, rows = self._of_rows(y)
         return n**0.5 * rows.second_derivative(y)
 
     def value(self, w: Array) -> Array:
-        """bn(w), whose rows have mean 0 and mean square below 1."""
+        """Return bn(w), whose rows have mean 0 and mean square below 1."""
         return self.scaling(self.centring(w))
 
     def derivative(self, x: Array) -> Array:
-        """D bn = Dv(m x) (I - 11^T / N), of shape (..., N, N)."""
+        """Return D bn = Dv(m x) (I - 11^T / N), of shape (..., N, N)."""
         first = self.scaling_derivative(self.centring(x))
         return first - first.mean(-1, keepdims=True)
 
     def second_derivative(self, x: Array) -> Array:
-        """D^2 bn, of shape (..., N, N, N)."""
+        """Return D^2 bn, of shape (..., N, N, N)."""
         second = self.scaling_second_derivative(self.centring(x))
         second = second - second.mean(-1, keepdims=True)
         return second - second.mean(-2, keepdims=True)
@@ -250,7 +251,7 @@ def normaliser(kind: str, epsilon: float = 1.0) -> Normaliser:
 
 
 def _arrays(w: Array, what: str) -> tuple[Any, Array]:
-    """The array module and the array."""
+    """Return the array module (NumPy or JAX) and the array."""
     if is_jax(w):
         import jax.numpy as jnp
 

@@ -70,7 +70,7 @@ class LocationKernel:
     """The calculus of kernel maps over pairs of locations.
 
     ``kernel`` contains the rules for layers that act on each location separately. ``convolutions``
-    has the rule for new weights, and ``pools`` has the rules for pooling and for matrices over
+    contains the rule for new weights, and ``pools`` the rules for pooling and for matrices over
     locations.
     """
 

@@ -121,7 +121,7 @@ class LocationReading:
             return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
-        """Kernels at the outputs, averaged over locations after a Flatten."""
+        """Return the kernels at the outputs, averaged over locations after a Flatten."""
         out: Values = {}
         for node in self.network.outputs:
             q1, q2, gap = kernel.whole(states[node])
@@ -136,7 +136,7 @@ class LocationReading:
         return out
 
     def bytes_per_pair(self) -> int:
-        """Estimated memory for one pair of images, in bytes."""
+        """Estimate the memory for one pair of images, in bytes."""
         entries = [place.entries for place in self.places.values()]
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
@@ -243,8 +243,8 @@ class SpatialKernelMap(OfReading, Shown):
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work
     space in MiB. Results are arrays (N, M), or {output: array} for several outputs. For an output
-    that is an image, they are (N, M, height, width), at equal locations. Identical images are
-    computed only once.
+    that is an image, they have shape (N, M, height, width), with one entry per location, at which
+    the two images are compared. Identical images are computed only once.
     """
 
     def __init__(self, reading: LocationReading) -> None:
@@ -375,7 +375,7 @@ class SpatialKernelMap(OfReading, Shown):
         progress: bool,
         seeds: Mapping[Node, float] | None = None,
     ) -> tuple[Values, tuple[dict[Node, Array], dict[Node, Array]]]:
-        """Kernels of all pairs, (N, M, P), and the NNGP of every image in X and Y with itself."""
+        """Compute the kernels (N, M, P) of all pairs, and the NNGP of each image with itself."""
         reading = self.reading
         given = [read_images(self.network, reading.shapes, X, "X")]
         given += [] if Y is None else [read_images(self.network, reading.shapes, Y, "Y")]
@@ -420,7 +420,7 @@ class SpatialKernelMap(OfReading, Shown):
         progress: bool,
         seeds: Any,
     ) -> Values:
-        """Kernels between the distinct images ``left`` and ``right``.
+        """Compute the kernels between the distinct images ``left`` and ``right``.
 
         If both contain the same images, only half of the entries are computed.
         """

@@ -90,7 +90,7 @@ def plan(
 def _window(
     op: P.Fresh | P.Window | P.Moving, node: Node, below: SpatialPlace, delta: bool
 ) -> TapWindow | Mixing | Gather:
-    """The locations that a primitive reads."""
+    """Return the locations that a primitive reads."""
     if isinstance(op, P.Fresh) and op.dense and below.flat:
         return everything(below.shape)
     if below.flat:

@@ -29,7 +29,7 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """A normalised layer: a library activation, with C, C' and c* from separate quadrature."""
+    """A normalised layer: a library activation, with C, C' and c* from a separate quadrature."""
 
     phi: Activation
     value: Function

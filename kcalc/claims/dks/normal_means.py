@@ -100,7 +100,7 @@ class Phi:
     def pair(self, f: Function, g: Function, c: float, q1: float, q2: float) -> float:
         """Compute E[f(u) g(v)] for Gaussians u and v with variances q1, q2 and cosine c.
 
-        f and g are functions with the kinks of this activation.
+        The functions f and g have the same kinks as this activation.
         """
         x, weights = line(tuple(k / np.sqrt(q1) for k in self.kinks))
         if abs(c) >= 1:
@@ -123,7 +123,7 @@ class Phi:
 
 
 def root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Return the point between ``low`` and ``high`` at which f changes its sign."""
+    """Return the point between ``low`` and ``high`` at which f changes sign."""
     return float(optimize.brentq(f, low, high, xtol=1e-16))  # pyright: ignore[reportArgumentType]
 
 

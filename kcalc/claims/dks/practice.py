@@ -1,7 +1,7 @@
 """Claims of sections 25, 26 and 28.
 
-They concern variance propagation, other initialisations, normalisation layers, and experimental
-settings.
+The claims concern variance propagation, other initialisations, normalisation layers, and
+experimental settings.
 """
 
 from __future__ import annotations

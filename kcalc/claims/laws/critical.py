@@ -19,7 +19,7 @@ BRANCH = chain(L.Affine(sigma_w=sqrt(2)), L.Nonlinear("relu"), L.Affine())
 
 
 def relu_way(blocks: int, share: float) -> tuple[float, float]:
-    """Compute (1 - c, dc / dc_0) after blocks that mix ReLU with the identity, from c_0 = 1/2."""
+    """Compute (1 - c, dc / dc_0) after blocks that mix ReLU and the identity, for c_0 = 1/2."""
     u, logarithm = 0.5, 0.0
     for _ in range(blocks):
         t = 2 * asin(sqrt(u / 2))

@@ -112,7 +112,7 @@ def pair(f: Function, g: Function, c: float, q1: float = 1.0, q2: float = 1.0) -
 def homogeneous_pair(f: Function, g: Function, c: float) -> float:
     """Compute E f(u) g(v) at q = 1 for f and g with f(s x) = s f(x), s > 0, and a kink at 0.
 
-    It is an integral over the angle, split at the kinks, times E r^2 = 2.
+    The value is an integral over the angle, split at the kinks, multiplied by E r^2 = 2.
     """
     t = acos(c)
     kinks = sorted({-pi / 2, pi / 2, t - pi / 2, t + pi / 2, 3 * pi / 2})

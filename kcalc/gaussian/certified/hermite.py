@@ -1,6 +1,6 @@
 """Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], with orthonormal h_n.
 
-The coefficients give C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n
+The coefficients determine C maps for every c at once: Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n
 c^(n-k). The terms after N are at most sup_n binom(n, k) |c|^(n-k) times the norms of the remainders
 after N + 1 terms.
 
@@ -43,7 +43,7 @@ _WIDEST = 4.0
 class CertifiedHermite:
     """The series phi(sqrt q z) = sum_n a_n h_n(z), up to an error with L2 norm ``cut``.
 
-    a_n is known for n <= N = len - 1.
+    The coefficients a_n are known for n <= N, where N is the length minus 1.
     """
 
     coefficients: tuple[Ball, ...]

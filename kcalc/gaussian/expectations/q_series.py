@@ -1,9 +1,9 @@
 """Derivatives of expectations E f(u) with respect to q, where u = sqrt(q) z.
 
 One formula differentiates the Gaussian: ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``. Kinks and
-jumps of f need no special care, but digits cancel at small q. There, the other formula
-differentiates f: ``E f^(2k)(u) / 2^k``. A jump J of f^(j) at x then adds the derivative of order 2k
-- 1 - j of J delta(u - x).
+jumps of f need no special care, but digits cancel at small q. There, the other formula is used,
+which differentiates f: ``E f^(2k)(u) / 2^k``. A jump J of f^(j) at x then adds the derivative of
+order 2k - 1 - j of J delta(u - x).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """A box around the state of a model, so that the state does not count as an example input."""
+    """A wrapper around a model's state, so that the state does not count as an example input."""
 
     state: Any
 

@@ -1,6 +1,7 @@
 """Limits on the cost of reading a file.
 
-The limits cover bytes, nodes, depth and the size of arrays computed from constants.
+They apply to the number of bytes and of nodes, to the nesting depth, and to the size of arrays
+computed from constants.
 """
 
 from __future__ import annotations

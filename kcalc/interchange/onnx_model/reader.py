@@ -48,10 +48,10 @@ def trace_onnx(
     """Return an ONNX model as a trace.
 
     ``model``: the path of an .onnx file, or an ``onnx.ModelProto``. ``examples``: one array or
-    shape for every input, needed only if sizes other than the batch are open. ``shapes``:
-    alternatively, {input name: shape}, or one shape if there is one input. ``limits``: limits on
-    the cost of reading. Nothing in the file is executed, and external data is read only from the
-    folder of the file.
+    shape for every input, needed only if the model leaves sizes other than the batch size open.
+    ``shapes``: alternatively, {input name: shape}, or one shape if there is one input. ``limits``:
+    limits on the cost of reading. Nothing in the file is executed, and external data is read only
+    from the folder of the file.
 
     Raises: KcalcError if the onnx package is missing; if the file is not a model, too large or
     truncated; if the opset is unknown or below 9; and for open sizes, unsorted graphs and duplicate
@@ -286,7 +286,7 @@ class OnnxReader(Context):
 
 
 def _sound(node: Node) -> bool:
-    """Whether the onnx package accepts a node, which shows that the file is not the problem."""
+    """Whether the onnx package accepts a node. If it does, the file is not the problem."""
     finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
     known = all(value is None or value.array is not None for value in node.inputs)
     return finite and not known and None not in inferred_types(node)

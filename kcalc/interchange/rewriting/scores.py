@@ -49,7 +49,7 @@ class NoAttentionError(Exception):
 
 
 class EmptyRowError(Exception):
-    """Raised if some token sees no token, which is an error in the model or the examples."""
+    """Raised if some token sees no token. The error is in the model or the examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Turn:
         )
 
     def base(self) -> tuple[float, tuple[str, ...]]:
-        """Fit the angles t base^(-2 f / width); return the base, and notes on differences."""
+        """Fit the angles by t base^(-2 f / width); return the base, and notes on differences."""
         if len(self.angles) < 2:
             raise NoAttentionError(
                 "the angles of rotary embeddings cannot be read from a single token; pass "
@@ -207,7 +207,7 @@ def masks_of(masked: Array) -> Masks:
 class Biases:
     """The masks and biases as fields of an Attend, and notes on differences from the model.
 
-    The object is false if there are no biases.
+    The object is falsy if there are no biases.
     """
 
     texts: tuple[str, ...]
@@ -323,7 +323,7 @@ def turned(
     any; ``what``: a description for messages.
 
     Returns: the heads (examples, heads, tokens, width), and the rotary embedding or None. Raises:
-    NoAttentionError if the operand is not made this way.
+    NoAttentionError if the operand is not computed in this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape

@@ -97,7 +97,7 @@ def shape_reading(
 def _told(
     found: Shaping | RegionalShaping, not_run: Mapping[str, str]
 ) -> Shaping | RegionalShaping:
-    """Add notes to a shaping about code that did not run and is therefore left alone."""
+    """Record in a shaping which code did not run and is therefore left alone."""
     if not not_run:
         return found
     left = {**found.left_alone, **not_run}
@@ -138,7 +138,7 @@ def _shaped(
 
 
 def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
-    """Shape a network that was read completely, except for activations at its outputs."""
+    """Shape a completely read network, except for the activations at its outputs."""
     edits: list[str] = []
     network = _before(network, last) if last else network
     found = asked(_ready(network, asked.method, edits))

@@ -763,7 +763,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy a module with the method of its class, and edit the copy again if it lost the edits."""
+    """Copy a module as its original class does, and edit the copy again if the edits were lost."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -792,7 +792,7 @@ def _loaded(
     unexpected: Any,
     errors: Any,
 ) -> None:
-    """Ignore weights of removed modules, which files of the original model contain."""
+    """Ignore the weights of removed modules, which files saved from the original model contain."""
     kind = edited_class(self)
     dropped = {f"{prefix}{name}" for name in kind.kcalc_plan.dropped}
     for name in dropped:

@@ -37,8 +37,8 @@ class PaddedTensor:
 class Const:
     """A tensor that depends on no input.
 
-    ``origins``: the parameters from which it was computed. ``parameter``: the parameter that it
-    equals, or whose transpose it is if ``transposed``. ``of_ids``: whether the model computes the
+    ``origins``: the parameters from which it was computed. ``parameter``: the parameter that the
+    tensor equals, up to a transpose if ``transposed``. ``of_ids``: whether the model computes the
     same tensor for almost any token ids. ``trained``: as in
     :class:`kcalc.interchange.trace.Linear`.
     """

@@ -28,7 +28,7 @@ MADE = (
 def identity_of(weight: Const, array: np.ndarray) -> str:
     """Return a key that is the same for all layers with the same weights.
 
-    The key is the name of the parameter, or the sources and a hash for computed weights.
+    The key is the name of the parameter or, for computed weights, their sources and a hash.
     """
     if weight.parameter is not None:
         return weight.parameter

@@ -124,7 +124,8 @@ def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
 class _Plain:
     """Replaces checkpointing's autograd function with a plain call.
 
-    As in the original, the parameters inside get gradients only if an argument gets a gradient.
+    As in the original, parameters used in the checkpointed function get gradients only if one of
+    its arguments gets a gradient.
     """
 
     @staticmethod

@@ -89,7 +89,7 @@ def detached(call: Call) -> Any:
 def own_gradient(call: Call, made: OwnCall) -> Any:
     """Read an autograd function whose backward pass is not its true derivative.
 
-    If a function of the argument with this gradient is known, gradients pass through that function.
+    If a known function of the argument has this gradient, gradients pass through that function.
     """
     source, name = call.operand, f"{call.path}.{made.kind.__name__}".lstrip(".")
     pair = next((u for u in call.node.users if str(u.target) == "aten.expand_as.default"), None)

@@ -222,7 +222,7 @@ class OnnxTarget(LanguageTarget[str]):
     def _erf(self, u: str) -> str:
         """Write erf with a Gauss-Legendre rule for |u| < 2, and as 1 - erfc |u| otherwise.
 
-        Both forms are exact to float64 precision.
+        Both forms are accurate to float64 precision.
         """
         size = self.node("Min", self.node("Abs", u), self.number(FURTHEST))
         near = self._near(self.node("Min", size, self.number(SPLIT)))

@@ -31,7 +31,7 @@ class Finding:
     fix
         The remedy.
     place
-        File and line where the parameters were last written, such as "model.py:12", or "" if
+        The file and line where the parameters were last written, such as "model.py:12", or "" if
         unknown.
 
     """
@@ -83,8 +83,8 @@ CRITERIA: dict[str, Criterion] = {}
 def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Callable[..., Any]:
     """Register a function as the criterion with this code.
 
-    ``severity`` is text for the table. ``standard`` is False for criteria that apply only on
-    request.
+    ``severity`` is the text shown in the table. ``standard`` is False for criteria that are applied
+    only on request.
     """
 
     def enter(function: Callable[[Subject], Iterator[Finding]]) -> Any:
@@ -127,7 +127,7 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Name parameters in a message: the first families, and how many others there are."""
+    """Name parameters in a message: list the first families, and say how many others there are."""
     texts = forms(names)
     more = sum(len(members) for members in list(families(names).values())[most:])
     return ", ".join(texts[:most]) + (f" and {more} more" if more else "")

@@ -23,13 +23,13 @@ class Measured:
     """Measurements from a run of the model and its gradients.
 
     ``gradients`` is {parameter: gradient}, with None if the loss does not depend on the parameter.
-    ``streams`` is {index of a merge: gradient of its value}, with contractions in place of merges
-    if there are none. ``dead`` lists parameters whose gradient was exactly zero at every step, and
-    ``rounded`` lists parameters whose gradient was only rounding error. ``cuts`` describes the
-    operations that keep a parameter of the run from getting a gradient from any result.
-    ``unreached`` lists parameters that received no example because of a choice among layers.
-    ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of the call,
-    and ``listed`` is {name: parameter} before the run.
+    ``streams`` is {index of a merge: gradient of its value}; if there are no merges, the keys are
+    indices of contractions. ``dead`` lists parameters whose gradient was exactly zero at every
+    step, and ``rounded`` lists parameters whose gradient was only rounding error. ``cuts``
+    describes the operations that keep a parameter of the run from getting a gradient from any
+    result. ``unreached`` lists parameters that received no examples because the model chooses among
+    layers. ``nonfinite`` describes where inf or NaN came from. ``call`` contains the arguments of
+    the call, and ``listed`` is {name: parameter} before the run.
     """
 
     structure: Structure
@@ -116,7 +116,7 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:
     """Return the program of a run in training mode, or None if the run fails.
 
-    It fails, for example, if the model needs targets in training mode.
+    The run fails, for example, if the model needs targets in training mode.
     """
     model = fresh().train()
     args, kwargs = call

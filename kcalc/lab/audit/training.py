@@ -110,7 +110,7 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Scores:
-    """The variance of an attention layer's scores over keys, and the mean of ln T over its rows."""
+    """The variance over keys of an attention layer's scores, and the mean of ln T over its rows."""
 
     variance: float
     log_keys: float
@@ -277,9 +277,9 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 def _plain(subject: Subject) -> Iterator[Finding]:
     """Check a network without streams and norms, whose layers are identified by their weights.
 
-    For a layer that is used repeatedly, the largest gradient over its uses counts. The largest
-    gradient also counts if there are several last layers, because the loss may not depend on the
-    others: a softmax does not depend on a number added to all logits.
+    If a layer is used repeatedly, its largest gradient counts. If there are several last layers,
+    the largest of their gradients counts, because the loss may not depend on the others: a softmax
+    does not depend on a number added to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]

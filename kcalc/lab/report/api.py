@@ -38,7 +38,7 @@ class NetworkReport:
         return len(self.html.encode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
-        """Write the page to a file, completely or not at all.
+        """Write the page to a file atomically.
 
         Returns: the report with its path.
 
@@ -86,18 +86,17 @@ def report(
     The page shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
-    The page needs no network access. The page lists results that cannot be computed, with the
-    reasons.
+    The page works offline. It also lists the results that cannot be computed, with the reasons.
 
     Parameters
     ----------
     net_or_model
         A network, a :class:`kcalc.Shaping`, or a model that :func:`kcalc.read` accepts. For a
         Shaping, the original network is shown as "before" and the shaped one as "after", unless a
-        method, targets or an activation are given. A model needs ``example_inputs``: an array or a
+        method, targets or an activation is given. A model needs ``example_inputs``: an array or a
         shape, a list of arrays or shapes, or a dictionary with argument names as keys.
     path
-        The path of the page, which is written completely or not at all. None writes no file.
+        The file to which the page is written atomically. If None, no file is written.
     example_inputs
         Inputs for a model that :func:`kcalc.read` accepts.
     activation

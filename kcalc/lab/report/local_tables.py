@@ -1,9 +1,9 @@
 """Local maps as Chebyshev tables that the page can evaluate.
 
 A raw table contains (1 - C)/(1 - c) as a function of theta = arccos c and log q, as well as
-log(Q/q) and mean/sqrt(Q) as functions of log q. A table shaped by DKS, with psi = C'(1) at q = 1,
-contains ((1 - C)/(1 - c) - psi)/(psi - 1) as a function of theta and log(psi - 1). Both functions
-are smooth up to the ends, so 1 - C keeps its digits near c = 1.
+log(Q/q) and mean/sqrt(Q) as functions of log q. The table of an activation shaped by DKS, with psi
+= C'(1) at q = 1, contains ((1 - C)/(1 - c) - psi)/(psi - 1) as a function of theta and log(psi -
+1). Both functions are smooth up to the ends, so 1 - C keeps its digits near c = 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LocalTable:
         return out
 
     def ratio_at(self, theta: Array, level: float) -> Array:
-        """Return (1 - C)/(1 - c), or the corresponding ratio of a shaped table, as on the page."""
+        """Return (1 - C)/(1 - c), or a shaped table's ratio, computed as on the page."""
         t = (
             0.0
             if self.high == self.low
@@ -115,7 +115,7 @@ def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
 
 
 def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
-    """Return the number of levels that resolve an analytic function to rounding.
+    """Return the number of levels that resolve an analytic function up to rounding errors.
 
     The function is analytic within ``reach`` of the real axis.
     """

@@ -95,7 +95,7 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """Convert the SymPy numbers in a network to floats, so that this is done only once.
+    """Convert the SymPy numbers in a network to floats, so that later computations need not do so.
 
     Networks with symbols are returned unchanged.
     """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Record:
     """One evaluation step of a run.
 
-    It contains the losses and accuracies on the batches since the previous evaluation and on all
-    test examples.
+    It contains the loss and the accuracy on the training batches since the previous evaluation, and
+    on all test examples.
     """
 
     step: int

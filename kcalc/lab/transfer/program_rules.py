@@ -293,7 +293,7 @@ def _numbers(step: Step) -> bool:
 
 @rule("mul", "div", "multiply", "divide", "true_divide", "truediv")
 def multiplied(f: Fold, step: Step) -> Found:
-    """Multiply or divide arrays, or an array by a number that may differ in the base."""
+    """Multiply or divide arrays, or an array by a number that may differ in the base model."""
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
@@ -406,7 +406,7 @@ def mean(f: Fold, step: Step) -> Found:
 
 @rule("sum", "nansum")
 def summed(f: Fold, step: Step) -> Found:
-    """Take a sum, in which changes by training add up."""
+    """Take a sum; the changes of its terms in training add up."""
     given = operand(step)
     x = f.value(given)
     count = _reduced(step, x)
@@ -520,7 +520,7 @@ def distances(f: Fold, step: Step) -> Found:
 
 @rule("cosine_similarity")
 def cosine(f: Fold, step: Step) -> Found:
-    """Compute a cosine. The coordinates share its gradient."""
+    """Compute a cosine. Its gradient is shared by the coordinates."""
     one, two = f.value(step.args["x1"]), f.value(step.args["x2"])
     for x, given in ((one, step.args["x1"]), (two, step.args["x2"])):
         f.edge(step, given, total(step.axes[0]) / x.total / x.of)

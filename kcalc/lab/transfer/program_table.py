@@ -31,7 +31,7 @@ def rule_of(step: Step) -> Rule:
 
     In-place operators, whose names end in _, have the same rules as the operators without _.
 
-    Raises: KcalcError for a function whose numerical arguments differ from the base.
+    Raises: KcalcError for a function whose numerical arguments differ from those in the base model.
     """
     kind = step.kind
     if not kind.startswith(FACTORS):
@@ -40,7 +40,7 @@ def rule_of(step: Step) -> Rule:
 
 
 def _check_numbers(step: Step) -> None:
-    """Raise a KcalcError for a function whose numerical arguments differ from the base."""
+    """Raise a KcalcError for a function whose numerical arguments differ from the base model's."""
     for name, own in step.args.items():
         base = step.base.get(name)
         number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
@@ -112,7 +112,7 @@ def chosen(f: Fold, step: Step) -> Found:
 
 
 def ratio_of(f: Fold, step: Step, name: str) -> Power:
-    """Return the ratio of a number to its value in the base, as a power.
+    """Return the ratio of a number to its value in the base model, as a power.
 
     Raises: KcalcError if the ratio is not a power.
     """

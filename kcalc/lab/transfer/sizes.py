@@ -3,8 +3,8 @@
 The sizes come from two folds over the primitives of a network. The forward fold computes the
 typical size of a coordinate, and the initial values and changes of weights that give feature maps
 of size 1. The backward fold computes the typical size of the derivative of the loss with respect to
-a coordinate, through initial weights or through their changes, whichever is larger. The page on the
-theory of transfer has the derivations.
+a coordinate, through initial weights or through their changes, whichever is larger. The derivations
+are on the documentation page on the theory of transfer.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Use:
-    """The use of weights at one place of a network.
+    """The use of weights at one place in a network.
 
     ``role`` is "embedding", "input" (few channels to many), "hidden" (many to many), "readout"
     (many to few), "elementwise" (groups of a few channels) or "finite" (few to few). ``reads`` and
@@ -134,8 +134,8 @@ def used(
 ) -> Use:
     """Return the required initial size and change of weights at a node.
 
-    ``reads`` is the size of the weights' input. ``fans`` gives the growth of three numbers: inputs
-    per output, outputs per input, and channels.
+    ``reads`` is the size of the weights' input. ``fans`` contains the growth of three numbers:
+    inputs per output, outputs per input, and channels.
     """
     order, (fan_in, fan_out, channels) = setting.order, fans
     role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
@@ -264,7 +264,10 @@ class Forward:
 
     @size.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
-        """Return the size of the values. Scores, divided by a head's channels, have size 1."""
+        """Return the size of the values.
+
+        Scores have size 1, because they are divided by the number of a head's channels.
+        """
         values = inputs[2]
         return Size(values.of, self.setting.channels.get(owner(node), values.channels))
 

@@ -49,9 +49,10 @@ class Family:
         return found.train()
 
     def rules(self, size: Any, other: Any) -> Transfer:
-        """Return the rules for a size. All factors are 1 at the base and with ``standard``.
+        """Return the rules for a size.
 
-        ``other`` is a size that differs from the base.
+        All factors are 1 at the base size and if ``standard`` is set. ``other`` is a size that
+        differs from the base size.
         """
         from .torch_model import torch_transfer
 

@@ -1,4 +1,4 @@
-"""Kernels for rows of any norms: one Chebyshev table in the angle and in log q of both rows.
+"""Kernels for rows with any norms: one Chebyshev table in the angle and in log q of both rows.
 
 The kernel of two rows is a function F(x, log q1, log q2), with x a coordinate of the gap 1 - c. The
 coefficients of its Chebyshev series in x are symmetric functions of q1 and q2 with low rank. The
@@ -322,7 +322,7 @@ class NormPlan:
             values[:] = clenshaw(x, ranks, one[:, rows], two[:, columns])
 
     def cut(self, rows: Array, columns: Array) -> NormPlan:
-        """Return the plan for the given rows and columns only."""
+        """Return the plan restricted to the given rows and columns."""
         return NormPlan(self.table, (self.q[0][rows], self.q[1][columns]))
 
     @cached_property
