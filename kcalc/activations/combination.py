@@ -59,7 +59,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     Raises
     ------
     KcalcError
-        For an empty sum, zero scales and constants that are not numbers.
+        For an empty sum, a scale of 0, or a constant that is not a number.
 
     """
     try:

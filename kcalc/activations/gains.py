@@ -28,7 +28,7 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
 
     If the preactivations have mean square q, so do the outputs of ``Affine(sigma_w=gain)`` after
     the activation. If weights sum to zero over their inputs (weight standardisation), the mean
-    square of the outputs depends only on the variance of phi; use ``centred=True`` for them.
+    square of the outputs depends only on the variance of phi; in this case, use ``centred=True``.
 
     Parameters
     ----------

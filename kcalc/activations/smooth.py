@@ -169,7 +169,10 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
 
 
 def _mish_stable() -> sp.Expr:
-    """Return x (w^2 + 2w)/(w^2 + 2w + 2) with w = e^x; the fraction is reduced by w^2 for x > 0."""
+    """Return x (w^2 + 2w)/(w^2 + 2w + 2) with w = e^x.
+
+    For x > 0, numerator and denominator are divided by w^2, so that they do not overflow.
+    """
     w, v = sp.exp(X), sp.exp(-X)
     return sp.Piecewise(
         (X * w * (w + 2) / (w * (w + 2) + 2), X < 0),
@@ -178,7 +181,7 @@ def _mish_stable() -> sp.Expr:
 
 
 def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
-    """Return phi and three derivatives, written with 1/cosh^2.
+    """Return phi and its first three derivatives, written with 1/cosh^2.
 
     1 - tanh^2 would cancel for large |x|, and sinh would overflow.
     """

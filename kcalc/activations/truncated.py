@@ -56,7 +56,7 @@ def second_moment(phi: Any, q: Number, field: Field) -> Number | None:
 
 
 def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
-    """Return E phi'(u), in which each jump of phi is weighted with the density at its kink.
+    """Return E phi'(u), in which each jump of phi is weighted by the density at its kink.
 
     The result is None unless the pieces of phi are sums of x^n e^(rate x).
     """

@@ -1,7 +1,7 @@
 """Run a network on JAX arrays: the fold of the kernel maps, with feature maps as states.
 
-A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` with locations; leading
-axes are batches.
+A feature map has shape ``(..., channels)``, or ``(..., height, width, channels)`` if it has
+locations. The leading axes are batch axes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOMENTUM = 0.9  # momentum of BatchNorm's running statistics
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels of a feature map, and its (height, width), or None if it has no locations."""
+    """The channel count of a feature map, and its (height, width), None if it has no locations."""
 
     channels: int
     locations: Locations | None = None
@@ -98,10 +98,10 @@ class Arrays:
 
     ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}; the arrays
     of repeated pieces are stacked under the node of the first piece. ``train``: use batch
-    statistics, and dropout, which needs a random ``key``; ``active``: use active dropout only.
-    ``remat``: recompute repeated pieces in the backward pass. ``keep``: collect every feature map.
-    Inside a scan, ``numbers`` and ``indices`` replace the corresponding values in ``nodes``. A run
-    fills ``new_state`` and ``kept``.
+    statistics, and dropout, which needs a random ``key``; ``active``: even if ``train`` is False,
+    apply the dropout layers that are marked as active. ``remat``: recompute repeated pieces in the
+    backward pass. ``keep``: collect every feature map. Inside a scan, ``numbers`` and ``indices``
+    replace the corresponding values in ``nodes``. A run fills ``new_state`` and ``kept``.
     """
 
     nodes: Mapping[Node, Lowered]
@@ -290,8 +290,8 @@ class Arrays:
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
         """Return ``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
 
-        Statistics are over the channels of each location, over a group of channels and all
-        locations, or over a batch.
+        The statistics are computed over the channels of each location, over a group of channels and
+        all locations, or over a batch.
         """
         form: Any = self.nodes[node].form
         statistics, takes_mean, groups = form
@@ -342,7 +342,7 @@ class Arrays:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
         """The maximum, mean or randomly weighted sum over windows.
 
-        Without locations, pooling is the identity.
+        If the input has no locations, pooling is the identity.
         """
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
@@ -363,7 +363,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
-        """In training, zero entries with probability ``rate``; divide others by ``1 - rate``."""
+        """In training, zero entries with probability ``rate``; divide the rest by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
 

@@ -24,7 +24,7 @@ STEP = 0.02  # in ln q
 class FieldMaps:
     """The local maps of activations over a number system.
 
-    The last KEPT values at floating-point numbers are cached, because deep networks repeat them.
+    The last KEPT values for floating-point numbers are cached, because deep networks repeat them.
     """
 
     system: Any = NUMPY
@@ -62,7 +62,7 @@ class FieldMaps:
         return (-gap).compose([series[0], *(-a for a in series[1:])])
 
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
-        """Derivative of 1 - C with respect to q = q1 = q2.
+        """Return the derivative of 1 - C with respect to q = q1 = q2.
 
         The derivative is computed from sixth-order central differences in ln q, with a relative
         error of about 1e-12.

@@ -5,8 +5,8 @@ state of a pair of inputs is ``(q, u, t)``, where ``u = 1 - c`` and ``t`` is the
 divided by q. The piece maps it by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. If q is
 constant from piece to piece (or the piece is positively homogeneous, so only the ratio of q values
 matters), n identical pieces correspond to the n-th power of that map. The table of ``(U, D, A)``
-composed with itself is computed from the table of ``(U, D, A)``, so a thousand layers take ten
-tables.
+composed with itself is computed from the table of ``(U, D, A)``, so a thousand layers require only
+ten tables.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class DeepKernel:
         return found[nodes[-1]] == 1
 
     def _calm(self, block: Block, r: int, q: float) -> bool:
-        """Whether the slope of all pieces at c = 1 is at most exp(_CALM).
+        """Whether the product of the slopes of all pieces at c = 1 is at most exp(_CALM).
 
         Steeper odd networks drive c to 0, and tables in terms of 1 - c lose digits there.
         """
@@ -280,7 +280,7 @@ def _emitted(
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
     """Set the gap of ``state`` to the gap of the input, which weights without bias preserve.
 
-    The calculus would round 1 + c.
+    The gap computed by the calculus would contain a rounded value of 1 + c.
     """
     if op.sigma_b != 0 or len(below.groups) != 1:
         return state

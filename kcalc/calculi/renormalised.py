@@ -2,8 +2,9 @@
 
 Every feature map is stored divided by a power of two, which is chosen at new weights and sums so
 that q stays near 1. The stored values correspond to a network with rescaled weights and the same c
-values. A positively homogeneous activation passes the power on. Before any operation that is not
-homogeneous, the feature map is restored to its original size, if that is within double precision.
+values. If the input of an activation of degree k is divided by 2^p, its output is divided by
+2^(k p). Before any operation that is not homogeneous, the feature map is restored to its original
+size, if that is within double precision.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Renormalised:
 
     @staticmethod
     def _passed_on(op: P.Primitive, powers: Sequence[int]) -> int | None:
-        """The power of two that scales the result of a homogeneous operation, otherwise None."""
+        """Return the power of two for the result, or None if the inputs must be restored first."""
         if not any(powers):
             return 0
         if isinstance(op, P.Post):

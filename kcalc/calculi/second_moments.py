@@ -24,9 +24,9 @@ Number = Any
 class Moments:
     """Second moments of one channel for two inputs.
 
-    They are ``q_j``, ``gap = 1 - c``, and the channel means. A feature map that is 0 but has
-    derivatives has no cosine; ``part`` is then its contribution to second moments, and otherwise
-    None.
+    The fields are the q values, ``gap = 1 - c`` and the channel means. A feature map that is 0 but
+    has derivatives has no cosine; ``part`` is then its contribution to second moments, and
+    otherwise None.
     """
 
     q1: Number

@@ -1,7 +1,7 @@
 """Computations recorded once and replayed for any c.
 
 The rules of a calculus treat a :class:`TapeNumber` like any other number. A :class:`Replay` repeats
-their computation without the rules.
+the recorded computation without calling the rules.
 """
 
 from __future__ import annotations

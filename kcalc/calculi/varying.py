@@ -1,6 +1,6 @@
 """Nodes that read feature maps whose q values differ between draws of the weights at any width.
 
-Kernel maps carry the expectation of such a q value. This is exact as long as layers are linear, but
+Kernel maps use the expectation of such a q value. This is exact as long as layers are linear, but
 a norm or an activation sees the q value of one draw.
 """
 
@@ -22,7 +22,7 @@ TEXT = (
 
 
 def varying_values(network: Network) -> Iterator[Assumption]:
-    """Notes on the first nonlinear operations after feature maps whose q values differ."""
+    """Yield notes on the first nonlinear operations after feature maps with random q values."""
     sources: dict[Node, Node] = {}  # {node of the lowered network: the node that varies}
     for node, op, reads in network.operations:
         found = next((sources[read] for read in reads if read in sources), None)

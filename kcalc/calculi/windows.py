@@ -50,7 +50,7 @@ class Axis:
 
     @property
     def places(self) -> Array:
-        """The locations that are read, (outputs, taps), with -1 for zero padding."""
+        """The locations that each output reads, shape (outputs, taps); -1 means zero padding."""
         if self.padding not in CONTINUED:
             places = np.arange(self.out)[:, None] * self.stride + np.array(self.offsets)
             return np.where((places >= 0) & (places < self.size), places, -1)
@@ -76,7 +76,7 @@ class TapWindow:
 
     @cached_property
     def counts(self) -> Array:
-        """The number of image locations that each output reads, without padding."""
+        """The number of image locations that each output reads, not counting padding."""
         return (self.sources >= 0).sum(axis=1).astype(float)
 
     @property
@@ -86,7 +86,7 @@ class TapWindow:
 
     @cached_property
     def sources(self) -> Array:
-        """The input locations that are read, (output locations, taps), with -1 for zero padding."""
+        """The locations that each output reads, (output locations, taps); -1 means zero padding."""
         flat = np.zeros((1, 1), dtype=int)
         for axis in self.axes:
             place = axis.places
@@ -158,12 +158,12 @@ class Mixing:
 
     @cached_property
     def array(self) -> Array:
-        """The matrix, (output locations, locations)."""
+        """The matrix as an array of shape (output locations, locations)."""
         return np.array(self.matrix)
 
     @cached_property
     def counts(self) -> Array:
-        """Ones, (output locations,), because the layer emits sums, not means."""
+        """An array of ones, one per output location, because the layer emits sums, not means."""
         return np.ones(len(self.matrix))
 
     def summed(self, values: Array) -> Array:
@@ -175,10 +175,10 @@ class Mixing:
         return self.array @ values @ self.array.T
 
     def greatest(self, values: Array) -> Array:
-        """Upper bound on mixed mean squares, from mean squares (..., locations).
+        """Return upper bounds on mixed mean squares, from mean squares (..., locations).
 
-        The bound is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
-        locations).
+        The bound for output t is ``(sum_s |A_ts|)^2`` times the largest value that it reads. The
+        result has shape (..., output locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
         return reads * np.abs(self.array).sum(axis=1) ** 2
@@ -230,8 +230,8 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
 def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """The locations and channels that each location of a pixel shuffle reads.
 
-    Raises: KcalcError naming the node, for a reverse shuffle and for an image with another number
-    of axes.
+    Raises: KcalcError naming the node, for a reverse shuffle and for an image with the wrong
+    number of axes.
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(

@@ -204,11 +204,11 @@ def statistical(
 ) -> Evidence:
     """Test whether the mean of independent samples is ``truth``.
 
-    The test passes if it is within ``threshold`` standard errors.
+    The test passes if the mean is within ``threshold`` standard errors of ``truth``.
 
-    The margin is the threshold minus |z|, where z is the deviation in standard errors. If ``truth``
-    is not 0, the result is undecided if the samples also agree with 0. If ``truth`` is 0, it is
-    undecided if there are fewer than 30 samples.
+    The margin is the threshold minus |z|, where z is the deviation in standard errors. For a
+    nonzero ``truth``, the result is undecided if the samples also agree with 0. For ``truth`` = 0,
+    it is undecided if there are fewer than 30 samples.
 
     Parameters
     ----------

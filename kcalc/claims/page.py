@@ -1,6 +1,6 @@
-"""The report as a single HTML page without scripts that works offline and on phones.
+"""The report as a single HTML page that works offline and on phones.
 
-Formulas are MathML.
+The page contains no scripts, and its formulas are MathML.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _options() -> dict[str, Option]:
 
 
 def _marked(target: str, methods: list[str]) -> str:
-    """Return a prefix that names a common target's methods, or "" if the heading names them."""
+    """Return a prefix that names the methods of a shared target, or "" if the heading does."""
     return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
 
 

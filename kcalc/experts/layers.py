@@ -23,7 +23,7 @@ SCORES = ("softmax", "sigmoid")
 
 @dataclass(frozen=True)
 class Route(Layer):
-    """Weighted sum of the k experts with the largest logits, ``scale sum_i w_i e_i(x)``.
+    """The weighted sum of the k experts with the largest logits, ``scale sum_i w_i e_i(x)``.
 
     The layer has two inputs: the logits, which come from an Affine with one output per expert, and
     one expert that ends in an Affine. This expert represents all E experts, which have the same
@@ -101,7 +101,7 @@ class Route(Layer):
 
 @dataclass(frozen=True)
 class MoE(Layer):
-    """Mixture of experts with a router, routed experts and optional shared experts.
+    """A mixture of experts with a router, routed experts and optional shared experts.
 
     The layer computes ``scale sum_i w_i e_i(x) + shared(x)``. The sum runs over the ``top_k`` of E
     experts with the largest logits ``r_i . x``.
@@ -112,9 +112,9 @@ class MoE(Layer):
         One expert, as a chain that ends in an Affine, or a list of E identical experts. Each expert
         has its own weights.
     num_experts
-        Number E of experts.
+        The number E of experts.
     top_k
-        Number of selected experts.
+        The number of selected experts.
     score, normalise, scale
         As for :class:`Route`.
     shared

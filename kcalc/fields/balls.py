@@ -1,8 +1,8 @@
 """Arb balls as a number system, and certified enclosures as results.
 
 A ball [m +/- r] has a midpoint and a radius, and provably contains a real number. Every operation
-rounds outward. The precision of python-flint is global. Code here sets it with :func:`working`, one
-thread at a time, and restores it.
+rounds outward. The precision of python-flint is global. This module sets it with :func:`working`,
+one thread at a time, and restores it.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ class BallField(Field):
     def number(self, value: object) -> Ball:
         """Return ``value`` as a ball.
 
-        Integers, floats and mpmath numbers are exact. Fractions and SymPy constants are enclosed.
-        Balls stay unchanged.
+        Integers, floats and mpmath numbers are converted exactly. Fractions and SymPy constants are
+        enclosed. Balls are returned unchanged.
         """
         from flint import arb
 
@@ -295,10 +295,11 @@ class BallField(Field):
             return self.sqrt(gap) * self.sqrt(2 - gap)
 
     def sine_excess(self, gap: Ball) -> Ball:
-        """Return sin t - t cos t, which increases with the gap u and has the derivative t.
+        """Return sin t - t cos t, where t is the angle with gap u = 1 - cos t.
 
-        The value at the midpoint of u is computed with more bits. The radius of the result is the
-        radius of u, multiplied by a bound on t.
+        As a function of u, the value increases and has the derivative t. At the midpoint of u, it
+        is computed with more bits. The radius of the result is the radius of u, multiplied by a
+        bound on t.
         """
         from flint import arb
 

@@ -76,7 +76,7 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
 @lru_cache(maxsize=4096)
 @alone
 def _sympy_float(value: sp.Basic) -> float:
-    """Convert a SymPy number to float; cached, because layers and activations reuse few numbers."""
+    """Convert a SymPy number to float; cached, because the same numbers recur often."""
     return _as_float(closed_value(value))
 
 
@@ -91,7 +91,7 @@ def _as_float(value: int | float | Fraction | sp.Expr) -> float:
 
 
 def floats(value: object) -> Any:
-    """Convert to a float, or to a float64 array of the same shape.
+    """Convert a value to a float, or to a float64 array of the same shape.
 
     Raises KcalcError for nan, infinities, complex values and text.
     """

@@ -160,9 +160,9 @@ def apply_edits(
     Parameters
     ----------
     model : torch.nn.Module, or a JAX, Flax, Equinox or Keras model
-        A model that was built by the same code as the model that was read and has not been edited
-        since. Pass functions and Linen modules together with their parameters: ``(function,
-        params)`` or ``(module, variables)``.
+        An unedited model, built by the same code as the model that was read. Pass functions and
+        Linen modules together with their parameters: ``(function, params)`` or ``(module,
+        variables)``.
     edits : Edits
         The ``edits`` of a shaping, or edits loaded from a file.
     weights : str

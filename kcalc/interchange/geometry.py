@@ -29,7 +29,7 @@ def checked_law(weights: Any) -> str:
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return one value per axis as a tuple, or a single value if all agree (1 without any axes)."""
+    """Return one value per axis as a tuple, or a single value if all agree (1 for no axes)."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)

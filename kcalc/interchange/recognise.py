@@ -302,7 +302,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _note_weights(self, op: Linear, parent: str) -> None:
-        """Note weights that are clearly not independent draws of mean 0."""
+        """Add a note for weights that are clearly not independent draws with mean 0."""
         if not self.sigmas or not op.weight.size:
             return
         if has_mean(op):

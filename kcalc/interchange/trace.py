@@ -8,7 +8,7 @@ the resulting array. The modules ``layout``, ``fusion`` and ``recognise`` interp
 for all frameworks. They decide, for example, which operations make up an activation and which is a
 shortcut.
 
-Shapes are as in the framework, with the examples on axis 0, and axes are nonnegative. Weights have
+Shapes follow the framework, with the examples on axis 0, and axes are nonnegative. Weights have
 the layout (outputs, inputs / groups, kernel...) for every framework.
 """
 
@@ -44,7 +44,7 @@ class Op(Record):
     """One operation.
 
     ``name``: its label in the network; ``source``: a description of its place in the user's model;
-    ``whole``: the operation whose channels it computes in part, "" if there is none.
+    ``whole``: the operation of which this one computes some channels, "" if there is none.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Op(Record):
     whole: str = ""
 
     def become(self, kind: Callable[..., Kind], /, **fields: Any) -> Kind:
-        """Return a replacement for this operation; name, shape and inputs stay by default."""
+        """Return a replacement, by default with this operation's name, shape and inputs."""
         own = {"name": self.name, "shape": self.shape, "reads": self.reads, "source": self.source}
         return kind(**(own | fields))
 
@@ -190,7 +190,7 @@ class Pooling(Op):
 
 
 class Join(Op):
-    """Concatenation along ``axis``."""
+    """A concatenation along ``axis``."""
 
     axis: int
 
@@ -338,10 +338,10 @@ class Routed(Op):
 
 
 class Part(NotRead):
-    """The entries of its input at ``places`` along ``axis``.
+    """The entries of the input at ``places`` along ``axis``.
 
-    ``places`` is a range if they are equally spaced. The operation can be read if it takes a part
-    of a layer's outputs, or some of the tokens of a transformer.
+    ``places`` is a range if they are equally spaced. The operation can be read if it selects
+    some of a layer's outputs, or some of the tokens of a transformer.
     """
 
     axis: int
@@ -379,7 +379,7 @@ class Attend(NotRead):
 
 
 class Copies(NotRead):
-    """``count`` copies of its input along ``axis``, for example for keys that heads share.
+    """``count`` copies of the input along ``axis``, for example for keys that heads share.
 
     ``each``: whether every entry is repeated in place, rather than the whole axis.
     """
@@ -390,7 +390,7 @@ class Copies(NotRead):
 
 
 class Prefixed(NotRead):
-    """A concatenation of its input with a constant array, such as class tokens, along ``axis``.
+    """A concatenation of the input with a constant array, such as class tokens, along ``axis``.
 
     ``value``: the constant array; ``behind``: whether the array comes after the input;
     ``trained``: as in :class:`Linear`.

@@ -1,6 +1,6 @@
 """Kernel maps as objects: callable, differentiable, plottable, with assumptions.
 
-A local or global map implements one evaluation method. Everything else is derived here.
+Each local or global map implements one evaluation method. This module derives everything else.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class FixedPoint(Shown):
 
     @property
     def stable(self) -> bool | None:
-        """Whether the fixed point is attracting (|slope| < 1) or repelling (|slope| > 1).
+        """True if the fixed point is attracting (|slope| < 1), False if it is repelling.
 
-        It is None if |slope| is within 1e-9 of 1, because the first derivative is then
+        The value is None if |slope| is within 1e-9 of 1, because the first derivative is then
         inconclusive.
         """
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
@@ -848,7 +848,7 @@ class QMap(KernelMap):
         Returns
         -------
         QTable
-            A :class:`~kcalc.fields.tables.QTable` with a relative error of ``tolerance``.
+            A :class:`~kcalc.fields.tables.QTable` with a relative error of at most ``tolerance``.
 
         Raises
         ------

@@ -131,7 +131,7 @@ def residual(
     shortcut_weight, residual_weight
         The amplitudes. If only one is given, the other is chosen such that the squares sum to one.
         If neither is given, both are one (a plain sum). If both are given, they are used unchanged.
-        A shortcut weight of 0 gives only the branch, without a Sum.
+        With a shortcut weight of 0, the block is the branch alone, without a Sum.
     shortcut
         A piece on the shortcut, such as an Affine if the width changes; None for the identity.
 

@@ -79,7 +79,7 @@ BEYOND = {
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """Return a note that says for how many tokens an attention mask (or biases) was read.
+    """Return a note that states for how many tokens an attention mask or biases were read.
 
     Longer sequences may reach a window or distances that shorter sequences do not.
     """
@@ -97,7 +97,7 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 
 
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
-    """Return a note that says for which image shape an input was read.
+    """Return a note that states for which image shape an input was read.
 
     For images of this shape, the network's windows match the model's.
     """

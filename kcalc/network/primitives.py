@@ -48,7 +48,7 @@ class Primitive:
 
     @property
     def kind(self) -> str:
-        """Name of the layer, for messages."""
+        """The name of the layer, for messages."""
         return type(self.origin).__name__
 
 
@@ -139,14 +139,14 @@ class Surrogate(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Passing):
-    """The identity with gradient 0; ``unknown`` gives the reason if its gradient is unknown."""
+    """The identity with gradient 0, or with an unknown gradient if ``unknown`` gives a reason."""
 
     unknown: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix(Primitive):
-    """Weighted sum of the inputs, ``sum_i w_i x_i``."""
+    """The weighted sum of the inputs, ``sum_i w_i x_i``."""
 
     weights: tuple[Any, ...]
 
@@ -164,7 +164,7 @@ class Prod(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Primitive):
-    """Concatenation of the inputs.
+    """The concatenation of the inputs.
 
     ``counts`` contains their channel counts. If the counts are unknown, ``problem`` gives the
     reason.
@@ -183,7 +183,7 @@ class Join(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Primitive):
-    """Division by the root mean square over channels, channels and positions, or a batch.
+    """Division by the root mean square over channels, over channels and positions, or over a batch.
 
     ``over`` is "channels", "positions" (channels and positions) or "batch". If ``centred``, the
     mean is subtracted first. ``groups`` is the number of channel groups, each normalised
@@ -243,20 +243,20 @@ class Blend(Window):
 
     @property
     def pooling(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Kind of pooling, as in :class:`kcalc.network.layers.Pool`."""
+        """The kind of pooling, as in :class:`kcalc.network.layers.Pool`."""
         return "weighted_mean" if self.weighted else "mean"
 
 
 @dataclass(frozen=True)
 class Max(Window):
-    """Maximum over a window of positions."""
+    """The maximum over a window of positions."""
 
     pooling: ClassVar[str] = "max"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Passing):
-    """Dropout of a fraction ``rate``; the other entries are divided by ``1 - rate``.
+    """Dropout: a fraction ``rate`` becomes 0, and other entries are divided by ``1 - rate``.
 
     Dropout is the identity in evaluation. If ``active``, kernel maps describe training.
     """
@@ -277,7 +277,7 @@ class Reshape(Passing):
 
 @dataclass(frozen=True, kw_only=True)
 class Resize(Moving):
-    """A change of the number of positions.
+    """A change in the number of positions.
 
     The fields are the same as in :class:`kcalc.network.layers.Resize`; ``form`` is its ``kind``.
     """
@@ -328,7 +328,7 @@ class Attend(Primitive):
 
     @property
     def sampled_width(self) -> int | None:
-        """Number of query and key channels to sample; None for Gaussian scores."""
+        """The number of query and key channels to sample; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
 
@@ -380,7 +380,7 @@ class Reads(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """Label of a primitive inside a composite layer; it prints as the layer's node."""
+    """The label of a primitive inside a composite layer; it prints as the layer's node."""
 
     node: Node
     index: int

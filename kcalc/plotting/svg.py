@@ -63,8 +63,8 @@ def network_svg(
 
     Nodes are ``<g class="node affine" data-node="h1">``. A node of a folded block represents
     ``data-count`` nodes. Edges are ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
-    layers). Areas are ``<g class="group" data-group="1">``. The drawing has its natural size in pixels
-    (width, height) and a viewBox.
+    layers). Areas are ``<g class="group" data-group="1">``. The width and height of the SVG element
+    are the natural size in pixels, and it has a viewBox.
 
     Returns: the SVG element. Raises: KcalcError for anything but a network, and for unknown nodes
     in ``groups`` or ``labels``.
@@ -232,8 +232,8 @@ class _Paper:
 def _description(sheet: Sheet) -> str:
     """Describe the drawing in a sentence.
 
-    The sentence gives the number of layers of each kind, and the blocks drawn once for several
-    repetitions.
+    The sentence states the number of layers of each kind, and which blocks are drawn once for
+    several repetitions.
     """
     kinds = Counter(
         sheet.texts[n] if layer.family == "activation" else type(layer).__name__

@@ -1,4 +1,4 @@
-"""Find the common residual weight of all blocks that gives a target maximal slope.
+"""Find a residual weight, common to all blocks, for a given maximal slope.
 
 The maximal slope is the largest slope over the network's subnetworks.
 """
@@ -82,13 +82,13 @@ def common_weights(
 ) -> tuple[float, float]:
     """Return the (shortcut weight, residual weight) of all blocks for a target maximal slope.
 
-    The maximal slope of a subnetwork then equals ``target``.
+    With these weights, the largest slope of any subnetwork equals ``target``.
 
     A subnetwork (s, t) has slope V(t)/V(s), where V is a polynomial in ``y``, the square of the
     residual weight. Brent's method solves for ``y`` in terms of the logarithm of the slope. If
     several weights are possible, the result is the smallest residual weight.
 
-    Raises: KcalcError for slopes < 1; UnreachableTarget that names the slopes reachable with
+    Raises: KcalcError for slopes < 1; an UnreachableTarget that names the slopes reachable with
     weights in (0, 1).
     """
     for phi, slope in slopes.items():

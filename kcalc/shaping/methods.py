@@ -88,7 +88,7 @@ def _refuse_attention(network: Network) -> None:
 def _refusing(
     call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
-    """Call a method, and remove remedies from its errors that cannot work.
+    """Call a method, and remove from its errors the remedies that cannot work.
 
     If no target suits the network, raise FreshnessError instead of UnreachableTarget.
     """

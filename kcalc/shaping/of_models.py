@@ -15,7 +15,7 @@ Model = TypeVar("Model")
 
 
 class OfModel:
-    """Base class for shapings of a model that was read, as a whole or in regions.
+    """Base class for shapings, of the whole network or of regions, of a model that was read.
 
     ``reading`` is the reading of the model; it is None for a network built with kcalc.
     """

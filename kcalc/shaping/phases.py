@@ -60,8 +60,8 @@ class PhaseDiagram(Shown):
         The fixed point reached from q = 1; nan if q grows, vanishes or does not settle.
     chi
         The slope chi_1 at q: below 1 in the ordered phase and above 1 in the chaotic phase. If q
-        vanishes, it is the limit; if q grows more slowly than any exponential, it is 1; if q grows
-        exponentially, it is nan.
+        vanishes, chi is the limit of the slope; if q grows more slowly than any exponential, chi is
+        1; if q grows exponentially, chi is nan.
     c
         The limit of the c value between pre-activations for different inputs: 1 in the ordered
         phase, below 1 in the chaotic phase.

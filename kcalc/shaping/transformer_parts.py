@@ -68,8 +68,9 @@ class Parts:
 def parts_of(network: Network) -> Parts:
     """Find the parts of a transformer.
 
-    Raises: KcalcError for networks without attention, cross-attention, BatchNorm, a mixture of
-    attention layers with and without shortcuts, and sums of three or more addends around attention.
+    Raises: KcalcError for networks without attention, and for networks with cross-attention, with
+    BatchNorm, with shortcuts around only some attention layers, or with sums of three or more
+    addends around attention.
     """
     if not network.nodes_of(Attend):
         if unread := network.nodes_of(Opaque):
@@ -148,7 +149,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """Return the node and its chain of ancestors, as long as each node reads exactly one node."""
+    """Return the node and its ancestors, up to the first that does not read exactly one node."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])

@@ -197,7 +197,7 @@ class Ratios(TransformerSystem):
         return {name: targets[name] for name in ORDER if name in targets}
 
     def begin(self) -> list[float]:
-        """Return initial ratios for which all branches together add the target growth."""
+        """Return initial ratios for which all branches together produce the target growth."""
         blocks = self.request.parts.blocks
         values = self.at([-FARTHEST] * len(self.groups)).values
         share = max(float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks)

@@ -221,7 +221,7 @@ class EqualLayers:
         return Edge(math.exp(max(-float(found.fun), end)), 0.0, 0.0)
 
     def density(self, points: Array) -> Array:
-        """Density of s^2 at points > 0, excluding atoms."""
+        """Return the density of s^2 at points > 0, excluding atoms."""
         out = np.zeros(points.size)
         y = 0.0
         for k in np.argsort(points)[::-1]:

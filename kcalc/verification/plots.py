@@ -35,11 +35,11 @@ def values_by_layer(
     bars: int = 20,
     titled: bool | None = None,
 ) -> Axes:
-    """Plot the means of c (or q) over the nodes, with standard deviations.
+    """Plot the mean c (or q) at each node, with standard deviations.
 
-    The standard deviations refer to a single pair. Each width has a colour, and the map is a black
-    dashed line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises:
-    KcalcError for quantities and cases that were not measured.
+    These are standard deviations of the values of a single pair. Each width has a colour, and the
+    map is a black dashed line. ``bars`` is the approximate number of error bars. Returns: the Axes.
+    Raises: KcalcError for quantities and cases that were not measured.
     """
     made = ax is None
     ax = panel(ax, *SIZE)
@@ -115,7 +115,7 @@ def errors_by_width(
 def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Figure:
     """Plot c and q values by layer, and the token cosine if it was measured.
 
-    A check with several widths has another panel with the deviation by width.
+    For a check with several widths, another panel shows the deviation against the width.
 
     Returns: the figure.
     """

@@ -104,9 +104,9 @@ class TokenMapReading(OverTokens, MapReading):
         return token_notes(self.network, self.assume, self.said)
 
     def _has_class_token(self, field: Any) -> bool:
-        """Return whether tokens are followed separately after a class token.
+        """Return whether the network has a class token, so that tokens are followed separately.
 
-        Raises: KcalcError if they are and ``field`` is not NumPy.
+        Raises: KcalcError if it has one and ``field`` is not NumPy.
         """
         if not has_class_token(self.network, self.said):
             return False

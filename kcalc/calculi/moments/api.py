@@ -47,11 +47,11 @@ def moments(
     ``sigma_w=sqrt(2)``), at the widths defined by the network and ``features`` (one width, or
     {node: width}).
 
-    With SymPy symbols in layers or features, results are expressions, with powers where the network
-    repeats (Gaussian weights). With numbers they are computed with 38 digits, without overflow or
-    cancellation. The time is linear in the depth of a chain, a ResNet or a DenseNet (each Concat
-    extends the previous one), even with 10^4 layers. Other graphs take longer the more feature maps
-    are in use at once.
+    With SymPy symbols in layers or features, the results are expressions; for Gaussian weights,
+    they contain powers where the network repeats. With numbers, the results are computed with 38
+    digits, without overflow or cancellation. The time is linear in the depth of a chain, a ResNet
+    or a DenseNet (each Concat extends the previous one), even with 10^4 layers. Other graphs take
+    longer the more feature maps are in use at once.
 
     The function supports dense Affine layers without random biases, and identity, relu, leaky_relu,
     abs and abrelu directly after weights. It supports Sum if all but one of its addends end in
@@ -78,7 +78,7 @@ def moments(
     q
         The mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
         default is |x|^2 = 1, q = 1 / channels; maps and kernels use q = 1. Means of squared norms
-        grow with |x|^2, their variances with |x|^4.
+        are proportional to |x|^2, and their variances to |x|^4.
 
     Returns
     -------
@@ -185,7 +185,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
 def _about_input(
     network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
-    """Assumptions about the input's size and fourth moment, and about the weight distributions."""
+    """Return the assumptions about the input's size and fourth moment and about the weights."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [

@@ -286,9 +286,9 @@ class Stability(Printed):
     mean_power
         The power of the parameter in s.
     mean_rate
-        The rate of E |y|^2 in s.
+        The rate in E |y|^2 -> exp(mean_rate s).
     fourth_rate
-        The rate of E |y|^4 in s.
+        The rate in E |y|^4 -> exp(fourth_rate s).
     critical
         The values of the parameter at which one block preserves the mean.
     rate

@@ -138,9 +138,10 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """Return the step for a monomial with one vector in all slots, or None without a rule.
+        """Return the step for a monomial with one vector in all slots, or None if there is no rule.
 
-        There is a rule for a fresh vector that one matrix produces, and for an activation of it.
+        There is a rule for a fresh vector that one matrix produces, and for an activation of such a
+        vector.
         """
         if not isinstance(vector, FreshProduct | Rectified):
             return None

@@ -78,7 +78,7 @@ class InputSize:
 
 
 def input_size(network: Network, q: Any, signature: str) -> InputSize:
-    """|x|^2 = q * channels for an input of mean square ``q``; by default |x|^2 = 1.
+    """Return the size of an input with mean square ``q``; by default |x|^2 = 1.
 
     Raises: KcalcError for a ``q`` that is neither a positive number nor an expression in symbols.
     """
@@ -99,7 +99,7 @@ class Moments(Shown):
     Attributes
     ----------
     input
-        The size of the input: ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 /
+        The size of the input: ``square`` = |x|^2 (1 if no q value was given) and ``q`` = |x|^2 /
         channels.
     nodes
         {node: :class:`Moment` of |y|^2}, where y is the vector of channels.
@@ -299,7 +299,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """Return (node, distribution) of the weights; a single pair if all distributions agree."""
+    """Return (node, distribution) pairs for the weights; one pair if all distributions agree."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

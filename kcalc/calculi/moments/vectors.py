@@ -169,7 +169,7 @@ class Vectors:
     ) -> ScaledVector | str:
         """Apply an activation with two slopes to a feature map, part by part.
 
-        If there is no rule, the result is a text that describes the vector.
+        If there is no rule, the result is a string that describes the vector.
         """
         key: Any = ("activated", negative, positive)
         done: dict[Any, ScaledVector] = self._known.setdefault(key, {})  # pyright: ignore

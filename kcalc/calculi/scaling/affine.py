@@ -41,7 +41,7 @@ class Weight:
 
 
 def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
-    """Check that a layer's groups read equal channels and divide the channel counts.
+    """Check that a layer's groups read equal channels and that their number divides the counts.
 
     Raises: NoRule if channels differ, KcalcError if the number of groups does not divide a channel
     count.
@@ -70,7 +70,7 @@ def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Cha
 def gathered(
     one: ChannelPart, below: State, window: TapWindow | None, pairs: bool
 ) -> tuple[Level, Level | None]:
-    """Sums over taps, per output location, and for pairs of output locations if ``pairs``."""
+    """The sums over taps, per output location, and for pairs of output locations if ``pairs``."""
     if window is None:
         return (one.level.total(below.size) if below.flat else one.level), None
     if one.level.symbolic:
@@ -103,7 +103,7 @@ def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:
-    """Assumptions violated because pre-activations are 0 with non-negligible probability.
+    """Return violations caused by pre-activations that are 0 with non-negligible probability.
 
     ``fan``: the number of values that one output reads.
     """

@@ -202,7 +202,7 @@ def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symboli
     """Check that a number satisfies ``fits``, and return it.
 
     The result is a float, or an expression if the network is ``symbolic``. Expressions with symbols
-    are accepted only then. ``what`` and ``says`` are parts of the error message.
+    are accepted only in this case. ``what`` and ``says`` are parts of the error message.
     """
     try:
         number = SYMPY.number(value)
@@ -291,7 +291,7 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
 def _below_means(
     network: Network, sizes: Mapping[Node, int], forward: ScalingForward
 ) -> frozenset[Node]:
-    """The nodes with several locations on a path to mean pooling, and the mean pooling nodes."""
+    """The mean pooling nodes, and the nodes with several locations that lead to them."""
     found: set[Node] = set()
     for node, op, reads in reversed(network.operations):
         mean = (
@@ -409,7 +409,7 @@ def _tensor(
 def _weight(
     node: Node, weight: Weight, message: Any, state: State, unfollowed: bool
 ) -> WeightScaling:
-    """gamma = E[gW^2] / E[W^2] and its variants.
+    """Return gamma = E[gW^2] / E[W^2] for the weights of a layer, and the variants of gamma.
 
     E[gW^2] = (1/(n k^2)) sum_p R(p) b(p), where R(p) is the sum of second moments over the channels
     and taps that output location p reads. ``unfollowed``: pairs of locations matter but were not

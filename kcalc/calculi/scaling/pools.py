@@ -105,7 +105,7 @@ def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> Ch
 
 
 def uniform_pairs(level: Level, rho: float) -> Level:
-    """Return E x_p x_r, (P, P), if all pairs of locations have the correlation ``rho``."""
+    """Return the (P, P) matrix E x_p x_r if all pairs of locations have the correlation ``rho``."""
     roots = np.sqrt(level.values)
     return with_diagonal(Level(rho * np.outer(roots, roots), level.exponent), level)
 
@@ -247,7 +247,7 @@ def _largest_part(
 
 
 def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
-    """:func:`_off_diagonal` of the matrix sum_k v_k(p) v_k(r), which is not formed.
+    """Compute :func:`_off_diagonal` of sum_k v_k(p) v_k(r) without forming this matrix.
 
     Each vector v_k is stored with the exponent of v_k^2.
     """

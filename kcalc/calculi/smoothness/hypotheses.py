@@ -45,7 +45,7 @@ def hypotheses(
     loss: Loss,
     data: Mapping[Node, Any],
 ) -> tuple[Hypothesis, ...]:
-    """Hypotheses of the step-size bound, lambda(DF) > 0, PL inequality and global convergence."""
+    """Return the hypotheses about step sizes, lambda(DF), the PL inequality and convergence."""
     return (
         _smooth(rules),
         _trajectory(rules),

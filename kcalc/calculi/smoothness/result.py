@@ -35,7 +35,7 @@ class LayerBound:
     ``set``: its parameters. The other fields are natural logs. ``own`` >= |Df|, where Df is the
     derivative of the layer with respect to its parameters, for all examples together; ``gain``:
     bounds on the Jacobian from the layer to the output; ``sigma``: the smallest singular value of
-    the data that it reads; ``least`` <= the smallest singular value of Df.
+    the data that the layer reads; ``least`` <= the smallest singular value of Df.
     """
 
     node: Node

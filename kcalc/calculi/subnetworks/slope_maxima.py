@@ -1,9 +1,10 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
-DKS and TAT choose activations so that these maxima have given values. The reading is strict. No
-subnetwork contains an interior feature map that is an output or is read outside, or the node where
-two inputs meet. A maximum over subnetworks therefore misses the depth of paths across such nodes;
-see ``MaximalSlope.bounds`` and ``.warning``.
+DKS and TAT choose activations so that these maxima have given values. The reading is strict: no
+interior feature map of a subnetwork is an output of the network or is read from outside the
+subnetwork, and no subnetwork contains a node where two inputs meet. A maximum over subnetworks
+therefore misses the depth of paths across such nodes; see ``MaximalSlope.bounds`` and
+``.warning``.
 """
 
 from __future__ import annotations

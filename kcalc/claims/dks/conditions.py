@@ -1,4 +1,4 @@
-"""Claims of sections 14 to 17: nearly linear layers, errors of q values, local conditions."""
+"""Claims of sections 14 to 17: nearly linear layers, errors in q values, local conditions."""
 
 from __future__ import annotations
 

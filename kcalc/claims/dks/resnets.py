@@ -328,7 +328,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _enclosed(depth: int) -> tuple[float, float]:
-    """Return certified bounds of C_f(-1), the smallest value of C_f.
+    """Return certified bounds on C_f(-1), the smallest value of C_f.
 
     C_f increases on [-1, 1], because C, T and B_q do.
     """

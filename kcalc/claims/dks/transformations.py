@@ -184,7 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
-    """Return the rank of the derivative of grid values in (alpha, beta, gamma, delta)."""
+    """Return the rank of the derivative of grid values with respect to (alpha, beta, gamma, delta)."""
     grid = np.linspace(-3.03, 2.97, 61)
 
     def values(p: Array) -> Array:

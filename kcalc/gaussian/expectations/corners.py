@@ -68,7 +68,7 @@ class Corners:
     def total(self, order: int, symmetric: bool) -> float:
         """Return E[D^n phi D^n psi] minus the expectation of the smooth parts.
 
-        ``symmetric`` tells whether both functions and both q values are the same.
+        ``symmetric`` states whether both functions and both q values are the same.
         """
         other = self if symmetric else self.turned
         total = (

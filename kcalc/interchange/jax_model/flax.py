@@ -112,8 +112,8 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
 def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
     """Return replacements for the ``__call__`` methods of modules.
 
-    The library's normalisation and dropout modules leave marks. The model's own modules enter a
-    name scope.
+    Each replacement enters the name scope of its module. Those for Flax's normalisation and dropout
+    modules also leave marks.
     """
     from flax import nnx
 

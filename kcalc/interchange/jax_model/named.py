@@ -1,6 +1,6 @@
-"""Replace JAX functions that guard against overflow with the plain functions that they compute.
+"""Recognise JAX functions with guards, and replace them with the plain functions they compute.
 
-Some of them also guard against undefined derivatives.
+The guards prevent overflow, and some also prevent undefined derivatives.
 
 Users may give any function a name such as ``elu``. The name is therefore not enough: the jaxpr's
 values are compared with the values of the plain function.

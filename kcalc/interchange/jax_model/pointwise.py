@@ -1,4 +1,7 @@
-"""Convert elementwise JAX primitives, and jaxprs of them, to functions of SymPy expressions."""
+"""Convert elementwise JAX operations to functions of SymPy expressions.
+
+An operation is a primitive, or a jaxpr that contains only elementwise primitives.
+"""
 
 from __future__ import annotations
 

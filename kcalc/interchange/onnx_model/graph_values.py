@@ -178,7 +178,7 @@ class Node:
         /,
         **fields: Any,
     ) -> Value:
-        """Add an operation, and return the value that it makes."""
+        """Add an operation, and return the value that it outputs."""
         to, shape = self.reader, tuple(int(k) for k in shape)
         if len(shape) > to.limits.rank or any(not 1 <= k <= to.limits.extent for k in shape):
             raise self.fail(f"its output would have the shape {str(shape)[:80]}")

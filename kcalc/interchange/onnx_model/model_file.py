@@ -91,7 +91,7 @@ def opset_of(imports: Any, default: int | None = None) -> int:
 
 
 def count_nodes(model: Any, limits: Limits) -> int:
-    """Count the nodes of a model with its subgraphs and functions.
+    """Count the nodes of a model, including its subgraphs and functions.
 
     Raises: KcalcError if there are too many nodes or they are nested too deeply.
     """

@@ -79,7 +79,7 @@ def shapes_of(node: Node) -> list[Found]:
 
 
 def _of_type(declared: Any) -> Found | None:
-    """Return (shape, kind) of a declared type, or None if a size other than the batch is open."""
+    """Return (shape, kind) of a declared type, or None if a size after the batch size is open."""
     if (
         declared is None
         or not declared.HasField("tensor_type")

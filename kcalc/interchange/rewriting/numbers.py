@@ -216,7 +216,7 @@ def _pooled(op: Any, arrays: list[Any]) -> Array | None:
 
 
 def mixed(op: Any, array: Array) -> Array:
-    """Multiply by the matrix of a Mixed along its axis."""
+    """Multiply an array by the matrix of a Mixed, along the axis of the Mixed."""
     return np.moveaxis(
         np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis
     )

@@ -221,7 +221,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
 
 
 def sources(values: Iterable[Any]) -> list[Any]:
-    """Return the arrays among some values, with arrays of unknown size replaced by sources."""
+    """Return the arrays among some values, replacing arrays of unknown size by their sources."""
     arrays = [
         leaf for leaf in values if isinstance(leaf, TensorRef | PaddedTensor | Stale | Ragged)
     ]

@@ -263,7 +263,7 @@ def _decided(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _open_sums(node: Definition, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
-    """Yield sums of feature maps in branches that did not run, if no fixed setting decides them."""
+    """Yield sums of feature maps in branches that did not run, unless the condition is fixed."""
     ran = {id(site) for number, site in enumerate(sites(node)) if number in seen}
     arrays = {
         name.id

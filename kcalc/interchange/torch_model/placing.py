@@ -458,8 +458,8 @@ class Site:
     """The last step of a place: a call or an operator in a function.
 
     ``method``: whether it is a method call whose first argument is the tensor before the dot;
-    ``bound``: the number of parameters of the called function without an argument in the code, such
-    as ``self``; ``calls``: the name of the called function.
+    ``bound``: the number of parameters of the called function, such as ``self``, that have no
+    argument in the code; ``calls``: the name of the called function.
     """
 
     node: ast.AST
@@ -585,7 +585,7 @@ def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
 
 
 def _bound(node: Any, call: LoggedCall, inner: Any, module: nn.Module) -> int:
-    """Return the number of parameters (0 or 1, ``self``) without an argument in the code."""
+    """Return 1 if the parameter ``self`` has no argument in the code, else 0."""
     code = None if call.through is None else call.through.code
     if not isinstance(node, ast.Call) or code is None or code.co_varnames[:1] != ("self",):
         return 0

@@ -369,7 +369,7 @@ def _of_streams(
 
 
 def _gates(graph: _Graph, node: Any) -> bool:
-    """Whether a product makes gates, that is, has fewer entries than its input."""
+    """Whether a product computes gates, that is, has fewer entries than its input."""
     (read,) = graph.reads(node) or (None,)
     return read is not None and graph.size(node) < graph.size(read)
 

@@ -73,7 +73,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:
-    """Return the kind of attention in a layer: "" if it is over all tokens, None if unknown."""
+    """Return the kind of attention in a layer: "" if it covers all tokens, None if unknown."""
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and kinds:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))

@@ -37,9 +37,9 @@ def built(builder: Callable[[], Any]) -> Any:
 
 
 def usable(model: Any) -> Any:
-    """Return a model that can run here.
+    """Return the model after checking that it can be audited.
 
-    Raises: KcalcError naming the obstacle and the remedy.
+    Raises: a KcalcError that names the obstacle and the remedy.
     """
     import torch
 

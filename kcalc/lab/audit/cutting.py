@@ -102,7 +102,7 @@ def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> boo
 
 @dataclass(frozen=True)
 class _Ends:
-    """Indices of the results, and {index: line} for values that became Python numbers."""
+    """The indices of the results, and {index: line} for values that became Python numbers."""
 
     results: frozenset[int]
     numbers: dict[int, str]

@@ -1,4 +1,4 @@
-"""INIT-DEPTH-PLACE: weights that read the residual stream carry the depth factor."""
+"""INIT-DEPTH-PLACE: weights that read the residual stream have the depth factor of writers."""
 
 from __future__ import annotations
 

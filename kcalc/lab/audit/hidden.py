@@ -98,8 +98,9 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
     """Return how a weight escapes ``parameters()``: "held", "made" or "late", or "".
 
-    A plain attribute holds the weight, every call makes it anew, or the first call makes it. Noise,
-    and values computed from inputs or parameters, are no such weights; for them, the result is "".
+    "held": a plain attribute contains the weight; "made": every call creates it anew; "late": the
+    first call creates it. The result is "" for values that are not weights: noise, and values
+    computed from inputs or parameters.
     """
     import torch
 

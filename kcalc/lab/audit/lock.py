@@ -121,5 +121,5 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
 
 
 def _is_round(number: float) -> bool:
-    """Return whether a number has at most three digits, as numbers in code usually do."""
+    """Return whether a number has at most three digits, as numbers written in code usually do."""
     return math.isclose(number, float(f"{number:.3g}"), rel_tol=1e-6)

@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def gates(self) -> tuple[str, ...]:
-        """Return the small parameters in the sub-layers that determine the weights of streams."""
+        """Return the small parameters, in the sub-layers, that determine the stream weights."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
         steps = [(level.ancestors, level.mixed_from, len(level.sums)) for level in structure.levels]
         if structure.several:
@@ -104,7 +104,7 @@ class Subject:
 
     @cached_property
     def idle(self) -> tuple[str, ...]:
-        """Return weights of streams whose gradient vanishes only because the streams are equal."""
+        """Return the stream weights whose gradient vanishes only because the streams are equal."""
         still = (*self.measured.dead, *self.measured.rounded)
         small = [name for name in still if name in self.gates]
         rest = [name for name in still if name not in self.gates]
@@ -175,7 +175,7 @@ class Stack:
         ]
 
     def writes(self, family: str) -> bool:
-        """Return whether the parameters of a family end branches."""
+        """Return whether the parameters of a family come last in their branches."""
         return any(name in self.written for name in self.families[family])
 
     @cached_property
@@ -196,7 +196,7 @@ class Stack:
 
     @cached_property
     def depth(self) -> int:
-        """Return the number of blocks, the size of the largest family of writers."""
+        """Return the number of blocks, which is the size of the largest family of writers."""
         return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)
 
 

@@ -169,7 +169,8 @@ def _known(
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
     """Return the arrays for data inside a JAX transformation.
 
-    The kernels are multiplied by a power of the q values, so derivatives in X include norms.
+    The kernels are multiplied by a power of the q values, so derivatives with respect to X account
+    for the norms of the rows.
     """
     import jax
     import jax.numpy as jnp
@@ -382,7 +383,7 @@ def _distances(X: Any, Y: Any, ids: Any) -> tuple[Any, Any]:
 
 
 def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: Any) -> Any:
-    """Compute distances of near pairs from differences, one row at a time."""
+    """Compute the distances of near pairs from differences of the data, one row at a time."""
     import jax.numpy as jnp
     from jax import lax
 

@@ -23,7 +23,7 @@ _EQUAL = 64  # q values within this many rounding units count as equal
 class Widths(Protocol):
     """The requirements of a kernel on the data rows.
 
-    ``features`` is the number of features of the rows, or None for any number. ``centred`` tells
+    ``features`` is the number of features of the rows, or None for any number. ``centred`` states
     whether the rows must have mean 0.
     """
 
@@ -89,7 +89,7 @@ class Options:
     def kind(self, single: bool) -> Any:
         """Return the data type of the matrices.
 
-        ``single`` tells whether the rows have single precision.
+        ``single`` states whether the rows have single precision.
         """
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 

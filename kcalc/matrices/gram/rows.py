@@ -25,9 +25,9 @@ _CLOSE = 0.01  # relative to the distance from the centre; closer pairs lose dig
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
+    """The rows x_i of a float64 matrix (n, d), with their norms |x_i| and unit rows x_i / |x_i|.
 
-    ``single`` tells whether the data had single precision. ``zero`` is a mask of the zero rows;
+    ``single`` states whether the data had single precision. ``zero`` is a mask of the zero rows;
     ``rows`` and ``norms`` contain another row in place of each zero row; see :mod:`.zeros`.
     """
 
@@ -38,7 +38,7 @@ class RowSet:
 
     @classmethod
     def of(cls, data: Any, what: str = "X") -> RowSet:
-        """Make a RowSet from a data matrix.
+        """Create a RowSet from a data matrix.
 
         Raises KcalcError unless ``data`` is a matrix of finite real numbers.
         """
@@ -111,7 +111,9 @@ def real_matrix(data: Any, what: str) -> Array:
 
 
 def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> Array:
-    """Return w = 1 - c of the pairs (i, j), or 1 + c if ``upper``, from differences (or sums).
+    """Return w = 1 - c for the pairs (i, j), or w = 1 + c for pairs with ``upper``.
+
+    The values are computed from differences of rows, or from sums for pairs with ``upper``.
 
     The formula is ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
 
@@ -150,7 +152,7 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 def cluster_distances(
     left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
 ) -> tuple[Array, Array]:
-    """Return (w, found): distances in a block with many near pairs, and a mask of accurate ones.
+    """Return (w, found): distances in a block with many near pairs, and where they are accurate.
 
     The distances are computed from the Gram matrix of the rows relative to one row, the centre.
 
